@@ -1,0 +1,40 @@
+//! The `tasuki` binary: arguments in, words and exit codes out.
+//!
+//! Exit 0 is done, 1 is refused or failed, 2 is bad usage. Data goes to stdout, everything else to
+//! stderr. This is also the one place that reads the real clock and hands it down.
+
+mod output;
+mod schedule;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use jiff::Timestamp;
+
+/// Runs jobs: at a time, on an event, or when asked. Each once, on time, with its whole history.
+#[derive(Parser)]
+#[command(name = "tasuki", version, arg_required_else_help = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    noun: Noun,
+}
+
+#[derive(Subcommand)]
+enum Noun {
+    /// When a job fires
+    #[command(subcommand)]
+    Schedule(ScheduleVerb),
+}
+
+#[derive(Subcommand)]
+enum ScheduleVerb {
+    /// Show what a schedule means and when it fires next
+    Preview(schedule::Preview),
+}
+
+fn main() -> ExitCode {
+    let outcome = match Cli::parse().noun {
+        Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
+    };
+    output::finish(outcome)
+}

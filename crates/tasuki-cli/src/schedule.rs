@@ -1,0 +1,310 @@
+//! `tasuki schedule preview`
+
+use std::fmt::Write as _;
+
+use clap::Args;
+use jiff::civil::{Date, DateTime};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use tasuki_core::schedule::{
+    ClockChange, DstChoice, DstRule, FoldRule, GapRule, PreviewRow, ScheduleKind, Zone,
+};
+use tasuki_core::{Invalid, Language, Schedule, Slot};
+
+use crate::output::Failure;
+
+const EXAMPLES: &str = "\
+Types and values:
+  every        5m, 30s, 2h, 1d             a rhythm in real time
+  hourly_at    15   or 0,30                minutes of every hour
+  daily_at     02:30   or 09:00,18:00      times of every day
+  weekdays_at  09:00                       Monday to Friday
+  weekly_at    'mon,thu 09:00'             days of the week
+  monthly_at   '1 09:00' or 'last 18:00'   days of the month
+  cron         '*/5 9-17 * * MON-FRI'      5 fields, 6 with seconds in front, or @daily
+
+Examples:
+  tasuki schedule preview daily_at 02:30 --zone Europe/Berlin --after 2027-03-27
+  tasuki schedule preview cron '30 2 * * *' --zone America/New_York --dst-gap skip
+  tasuki schedule preview weekdays_at 09:00 --zone Asia/Tokyo --language ja --json";
+
+/// Show what a schedule means and when it fires next, with the days on which the clocks change
+/// marked.
+#[derive(Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Preview {
+    /// How the value is read: every, hourly_at, daily_at, weekdays_at, weekly_at, monthly_at, cron
+    #[arg(value_name = "TYPE")]
+    kind: String,
+
+    /// The value, in quotes if it has spaces or stars
+    #[arg(required = true, num_args = 1..)]
+    value: Vec<String>,
+
+    /// The time zone whose wall clock counts, by its IANA name
+    #[arg(long, default_value = "UTC")]
+    zone: String,
+
+    /// What becomes of a time that is skipped when the clocks go forward: skip, shift [default:
+    /// shift for times of day, skip for rhythms]
+    #[arg(long, value_name = "RULE")]
+    dst_gap: Option<String>,
+
+    /// What becomes of a time that comes twice when the clocks go back: once, twice [default: once
+    /// for times of day, twice for rhythms]
+    #[arg(long, value_name = "RULE")]
+    dst_fold: Option<String>,
+
+    /// How many fires to show
+    #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    count: u16,
+
+    /// Fires after this: an instant, or a date or time in the zone [default: now]
+    #[arg(long, value_name = "WHEN")]
+    after: Option<String>,
+
+    /// The language of the words: en, ja
+    #[arg(long, env = "TASUKI_LANGUAGE", default_value = "en", value_name = "LANGUAGE")]
+    language: String,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+impl Preview {
+    pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
+        let asked = self.read(now).map_err(|refused| {
+            Failure::usage(&refused).hint("tasuki schedule preview --help shows types and examples")
+        })?;
+        Ok(if self.json { asked.json() } else { asked.table(now) })
+    }
+
+    fn read(&self, now: Timestamp) -> Result<Asked, Invalid> {
+        let kind: ScheduleKind = self.kind.parse()?;
+        let dst = DstChoice {
+            gap: self.dst_gap.as_deref().map(str::parse).transpose()?,
+            fold: self.dst_fold.as_deref().map(str::parse).transpose()?,
+        };
+        let language = self.language.parse()?;
+        let schedule = Schedule::parse(kind, &self.value.join(" "), &self.zone, dst)?;
+        let after = match &self.after {
+            None => now,
+            Some(typed) => read_instant(typed, schedule.zone())?,
+        };
+        Ok(Asked { schedule, language, after, count: usize::from(self.count) })
+    }
+}
+
+/// `2026-03-28T12:00:00Z`, or a date or date and time on the zone's wall.
+fn read_instant(typed: &str, zone: &Zone) -> Result<Timestamp, Invalid> {
+    let on_the_wall = || typed.parse::<DateTime>().or_else(|_| Ok(typed.parse::<Date>()?.into()));
+    typed
+        .parse()
+        .or_else(|_| on_the_wall().and_then(|wall| zone.rules().to_timestamp(wall)))
+        .map_err(|_: jiff::Error| {
+            let expected = "a time such as 2026-03-28T12:00:00Z, 2026-03-28T12:00 or 2026-03-28";
+            Invalid::typed("after", typed, expected)
+        })
+}
+
+struct Asked {
+    schedule: Schedule,
+    language: Language,
+    after: Timestamp,
+    count: usize,
+}
+
+impl Asked {
+    fn table(&self, now: Timestamp) -> String {
+        let preview = self.schedule.preview(self.after, self.count);
+        let zone = self.schedule.zone();
+        let mut text = format!("{} ({zone})\n", self.schedule.words(self.language));
+        if let Some(rule) = self.rule_that_matters() {
+            writeln!(text, "{}", rule_words(rule, self.language)).expect("a string takes all");
+        }
+        if preview.rows.is_empty() {
+            let never = in_language(self.language, "It never fires.", "一度も実行されません。");
+            return format!("{text}\n{never}\n");
+        }
+        let mut table = comfy_table::Table::new();
+        table.load_style(comfy_table::presets::NOTHING);
+        table.set_header(match self.language {
+            Language::English => ["LOCAL", "UTC", "IN", "NOTE"],
+            Language::Japanese => ["現地時刻", "UTC", "あと", "備考"],
+        });
+        for row in &preview.rows {
+            table.add_row(self.cells(row, now));
+        }
+        for line in table.lines() {
+            writeln!(text, "{}", line.trim_end()).expect("a string takes all");
+        }
+        if preview.ends {
+            let last =
+                in_language(self.language, "Then never again.", "これ以降は実行されません。");
+            writeln!(text, "{last}").expect("a string takes all");
+        }
+        text
+    }
+
+    fn cells(&self, row: &PreviewRow, now: Timestamp) -> [String; 4] {
+        match row {
+            PreviewRow::Fire { fire, local, change } => [
+                format!(
+                    "{} {}",
+                    self.weekday(local.date()),
+                    local.strftime("%Y-%m-%d %H:%M:%S %:z")
+                ),
+                fire.at.to_string(),
+                wait(fire.at.duration_since(now)),
+                change.map_or(String::new(), |change| self.note(fire.slot, fire.shifted, &change)),
+            ],
+            PreviewRow::Skipped { wall, change } => {
+                let time = wall.time();
+                let skipped = match self.language {
+                    Language::English => format!("skipped: there is no {time}; "),
+                    Language::Japanese => format!("{time} は存在しないため実行なし。"),
+                };
+                [
+                    format!("{} {}", self.weekday(wall.date()), wall.strftime("%Y-%m-%d %H:%M:%S")),
+                    "-".to_owned(),
+                    "-".to_owned(),
+                    format!("{skipped}{}", change_words(change, self.language)),
+                ]
+            }
+        }
+    }
+
+    fn weekday(&self, date: Date) -> &'static str {
+        let (english, japanese) = [
+            ("Sun", "日"),
+            ("Mon", "月"),
+            ("Tue", "火"),
+            ("Wed", "水"),
+            ("Thu", "木"),
+            ("Fri", "金"),
+            ("Sat", "土"),
+        ][date.weekday().to_sunday_zero_offset() as usize];
+        in_language(self.language, english, japanese)
+    }
+
+    fn note(&self, slot: Slot, shifted: bool, change: &ClockChange) -> String {
+        let words = change_words(change, self.language);
+        let Slot::Wall { time, pass } = slot else { return words };
+        let time = time.time();
+        match (shifted, pass, self.language) {
+            (true, _, Language::English) => {
+                format!("there is no {time}, runs at the shift; {words}")
+            }
+            (true, _, Language::Japanese) => {
+                format!("{time} は存在しないため切替時に実行。{words}")
+            }
+            (false, 2, Language::English) => format!("the second {time}; {words}"),
+            (false, 2, Language::Japanese) => format!("2回目の {time}。{words}"),
+            (false, _, _) => words,
+        }
+    }
+
+    /// The rule of clock changes, where the zone still has some to come.
+    fn rule_that_matters(&self) -> Option<DstRule> {
+        let changes = self.schedule.zone().rules().following(self.after).next().is_some();
+        self.schedule.dst_rule().filter(|_| changes)
+    }
+
+    fn json(&self) -> String {
+        let preview = self.schedule.preview(self.after, self.count);
+        let row = |row: &PreviewRow| match row {
+            PreviewRow::Fire { fire, local, change } => json!({
+                "at": fire.at.to_string(),
+                "local": local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+                "slot": fire.slot.to_string(),
+                "shifted": fire.shifted,
+                "clock_change": change.as_ref().map(change_json),
+            }),
+            PreviewRow::Skipped { wall, change } => json!({
+                "skipped": wall.to_string(),
+                "clock_change": change_json(change),
+            }),
+        };
+        let rule = |rule: DstRule| json!({"gap": rule.gap.as_str(), "fold": rule.fold.as_str()});
+        let answer = json!({
+            "schedule_type": self.schedule.kind().as_str(),
+            "schedule_value": self.schedule.value(),
+            "zone": self.schedule.zone().name(),
+            "dst": self.schedule.dst_rule().map(rule),
+            "words": {
+                "en": self.schedule.words(Language::English),
+                "ja": self.schedule.words(Language::Japanese),
+            },
+            "fires": preview.rows.iter().map(row).collect::<Vec<Value>>(),
+            "ends": preview.ends,
+        });
+        format!("{answer:#}\n")
+    }
+}
+
+fn change_json(change: &ClockChange) -> Value {
+    json!({
+        "at": change.at.to_string(),
+        "from": change.from.to_string(),
+        "to": change.to.to_string(),
+    })
+}
+
+fn in_language(language: Language, english: &'static str, japanese: &'static str) -> &'static str {
+    match language {
+        Language::English => english,
+        Language::Japanese => japanese,
+    }
+}
+
+fn rule_words(rule: DstRule, language: Language) -> String {
+    let gap = match rule.gap {
+        GapRule::Skip => {
+            in_language(language, "a skipped time does not run", "存在しない時刻は実行しない")
+        }
+        GapRule::Shift => in_language(
+            language,
+            "a skipped time runs at the shift",
+            "存在しない時刻は切替時に実行",
+        ),
+    };
+    let fold = match rule.fold {
+        FoldRule::Once => {
+            in_language(language, "a repeated time runs once", "繰り返す時刻は1回だけ実行")
+        }
+        FoldRule::Twice => {
+            in_language(language, "a repeated time runs twice", "繰り返す時刻は2回とも実行")
+        }
+    };
+    match language {
+        Language::English => format!("when the clocks change: {gap}, {fold}"),
+        Language::Japanese => format!("時計の切替: {gap}、{fold}"),
+    }
+}
+
+fn change_words(change: &ClockChange, language: Language) -> String {
+    let (from, to) = (change.from.strftime("%H:%M"), change.to.strftime("%H:%M"));
+    let direction = match change.is_forward() {
+        true => in_language(language, "clocks go forward", "時計が進む"),
+        false => in_language(language, "clocks go back", "時計が戻る"),
+    };
+    format!("{direction} {from} -> {to}")
+}
+
+/// The two largest units of a wait: `3d 4h`.
+fn wait(duration: SignedDuration) -> String {
+    let seconds = duration.as_secs();
+    if seconds < 0 {
+        return "past".to_owned();
+    }
+    let units = [
+        (seconds / 86_400, "d"),
+        (seconds / 3_600 % 24, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+    ];
+    let first = units.iter().position(|(count, _)| *count > 0).unwrap_or(3);
+    let told = units[first..].iter().take(2).filter(|(count, _)| *count > 0 || first == 3);
+    told.map(|(count, unit)| format!("{count}{unit}")).collect::<Vec<_>>().join(" ")
+}

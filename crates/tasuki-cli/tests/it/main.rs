@@ -1,0 +1,7 @@
+//! The binary as a user meets it, and the script that tests everything.
+
+// In a test an unwrap is an assertion.
+#![allow(clippy::unwrap_used)]
+
+mod schedule;
+mod workshop;

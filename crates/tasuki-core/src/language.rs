@@ -1,0 +1,11 @@
+//! The languages people are addressed in.
+
+crate::word::words! {
+    /// The language of words made for people. What is stored, logged or compared is English.
+    pub enum Language, "language" {
+        /// English.
+        English = "en",
+        /// Japanese.
+        Japanese = "ja",
+    }
+}

@@ -1,0 +1,252 @@
+//! Cron expressions: five fields, or six with seconds in front, or a nickname.
+//!
+//! croner reads the fields; when a fires is our own business ([`super::fire`]). Everything it would
+//! read more generously than we can keep is refused here first, with the field and the words at
+//! fault: `L`, `W` and `#`, years, names in a field that has none, empty list items.
+
+use croner::Cron;
+use croner::parser::{CronParser, Seconds, Year};
+
+use super::dst::DstRule;
+use super::pattern::{Days, MonthDays, Pattern, Set, Times};
+use crate::Invalid;
+
+/// Reads an expression: the wall times it names, and the rule of clock changes it goes by.
+pub(super) fn parse(typed: &str) -> Result<(Pattern, DstRule), Invalid> {
+    let expression = match typed.trim().strip_prefix('@') {
+        Some(nickname) => nickname_stands_for(nickname).ok_or_else(|| {
+            let names: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
+            Invalid::typed("cron", typed, format!("a nickname: @{}", names.join(", @")))
+        })?,
+        None => typed,
+    };
+    let fields = split(expression)?;
+    for (field, text) in &fields {
+        check(field, text)?;
+    }
+    // The patterns that pass the checks above are a subset of what croner reads.
+    let expression = fields.map(|(_, text)| text).join(" ");
+    let cron = read(&expression).map_err(|_| blame(&fields))?;
+    let sets = &cron.pattern;
+    let set = |values: Vec<u16>| values.into_iter().map(|value| value as u8).collect::<Set>();
+
+    let days_of_month = MonthDays { numbers: set(sets.days.values()), last: false };
+    let days_of_week = set(sets.days_of_week.values());
+    let days = match (sets.is_dom_wildcard(), sets.is_dow_wildcard()) {
+        (true, true) => Days::Every,
+        (false, true) => Days::OfMonth(days_of_month),
+        (true, false) => Days::OfWeek(days_of_week),
+        (false, false) => Days::Either(days_of_month, days_of_week),
+    };
+    let times = Times::Grid {
+        hours: set(sets.hours.values()),
+        minutes: set(sets.minutes.values()),
+        seconds: set(sets.seconds.values()),
+    };
+    let [seconds, minutes, hours, ..] = fields;
+    let goes_by_rhythm = [seconds, minutes, hours].iter().any(|(_, text)| text.starts_with('*'));
+    let rule = if goes_by_rhythm { DstRule::RHYTHM } else { DstRule::FIXED };
+    Ok((Pattern { times, days, months: set(sets.months.values()) }, rule))
+}
+
+/// What a field may hold.
+struct Field {
+    name: &'static str,
+    expected: &'static str,
+    names: &'static [&'static str],
+}
+
+const FIELDS: [Field; 6] = [
+    Field { name: "second", expected: "0 to 59", names: &[] },
+    Field { name: "minute", expected: "0 to 59", names: &[] },
+    Field { name: "hour", expected: "0 to 23", names: &[] },
+    Field { name: "day of month", expected: "1 to 31", names: &[] },
+    Field { name: "month", expected: "1 to 12 or JAN to DEC", names: &MONTHS },
+    Field { name: "day of week", expected: "0 to 7 or SUN to SAT", names: &WEEKDAYS },
+];
+
+const MONTHS: [&str; 12] =
+    ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+
+const NICKNAMES: [(&str, &str); 7] = [
+    ("yearly", "0 0 1 1 *"),
+    ("annually", "0 0 1 1 *"),
+    ("monthly", "0 0 1 * *"),
+    ("weekly", "0 0 * * 0"),
+    ("daily", "0 0 * * *"),
+    ("midnight", "0 0 * * *"),
+    ("hourly", "0 * * * *"),
+];
+
+fn nickname_stands_for(typed: &str) -> Option<&'static str> {
+    let found = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(typed));
+    found.map(|(_, expression)| *expression)
+}
+
+type Fields<'a> = [(&'static Field, &'a str); 6];
+
+fn split(expression: &str) -> Result<Fields<'_>, Invalid> {
+    let texts: Vec<&str> = expression.split_whitespace().collect();
+    let texts: [&str; 6] = match *texts.as_slice() {
+        [minute, hour, day, month, weekday] => ["0", minute, hour, day, month, weekday],
+        [second, minute, hour, day, month, weekday] => [second, minute, hour, day, month, weekday],
+        _ => {
+            let found = match texts.len() {
+                0 => "nothing".to_owned(),
+                1 => "1 field".to_owned(),
+                count => format!("{count} fields"),
+            };
+            let expected = "5 fields (minute, hour, day of month, month, day of week), 6 with seconds in front, or a nickname such as @daily";
+            return Err(Invalid::described("cron", found, expected));
+        }
+    };
+    Ok(std::array::from_fn(|index| (&FIELDS[index], texts[index])))
+}
+
+/// Checks the shape of every item of a field: letters only in names, nothing empty.
+fn check(field: &Field, text: &str) -> Result<(), Invalid> {
+    for item in text.split(',') {
+        let stranger = words(item)
+            .find(|word| !field.names.iter().any(|name| name.eq_ignore_ascii_case(word)));
+        if field.name.starts_with("day") && (item.contains('#') || is_modifier(stranger)) {
+            let expected = "no L, W or #, which tasuki does not know; for the last day of a month use monthly_at with `last`";
+            return Err(Invalid::typed(field.name, item, expected));
+        }
+        let plain = item.chars().all(|c| c.is_ascii_alphanumeric() || "*-/".contains(c));
+        if item.is_empty() || stranger.is_some() || !plain {
+            return Err(refusal(field, item));
+        }
+    }
+    Ok(())
+}
+
+fn is_modifier(word: Option<&str>) -> bool {
+    word.is_some_and(|word| word.chars().all(|letter| "LWlw".contains(letter)))
+}
+
+/// The runs of letters in an item.
+fn words(item: &str) -> impl Iterator<Item = &str> {
+    item.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
+}
+
+fn refusal(field: &Field, item: &str) -> Invalid {
+    let expected =
+        format!("{}, a range a-b, a step */n or a-b/n, a list of these, or *", field.expected);
+    Invalid::typed(field.name, item, expected)
+}
+
+fn read(expression: &str) -> Result<Cron, croner::errors::CronError> {
+    let parser = CronParser::builder().seconds(Seconds::Required).year(Year::Disallowed).build();
+    parser.parse(expression)
+}
+
+/// Finds the item that could not be read, by reading each on its own.
+fn blame(fields: &Fields<'_>) -> Invalid {
+    for (index, (field, text)) in fields.iter().enumerate() {
+        for item in text.split(',') {
+            let mut alone = ["*"; 6];
+            alone[index] = item;
+            if read(&alone.join(" ")).is_err() {
+                return refusal(field, item);
+            }
+        }
+    }
+    // Each item can be read but all together cannot: nothing known does that.
+    let whole: Vec<&str> = fields.iter().map(|(_, text)| *text).collect();
+    Invalid::typed("cron", &whole.join(" "), "an expression that can be read as a whole")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(typed: &str) -> String {
+        parse(typed).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn fields_names_lists_ranges_and_steps() {
+        let (pattern, _) = parse("30 */15 1-5,22 1,15 jan-mar,DEC mon-Fri").unwrap();
+        let Times::Grid { hours, minutes, seconds } = pattern.times else { panic!("a grid") };
+        let list = |set: Set| set.iter().collect::<Vec<_>>();
+        assert_eq!(list(seconds), [30]);
+        assert_eq!(list(minutes), [0, 15, 30, 45]);
+        assert_eq!(list(hours), [1, 2, 3, 4, 5, 22]);
+        assert_eq!(list(pattern.months), [1, 2, 3, 12]);
+        let Days::Either(of_month, of_week) = pattern.days else { panic!("both day fields") };
+        assert_eq!((list(of_month.numbers), list(of_week)), (vec![1, 15], vec![1, 2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn sunday_is_0_and_7() {
+        for typed in ["0 0 * * 0", "0 0 * * 7", "0 0 * * sun"] {
+            assert_eq!(parse(typed).unwrap().0.days, Days::OfWeek([0].into_iter().collect()));
+        }
+    }
+
+    #[test]
+    fn nicknames_stand_for_expressions() {
+        for (nickname, expression) in NICKNAMES {
+            assert_eq!(parse(&format!("@{nickname}")), parse(expression), "{nickname}");
+        }
+        assert_eq!(parse(" @Daily "), parse("0 0 * * *"));
+        assert!(
+            refused("@reboot").starts_with("cron: found \"@reboot\", expected a nickname: @yearly")
+        );
+    }
+
+    #[test]
+    fn a_star_in_front_makes_it_a_rhythm() {
+        for (typed, rule) in [
+            ("30 2 * * *", DstRule::FIXED),
+            ("0,30 2-4 * * *", DstRule::FIXED),
+            ("*/5 2 * * *", DstRule::RHYTHM),
+            ("30 * * * *", DstRule::RHYTHM),
+            ("* 30 2 * * *", DstRule::RHYTHM),
+        ] {
+            assert_eq!(parse(typed).unwrap().1, rule, "{typed}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_field_what_was_found_and_what_was_expected() {
+        let table = [
+            ("* 25 * * *", "hour: found \"25\", expected 0 to 23, a range"),
+            ("60 * * * *", "minute: found \"60\", expected 0 to 59, a range"),
+            ("1,2,x * * * *", "minute: found \"x\", expected 0 to 59"),
+            ("1,,2 * * * *", "minute: found nothing, expected 0 to 59"),
+            ("jan * * * *", "minute: found \"jan\", expected 0 to 59"),
+            ("* * * mon *", "month: found \"mon\", expected 1 to 12 or JAN to DEC"),
+            ("* * 0 * *", "day of month: found \"0\", expected 1 to 31"),
+            ("* * 31-1 * *", "day of month: found \"31-1\", expected 1 to 31"),
+            ("* * * 13 *", "month: found \"13\", expected 1 to 12"),
+            ("* * * * 8", "day of week: found \"8\", expected 0 to 7 or SUN to SAT"),
+            ("*/0 * * * *", "minute: found \"*/0\""),
+            ("5/15 * * * *", "minute: found \"5/15\", expected 0 to 59"),
+            ("*/99999999 * * * *", "minute: found \"*/99999999\""),
+            ("+5 * * * *", "minute: found \"+5\""),
+            ("* * * * +1", "day of week: found \"+1\""),
+            ("* * ? * *", "day of month: found \"?\""),
+            ("* * L * *", "day of month: found \"L\", expected no L, W or #"),
+            ("* * 15W * *", "day of month: found \"15W\", expected no L, W or #"),
+            ("* * * * 5#2", "day of week: found \"5#2\", expected no L, W or #"),
+            ("* * * * 5L", "day of week: found \"5L\", expected no L, W or #"),
+            ("mon5 * * * *", "minute: found \"mon5\""),
+            ("* * * * MON5", "day of week: found \"MON5\""),
+            ("* * *", "cron: found 3 fields, expected 5 fields"),
+            ("0 0 0 1 1 * 2030", "cron: found 7 fields, expected 5 fields"),
+            ("日 * * * *", "minute: found \"日\""),
+            ("", "cron: found nothing, expected 5 fields"),
+        ];
+        for (typed, expected) in table {
+            let message = refused(typed);
+            assert!(message.starts_with(expected), "{typed:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn all_months_is_what_a_star_means() {
+        assert_eq!(parse("* * * * *").unwrap().0.months, super::super::pattern::ALL_MONTHS);
+    }
+}
