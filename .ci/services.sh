@@ -91,7 +91,10 @@ stop_services() {
 # --- PostgreSQL
 
 pg_bin() {
-    find /usr/lib/postgresql -mindepth 2 -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1
+    local initdb
+    # The directory alone may hold no more than a client.
+    initdb=$(find /usr/lib/postgresql -mindepth 3 -maxdepth 3 -path '*/bin/initdb' 2>/dev/null | sort -V | tail -n 1)
+    echo "${initdb%/initdb}"
 }
 
 prepare_postgres() {

@@ -156,7 +156,7 @@ impl Asked {
                     local.strftime("%Y-%m-%d %H:%M:%S %:z")
                 ),
                 fire.at.to_string(),
-                wait(fire.at.duration_since(now)),
+                wait(fire.at.duration_since(now), self.language),
                 change.map_or(String::new(), |change| self.note(fire.slot, fire.shifted, &change)),
             ],
             PreviewRow::Skipped { wall, change } => {
@@ -213,19 +213,22 @@ impl Asked {
 
     fn json(&self) -> String {
         let preview = self.schedule.preview(self.after, self.count);
-        let row = |row: &PreviewRow| match row {
-            PreviewRow::Fire { fire, local, change } => json!({
-                "at": fire.at.to_string(),
-                "local": local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
-                "slot": fire.slot.to_string(),
-                "shifted": fire.shifted,
-                "clock_change": change.as_ref().map(change_json),
-            }),
-            PreviewRow::Skipped { wall, change } => json!({
-                "skipped": wall.to_string(),
-                "clock_change": change_json(change),
-            }),
-        };
+        let (mut fires, mut skipped) = (Vec::new(), Vec::new());
+        for row in &preview.rows {
+            match row {
+                PreviewRow::Fire { fire, local, change } => fires.push(json!({
+                    "at": fire.at.to_string(),
+                    "local": local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
+                    "slot": fire.slot.to_string(),
+                    "shifted": fire.shifted,
+                    "clock_change": change.as_ref().map(change_json),
+                })),
+                PreviewRow::Skipped { wall, change } => skipped.push(json!({
+                    "wall": wall.to_string(),
+                    "clock_change": change_json(change),
+                })),
+            }
+        }
         let rule = |rule: DstRule| json!({"gap": rule.gap.as_str(), "fold": rule.fold.as_str()});
         let answer = json!({
             "schedule_type": self.schedule.kind().as_str(),
@@ -236,7 +239,8 @@ impl Asked {
                 "en": self.schedule.words(Language::English),
                 "ja": self.schedule.words(Language::Japanese),
             },
-            "fires": preview.rows.iter().map(row).collect::<Vec<Value>>(),
+            "fires": fires,
+            "skipped": skipped,
             "ends": preview.ends,
         });
         format!("{answer:#}\n")
@@ -293,10 +297,10 @@ fn change_words(change: &ClockChange, language: Language) -> String {
 }
 
 /// The two largest units of a wait: `3d 4h`.
-fn wait(duration: SignedDuration) -> String {
+fn wait(duration: SignedDuration, language: Language) -> String {
     let seconds = duration.as_secs();
     if seconds < 0 {
-        return "past".to_owned();
+        return in_language(language, "past", "過去").to_owned();
     }
     let units = [
         (seconds / 86_400, "d"),

@@ -1,7 +1,7 @@
 //! Arguments to argv: what a job's JSON object becomes on a command line. Never a shell.
 //!
 //! In a command, `{name}` is replaced inside its own argument and the argument is never split, so a
-//! value cannot become a second argument, let alone a second command. `{{name}}` stands for the
+//! value cannot become a second argument, let alone another program. `{{name}}` stands for the
 //! text `{name}`; `${name}` and every other use of braces is left as it is, so that `awk`, JSON and
 //! a script that the job itself hands to `sh -c` need no escaping.
 
@@ -18,11 +18,18 @@ pub fn overlay(defaults: &Map<String, Value>, given: &Map<String, Value>) -> Map
 
 /// The argv of a command job: the program and its arguments with every placeholder filled.
 pub fn command(template: &[String], args: &Map<String, Value>) -> Result<Vec<String>, Invalid> {
-    match template.first() {
-        Some(program) if !program.is_empty() => {}
-        _ => return Err(Invalid::described("command", "no program", "a program to run")),
+    let Some((program, arguments)) = template.split_first() else {
+        return Err(Invalid::described("command", "no program", "a program to run"));
+    };
+    if program.is_empty() || program.contains('\0') {
+        return Err(Invalid::typed("command", program, "a program to run"));
     }
-    template.iter().map(|argument| fill(argument, args)).collect()
+    // Which program runs is the job's to say, whoever triggers it: no placeholder is filled there.
+    let mut argv = vec![program.clone()];
+    for argument in arguments {
+        argv.push(fill(argument, args)?);
+    }
+    Ok(argv)
 }
 
 /// Fills the placeholders of one argument.
@@ -62,17 +69,22 @@ enum Braces<'a> {
 impl<'a> Braces<'a> {
     fn at(text: &'a str) -> Option<Self> {
         if let Some(inner) = text.strip_prefix("{{") {
-            let (name, rest) = inner.split_once("}}")?;
-            return is_name(name).then(|| Self::Doubled { text: &text[1..name.len() + 3], rest });
+            let name = name_at(inner)?;
+            let rest = inner[name.len()..].strip_prefix("}}")?;
+            return Some(Self::Doubled { text: &text[1..name.len() + 3], rest });
         }
-        let (name, rest) = text.strip_prefix('{')?.split_once('}')?;
-        is_name(name).then_some(Self::Placeholder { name, rest })
+        let inner = text.strip_prefix('{')?;
+        let name = name_at(inner)?;
+        let rest = inner[name.len()..].strip_prefix('}')?;
+        Some(Self::Placeholder { name, rest })
     }
 }
 
-fn is_name(text: &str) -> bool {
-    text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
-        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+/// The name a text begins with.
+fn name_at(text: &str) -> Option<&str> {
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
+    let begins = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
+    begins.then(|| &text[..end])
 }
 
 fn text_of(name: &str, args: &Map<String, Value>) -> Result<String, Invalid> {
@@ -140,9 +152,10 @@ fn push_option(argv: &mut Vec<String>, name: &str, value: &Value) -> Result<(), 
         let expected = "the name of an option: letters, digits, - and _";
         return Err(Invalid::typed("options", name, expected));
     }
-    // Where code is loaded from is the worker's to say, not an event's.
-    if ["settings", "pythonpath"].contains(&name) {
-        let expected = "no option that says which code to load; that is the worker's configuration";
+    // Where code is loaded from is the worker's to say, not an event's; and argparse takes the
+    // beginning of an option for the whole of it.
+    if ["settings", "pythonpath"].iter().any(|option| option.starts_with(name)) {
+        let expected = "no option that is or begins --settings or --pythonpath: which code is loaded is the worker's configuration";
         return Err(Invalid::typed("options", name, expected));
     }
     match value {
@@ -251,6 +264,8 @@ mod tests {
         assert!(filled("{x}", json!({"x": "a\0b"})).unwrap_err().contains("NUL"));
         assert!(command(&[], &Map::new()).is_err());
         assert!(command(&[String::new()], &Map::new()).is_err());
+        let program = command(&["{day}".to_owned()], &object(json!({"day": "/bin/sh"})));
+        assert_eq!(program.unwrap(), ["{day}"], "a trigger does not choose the program");
     }
 
     #[test]
@@ -305,6 +320,12 @@ mod tests {
             ("c", json!({"options": {"a b": 1}}), "options: found \"a b\""),
             ("c", json!({"options": {"-x": 1}}), "options: found \"-x\""),
             ("c", json!({"options": {"x": {"y": 1}}}), "options: found an object"),
+            (
+                "c",
+                json!({"options": {"pythonpat": "evil"}}),
+                "options: found \"pythonpat\", expected no option",
+            ),
+            ("c", json!({"options": {"s": "evil"}}), "options: found \"s\", expected no option"),
             (
                 "c",
                 json!({"options": {"settings": "evil"}}),

@@ -103,11 +103,12 @@ impl Candidate {
         (self.occupied_at(wanted.due_at, now) >= self.limit).then_some(Refusal::Full)
     }
 
-    /// How much of its room is taken at that moment: what runs, what should have started, and what
-    /// starts about then.
+    /// How much of its room is taken at that moment: what runs, what is due within a second, and what
+    /// starts about when the run does.
     fn occupied_at(&self, moment: Timestamp, now: Timestamp) -> u32 {
         let competes = |due: &&Timestamp| {
-            **due <= now || due.duration_since(moment.max(now)).abs() <= SAME_MOMENT
+            due.duration_since(now) <= SAME_MOMENT
+                || due.duration_since(moment).abs() <= SAME_MOMENT
         };
         self.running + self.assigned_due.iter().filter(competes).count() as u32
     }
@@ -263,7 +264,7 @@ mod tests {
         assert!(!full(busy(2, &[29, 30]), 0), "due in half a minute blocks nothing due now");
         assert!(full(busy(2, &[29, 30]), 30), "but it does block what starts with it");
         assert!(!full(busy(2, &[10, 10]), 30), "short work will be over by then");
-        assert!(full(busy(2, &[-1, 0]), 30), "what is overdue counts as running");
+        assert!(full(busy(2, &[0, 1]), 30), "what is due within a second counts as running");
     }
 
     #[test]

@@ -42,8 +42,12 @@ pub struct Waiting {
     pub origin: Origin,
     /// Whether its time has come.
     pub is_due: bool,
-    /// Whether it has been started before: then it is no longer skipped.
-    pub has_started_before: bool,
+    /// Where it waits: what is to be tried again is not skipped.
+    pub state: RunState,
+    /// How often it was started.
+    pub tries: u32,
+    /// Whether its job wants missed slots caught up: then they take turns.
+    pub catches_up: bool,
 }
 
 /// The run that holds the hold.
@@ -77,7 +81,8 @@ pub enum Turn {
 /// What a waiting run does.
 ///
 /// Under `forbid` only slots of a schedule are skipped: a task, an event or a run asked for by a
-/// person stands for work that somebody wants done, so it waits. A holder that is merely assigned
+/// person stands for work that somebody wants done, so it waits; so does a slot of a job that wants
+/// its missed slots caught up. A holder that is merely assigned
 /// for later blocks nothing that is due now for good, so nothing is skipped on its account.
 pub fn turn(policy: ConcurrencyPolicy, waiting: &Waiting, holder: Option<&Holder>) -> Turn {
     let Some(holder) = holder.filter(|_| policy.needs_hold()) else { return Turn::Go };
@@ -87,7 +92,10 @@ pub fn turn(policy: ConcurrencyPolicy, waiting: &Waiting, holder: Option<&Holder
     match policy {
         ConcurrencyPolicy::Allow => Turn::Go,
         ConcurrencyPolicy::Forbid => {
-            let skippable = waiting.origin == Origin::Time && !waiting.has_started_before;
+            let skippable = waiting.origin == Origin::Time
+                && !waiting.catches_up
+                && waiting.tries == 0
+                && waiting.state.may_become(RunState::Skipped);
             let under_way = holder.state == RunState::Running || holder.is_due;
             match skippable && under_way {
                 true => Turn::Skip(SkipReason::Concurrent),
@@ -116,7 +124,9 @@ mod tests {
             scheduled_for: Timestamp::from_second(200).unwrap(),
             origin: Origin::Time,
             is_due: true,
-            has_started_before: false,
+            state: RunState::Pending,
+            tries: 0,
+            catches_up: false,
         }
     }
 
@@ -165,7 +175,21 @@ mod tests {
             (
                 "a retry is not skipped",
                 Forbid,
-                Waiting { has_started_before: true, ..waiting() },
+                Waiting { tries: 1, ..waiting() },
+                Some(holder()),
+                Turn::Wait,
+            ),
+            (
+                "nor one tried again by hand",
+                Forbid,
+                Waiting { state: RunState::RetryWait, ..waiting() },
+                Some(holder()),
+                Turn::Wait,
+            ),
+            (
+                "caught-up slots take turns",
+                Forbid,
+                Waiting { catches_up: true, ..waiting() },
                 Some(holder()),
                 Turn::Wait,
             ),
@@ -215,7 +239,11 @@ mod tests {
             ),
         ];
         for (why, policy, waiting, holder, expected) in table {
-            assert_eq!(turn(policy, &waiting, holder.as_ref()), expected, "{why} ({policy})");
+            let found = turn(policy, &waiting, holder.as_ref());
+            assert_eq!(found, expected, "{why} ({policy})");
+            if let Turn::Skip(_) = found {
+                assert!(waiting.state.may_become(RunState::Skipped), "{why}");
+            }
         }
     }
 }

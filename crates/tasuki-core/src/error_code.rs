@@ -45,6 +45,19 @@ impl ErrorCode {
         (Self::CANCELED, false),
     ];
 
+    /// Whether only tasuki itself gives it: a job that writes it into its result file has not been
+    /// timed out, drained or canceled.
+    pub fn is_reserved(&self) -> bool {
+        [
+            Self::HEARTBEAT_TIMEOUT,
+            Self::RUNTIME_TIMEOUT,
+            Self::DRAINED,
+            Self::DETACHED,
+            Self::CANCELED,
+        ]
+        .contains(self)
+    }
+
     const fn known(code: &'static str) -> Self {
         Self(Cow::Borrowed(code))
     }

@@ -86,8 +86,12 @@ impl FailureRules {
         fail_on: &[S],
     ) -> Result<Self, Invalid> {
         let codes: BTreeMap<i32, ErrorCode> = codes.into_iter().collect();
-        for &exit in codes.keys() {
+        for (exit, code) in &codes {
             check_exit("exit_codes", &exit.to_string())?;
+            if code.is_reserved() {
+                let expected = "a code that jobs give; this one only tasuki does";
+                return Err(Invalid::typed("exit_codes", code.as_str(), expected));
+            }
         }
         let mut verdicts = BTreeMap::new();
         for (field, list, verdict) in [("retry_on", retry_on, true), ("fail_on", fail_on, false)] {
@@ -105,7 +109,8 @@ impl FailureRules {
     ///
     /// `stopped` wins over the exit status: a job that was told to stop and then exits with 0 has
     /// not done its work. `reported` is the `error_code` of the result file and wins over the exit
-    /// code, but an exit with 0 is a success whatever the file says.
+    /// code, but an exit with 0 is a success whatever the file says, and a code that only tasuki
+    /// gives is not believed.
     pub fn judge(
         &self,
         end: ProcessEnd,
@@ -119,7 +124,8 @@ impl FailureRules {
         if exit == Some(0) {
             return None;
         }
-        let named = reported.or_else(|| exit.and_then(|exit| self.codes.get(&exit)));
+        let believed = reported.filter(|code| !code.is_reserved());
+        let named = believed.or_else(|| exit.and_then(|exit| self.codes.get(&exit)));
         Some(match named {
             Some(code) => self.failure(code.clone(), exit),
             None => {
@@ -188,6 +194,7 @@ mod tests {
             (&plain, Signaled(9), None, None, "UNEXPECTED_ERROR", true),
             (&plain, Signaled(11), None, Some("INVALID_INPUT"), "INVALID_INPUT", false),
             (&plain, Exited(75), None, None, "UNEXPECTED_ERROR", true),
+            (&plain, Exited(1), None, Some("RUNTIME_TIMEOUT"), "UNEXPECTED_ERROR", true),
             // told to stop: the reason counts, however politely it exited
             (&plain, Exited(0), Some(Stopped::Timeout), None, "RUNTIME_TIMEOUT", true),
             (&plain, Signaled(15), Some(Stopped::Cancel), None, "CANCELED", false),
@@ -239,5 +246,7 @@ mod tests {
         );
         let zero = FailureRules::new([(0, code("QUOTA"))], &[] as &[&str], &[]).unwrap_err();
         assert_eq!(zero.field, "exit_codes");
+        let reserved = FailureRules::new([(3, ErrorCode::DRAINED)], &[] as &[&str], &[]);
+        assert_eq!(reserved.unwrap_err().field, "exit_codes");
     }
 }

@@ -164,11 +164,20 @@ fn check_name(field: &'static str, typed: &str) -> Result<String, Invalid> {
         let found = format!("{length} characters");
         return Err(Invalid::described(field, found, "at most 191 characters"));
     }
-    if typed.is_empty() || typed != typed.trim() || typed.chars().any(char::is_control) {
-        let expected = "a name without control characters or space around it";
+    if typed.is_empty() || typed != typed.trim() || typed.chars().any(is_invisible) {
+        let expected = "a name without invisible characters or space around it";
         return Err(Invalid::typed(field, typed, expected));
     }
     Ok(typed.to_owned())
+}
+
+/// Two names that look alike are alike: nothing in them goes unseen or turns the text around.
+fn is_invisible(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
+            | '\u{180b}'..='\u{180f}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{3164}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}'
+            | '\u{e0000}'..='\u{e0fff}')
 }
 
 /// What a job runs for: everything (`global/global`), or one tenant, shop or object at a time.
@@ -183,6 +192,9 @@ pub struct Scope {
 impl Scope {
     /// One scope of a kind: `Scope::new("tenant", "42")`.
     pub fn new(kind: &str, id: &str) -> Result<Self, Invalid> {
+        if kind.contains('/') {
+            return Err(Invalid::typed("scope kind", kind, "a name without a slash"));
+        }
         Ok(Self { kind: check_name("scope kind", kind)?, id: check_name("scope id", id)? })
     }
 
@@ -240,7 +252,7 @@ mod tests {
     #[test]
     fn names_may_be_japanese_but_not_invisible() {
         assert!("日次集計 (本番)".parse::<JobName>().is_ok());
-        for wrong in ["", " a", "a ", "a\nb", "a\0"] {
+        for wrong in ["", " a", "a ", "a\nb", "a\0", "a\u{200b}", "a\u{202e}b", "\u{3164}"] {
             assert!(wrong.parse::<JobName>().is_err(), "{wrong:?}");
         }
         assert!("x".repeat(191).parse::<JobName>().is_ok());
@@ -255,6 +267,6 @@ mod tests {
     fn a_scope_is_global_unless_said() {
         assert_eq!(Scope::default().to_string(), "global/global");
         assert_eq!(Scope::new("tenant", "42").unwrap().to_string(), "tenant/42");
-        assert!(Scope::new("tenant", "").is_err());
+        assert!(Scope::new("tenant", "").is_err() && Scope::new("a/b", "c").is_err());
     }
 }

@@ -4,23 +4,55 @@
 //! planned was missed: nobody led, or the database was away. The policy draws one line through the
 //! missed slots: those before it are late and are recorded as such, those after it run.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::Invalid;
 use crate::schedule::{Fire, Schedule};
 
 /// What a job's owner wants done about missed slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Misfire {
-    /// What is later than this is skipped; the default, with the setting `skip_late_after`.
+    /// What is later than this is skipped; the default, with the setting `skip_late_after`. Draws
+    /// the same line as [`Misfire::EveryWithin`], but does not insist on what it lets through.
     SkipLate(Duration),
     /// Only the newest missed slot runs, however late; a newer one takes its place.
     LatestOnly,
-    /// Every slot missed within this window runs.
+    /// Every slot missed within this window runs, one after the other if need be.
     EveryWithin(Duration),
     /// The newest missed slots run, at most so many.
     AtMost(u32),
+}
+
+impl Misfire {
+    /// Checks what a job's owner chose.
+    pub fn checked(self) -> Result<Self, Invalid> {
+        let refuse = |found: String, expected| Err(Invalid::described("misfire", found, expected));
+        match self {
+            Self::SkipLate(tolerance) | Self::EveryWithin(tolerance)
+                if tolerance < Duration::from_secs(1) =>
+            {
+                refuse(format!("{tolerance:?}"), "at least 1 s, or nothing could ever start")
+            }
+            Self::AtMost(count) if !(1..=MOST_CAUGHT_UP).contains(&count) => {
+                refuse(format!("at most {count}"), "1 to 100 slots")
+            }
+            Self::SkipLate(_) | Self::EveryWithin(_) | Self::LatestOnly | Self::AtMost(_) => {
+                Ok(self)
+            }
+        }
+    }
+
+    /// Whether missed slots are to be caught up: then they take turns rather than being skipped
+    /// while another runs.
+    pub fn catches_up(self) -> bool {
+        match self {
+            Self::EveryWithin(_) | Self::AtMost(_) => true,
+            Self::SkipLate(_) | Self::LatestOnly => false,
+        }
+    }
 }
 
 /// How many late slots of one outage are kept as runs of their own, SKIPPED and visible. What
@@ -80,7 +112,7 @@ pub struct PassedOver {
 }
 
 /// Plans the runs of one job and scope, at most `batch` that are not late.
-pub fn plan(schedule: &Schedule, policy: Misfire, moment: Moment, batch: usize) -> Plan {
+pub fn plan(schedule: &Schedule, policy: Misfire, moment: Moment, batch: NonZeroUsize) -> Plan {
     let Moment { now, until, .. } = moment;
     let line = line(schedule, policy, moment);
     let mut plan = Plan { runs: Vec::new(), passed_over: None, cursor: None, more: false };
@@ -99,7 +131,7 @@ pub fn plan(schedule: &Schedule, policy: Misfire, moment: Moment, batch: usize) 
 
     let late = plan.runs.len();
     while let Some(fire) = next.filter(|fire| fire.at <= until) {
-        if plan.runs.len() - late == batch {
+        if plan.runs.len() - late == batch.get() {
             plan.more = true;
             break;
         }
@@ -190,6 +222,10 @@ mod tests {
         format!("2026-11-15T{text}Z").parse().unwrap()
     }
 
+    fn plan(schedule: &Schedule, policy: Misfire, moment: Moment, batch: usize) -> Plan {
+        super::plan(schedule, policy, moment, NonZeroUsize::new(batch).unwrap())
+    }
+
     fn every(value: &str) -> Schedule {
         Schedule::parse(ScheduleKind::Every, value, "UTC", DstChoice::default()).unwrap()
     }
@@ -240,6 +276,16 @@ mod tests {
             assert_eq!(found_on_time, *on_time, "{policy:?} on time");
             assert_eq!(plan.cursor, Some(at("12:30:00")), "{policy:?}");
             assert_eq!((plan.passed_over, plan.more), (None, false), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for wrong in [Misfire::SkipLate(Duration::ZERO), Misfire::AtMost(0), Misfire::AtMost(101)] {
+            assert_eq!(wrong.checked().unwrap_err().field, "misfire", "{wrong:?}");
+        }
+        for right in [Misfire::EveryWithin(MINUTE), Misfire::AtMost(100), Misfire::LatestOnly] {
+            assert_eq!(right.checked(), Ok(right));
         }
     }
 

@@ -86,8 +86,8 @@ fn in_japanese_with_a_skipped_time() {
     時計の切替: 存在しない時刻は実行しない、繰り返す時刻は1回だけ実行
      現地時刻                       UTC                   あと  備考
      日 2026-03-08 02:30:00         -                     -     02:30:00 は存在しないため実行なし。時計が進む 02:00 -> 03:00
-     月 2026-03-09 02:30:00 -04:00  2026-03-09T06:30:00Z  past
-     火 2026-03-10 02:30:00 -04:00  2026-03-10T06:30:00Z  past
+     月 2026-03-09 02:30:00 -04:00  2026-03-09T06:30:00Z  過去
+     火 2026-03-10 02:30:00 -04:00  2026-03-10T06:30:00Z  過去
     ");
 }
 
@@ -134,14 +134,6 @@ fn json() {
       "ends": false,
       "fires": [
         {
-          "clock_change": {
-            "at": "2026-03-29T01:00:00Z",
-            "from": "2026-03-29T02:00:00",
-            "to": "2026-03-29T03:00:00"
-          },
-          "skipped": "2026-03-29T02:30:00"
-        },
-        {
           "at": "2026-03-29T01:30:00Z",
           "clock_change": {
             "at": "2026-03-29T01:00:00Z",
@@ -155,6 +147,16 @@ fn json() {
       ],
       "schedule_type": "hourly_at",
       "schedule_value": "30",
+      "skipped": [
+        {
+          "clock_change": {
+            "at": "2026-03-29T01:00:00Z",
+            "from": "2026-03-29T02:00:00",
+            "to": "2026-03-29T03:00:00"
+          },
+          "wall": "2026-03-29T02:30:00"
+        }
+      ],
       "words": {
         "en": "at minute 30 of every hour",
         "ja": "毎時の30分"
@@ -168,7 +170,7 @@ fn json() {
 fn bad_input_is_bad_usage_with_a_hint() {
     assert_snapshot!(preview(&["cron", "* 25 * * *"]), @r#"
     exit 2
-    error: hour: found "25", expected 0 to 23, a range a-b, a step */n or a-b/n, a list of these, or *
+    error: hour: found "25", expected 0 to 23, a rising range a-b, a step */n or a-b/n, a list of these, or * alone
 
     hint: tasuki schedule preview --help shows types and examples
     "#);

@@ -100,7 +100,7 @@ fn without_root_it_says_exactly_what_to_install() {
     fs::create_dir_all(&bin).unwrap();
     let tools = [
         "bash", "env", "dirname", "mktemp", "chmod", "cat", "rm", "tr", "od", "grep", "find",
-        "sort", "tail", "cut", "sleep", "cargo",
+        "sort", "tail", "cut", "sleep", "realpath", "cargo",
     ];
     for tool in tools {
         let found =

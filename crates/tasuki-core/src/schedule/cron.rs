@@ -113,8 +113,9 @@ fn check(field: &Field, text: &str) -> Result<(), Invalid> {
             let expected = "no L, W or #, which tasuki does not know; for the last day of a month use monthly_at with `last`";
             return Err(Invalid::typed(field.name, item, expected));
         }
+        let star_among_others = item == "*" && text != "*";
         let plain = item.chars().all(|c| c.is_ascii_alphanumeric() || "*-/".contains(c));
-        if item.is_empty() || stranger.is_some() || !plain {
+        if item.is_empty() || stranger.is_some() || star_among_others || !plain {
             return Err(refusal(field, item));
         }
     }
@@ -131,8 +132,10 @@ fn words(item: &str) -> impl Iterator<Item = &str> {
 }
 
 fn refusal(field: &Field, item: &str) -> Invalid {
-    let expected =
-        format!("{}, a range a-b, a step */n or a-b/n, a list of these, or *", field.expected);
+    let expected = format!(
+        "{}, a rising range a-b, a step */n or a-b/n, a list of these, or * alone",
+        field.expected
+    );
     Invalid::typed(field.name, item, expected)
 }
 
@@ -212,8 +215,8 @@ mod tests {
     #[test]
     fn errors_name_the_field_what_was_found_and_what_was_expected() {
         let table = [
-            ("* 25 * * *", "hour: found \"25\", expected 0 to 23, a range"),
-            ("60 * * * *", "minute: found \"60\", expected 0 to 59, a range"),
+            ("* 25 * * *", "hour: found \"25\", expected 0 to 23, a rising range"),
+            ("60 * * * *", "minute: found \"60\", expected 0 to 59, a rising range"),
             ("1,2,x * * * *", "minute: found \"x\", expected 0 to 59"),
             ("1,,2 * * * *", "minute: found nothing, expected 0 to 59"),
             ("jan * * * *", "minute: found \"jan\", expected 0 to 59"),
@@ -223,6 +226,11 @@ mod tests {
             ("* * * 13 *", "month: found \"13\", expected 1 to 12"),
             ("* * * * 8", "day of week: found \"8\", expected 0 to 7 or SUN to SAT"),
             ("*/0 * * * *", "minute: found \"*/0\""),
+            ("*,5 * * * *", "minute: found \"*\", expected 0 to 59"),
+            (
+                "* * * * FRI-MON",
+                "day of week: found \"FRI-MON\", expected 0 to 7 or SUN to SAT, a rising range",
+            ),
             ("5/15 * * * *", "minute: found \"5/15\", expected 0 to 59"),
             ("*/99999999 * * * *", "minute: found \"*/99999999\""),
             ("+5 * * * *", "minute: found \"+5\""),

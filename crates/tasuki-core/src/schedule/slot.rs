@@ -42,8 +42,18 @@ impl FromStr for Slot {
 
     fn from_str(typed: &str) -> Result<Self, Invalid> {
         read(typed)
-            .filter(|slot| slot.to_string() == typed)
+            .filter(|slot| slot.to_string() == typed && slot.is_whole())
             .ok_or_else(|| Invalid::typed("slot", typed, "a slot such as 2026-11-15T02:30:00"))
+    }
+}
+
+impl Slot {
+    /// On a whole second, and the first or second pass.
+    fn is_whole(&self) -> bool {
+        match self {
+            Self::Instant(at) => at.subsec_nanosecond() == 0,
+            Self::Wall { time, pass } => time.subsec_nanosecond() == 0 && (1..=2).contains(pass),
+        }
     }
 }
 
@@ -76,7 +86,16 @@ mod tests {
 
     #[test]
     fn only_the_one_spelling_is_a_key() {
-        for wrong in ["", "2026-10-25", "2026-10-25T02:30:00#1", "2026-10-25 02:30:00", "x#2"] {
+        for wrong in [
+            "",
+            "2026-10-25",
+            "2026-10-25T02:30:00#1",
+            "2026-10-25 02:30:00",
+            "x#2",
+            "2026-10-25T02:30:00#0",
+            "2026-10-25T02:30:00#3",
+            "2026-10-25T02:30:00.5",
+        ] {
             assert!(wrong.parse::<Slot>().is_err(), "{wrong:?}");
         }
     }

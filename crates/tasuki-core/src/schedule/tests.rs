@@ -47,6 +47,7 @@ fn every_kind_finds_its_next() {
         (DailyAt, "9:00, 21:31:06", "UTC", "2026-11-15T21:31:06Z"),
         (WeekdaysAt, "06:00", "UTC", "2026-11-16T06:00:00Z"),
         (WeekdaysAt, "06:00", "Asia/Tokyo", "2026-11-16T21:00:00Z"),
+        (WeeklyAt, "mon, thu 09:00, 18:00", "UTC", "2026-11-16T09:00:00Z"),
         (WeeklyAt, "sun 21:00", "UTC", "2026-11-22T21:00:00Z"),
         (WeeklyAt, "fri-mon,wednesday 21:00", "UTC", "2026-11-16T21:00:00Z"),
         (MonthlyAt, "1 09:00", "UTC", "2026-12-01T09:00:00Z"),

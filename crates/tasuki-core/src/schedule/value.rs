@@ -9,6 +9,9 @@ use crate::Invalid;
 
 /// The rhythm a value stands for, and the rule of clock changes that goes with it.
 pub(super) fn parse(kind: ScheduleKind, value: &str) -> Result<(Rhythm, DstRule), Invalid> {
+    // `mon, thu 09:00` is what people type.
+    let tidy = value.split(',').map(str::trim).collect::<Vec<_>>().join(",");
+    let value = if kind == ScheduleKind::Cron { value } else { tidy.as_str() };
     let (pattern, rule) = match kind {
         ScheduleKind::Every => return Ok((Rhythm::Seconds(period(value)?), DstRule::RHYTHM)),
         ScheduleKind::Cron => cron::parse(value)?,

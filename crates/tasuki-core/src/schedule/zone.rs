@@ -2,8 +2,9 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
-use jiff::tz::TimeZone;
+use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::Invalid;
 use crate::nearest::nearest;
@@ -39,13 +40,22 @@ impl FromStr for Zone {
     type Err = Invalid;
 
     fn from_str(typed: &str) -> Result<Self, Invalid> {
-        let known = jiff::tz::db().get(typed).ok().filter(|zone| zone.iana_name().is_some());
-        known.map(Self).ok_or_else(|| refusal(typed))
+        // A machine's own entries (`localtime`, `posixrules`) mean another zone on another machine;
+        // what jiff brings along has only places.
+        let is_a_place = typed.len() <= LONGEST_NAME
+            && !typed.eq_ignore_ascii_case("Factory")
+            && PLACES.get(typed).is_ok();
+        let rules = is_a_place.then(|| jiff::tz::db().get(typed).ok()).flatten();
+        rules.filter(|zone| zone.iana_name().is_some()).map(Self).ok_or_else(|| refusal(typed))
     }
 }
 
+const LONGEST_NAME: usize = 64;
+
+static PLACES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
+
 fn refusal(typed: &str) -> Invalid {
-    let names: Vec<String> = jiff::tz::db().available().map(|name| name.to_string()).collect();
+    let names: Vec<String> = PLACES.available().map(|name| name.to_string()).collect();
     let expected = match nearest(typed, names.iter().map(String::as_str)) {
         Some(name) => format!("the IANA name of a zone; did you mean {name}?"),
         None => "the IANA name of a zone, such as Asia/Tokyo or UTC".to_owned(),
@@ -68,7 +78,20 @@ mod tests {
 
     #[test]
     fn anything_else_is_refused_and_a_near_miss_is_named() {
-        for wrong in ["", "+09:00", "JST-9", "../etc/passwd", "Asia", "Etc/Unknown", "\0", "a b"] {
+        for wrong in [
+            "",
+            "+09:00",
+            "JST-9",
+            "../etc/passwd",
+            "Asia",
+            "Etc/Unknown",
+            "\0",
+            "a b",
+            "localtime",
+            "posixrules",
+            "Factory",
+            &"x".repeat(100_000),
+        ] {
             assert_eq!(wrong.parse::<Zone>().unwrap_err().field, "time zone", "{wrong:?}");
         }
         let refused = "Europe/Berln".parse::<Zone>().unwrap_err();

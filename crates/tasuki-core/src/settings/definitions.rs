@@ -34,7 +34,7 @@ macro_rules! settings {
         /// The settings in force. They always agree with one another: see [`Settings::with`].
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Settings {
-            $($(#[doc = $english])+ pub $name: $type,)+
+            $(pub(super) $name: $type,)+
         }
 
         impl Default for Settings {
@@ -56,6 +56,13 @@ macro_rules! settings {
                     japanese: $japanese,
                 },)+]
             }
+
+            $(
+                $(#[doc = $english])+
+                pub fn $name(&self) -> $type {
+                    self.$name
+                }
+            )+
 
             /// The value of a setting as people read it.
             pub fn get(&self, name: &str) -> Option<String> {

@@ -2,7 +2,7 @@
 //!
 //! Settings are rows in the database, changed from pages, REST or CLI. Whoever changes them asks
 //! [`Settings::with`], which answers with all that is wrong or with settings that are right as a
-//! whole; there is no way to get settings that break a rule.
+//! whole; there is no other way to change them.
 
 mod definitions;
 mod reference;
