@@ -1,0 +1,66 @@
+-- Rules that hold even for SQL typed by hand. The legal moves are those of the table in ARCHITECTURE.md; a test compares.
+
+create trigger tasuki_run_legal_move before update on tasuki_run for each row
+begin
+    if not (old.state <=> new.state) and not (
+        old.state = 'PENDING' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'SKIPPED', 'EXPIRED')
+        or old.state = 'ASSIGNED' and new.state in ('RUNNING', 'ORPHANED', 'CANCELED')
+        or old.state = 'RUNNING' and new.state in ('RETRY_WAIT', 'SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'EXPIRED')
+        or old.state = 'ORPHANED' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'SKIPPED', 'EXPIRED')
+        or old.state = 'RETRY_WAIT' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'EXPIRED')
+        or old.state = 'FAILED' and new.state in ('RETRY_WAIT')
+        or old.state = 'TIMED_OUT' and new.state in ('RETRY_WAIT')
+        or old.state = 'EXPIRED' and new.state in ('RETRY_WAIT')
+    ) then
+        signal sqlstate '45000' set message_text = 'tasuki: a run does not move like this';
+    end if;
+end;
+
+create trigger tasuki_run_legal_entry before insert on tasuki_run for each row
+begin
+    if new.state <> 'PENDING' then
+        signal sqlstate '45000' set message_text = 'tasuki: a run begins as PENDING';
+    end if;
+end;
+
+create trigger tasuki_run_legal_delete before delete on tasuki_run for each row
+begin
+    if old.finished_at is null then
+        signal sqlstate '45000' set message_text = 'tasuki: a run that has not ended is not deleted';
+    end if;
+end;
+
+create trigger tasuki_attempt_no_update before update on tasuki_attempt for each row
+begin
+    signal sqlstate '45000' set message_text = 'tasuki: an appended attempt is never changed';
+end;
+
+create trigger tasuki_run_note_no_update before update on tasuki_run_note for each row
+begin
+    signal sqlstate '45000' set message_text = 'tasuki: a note is never changed';
+end;
+
+create trigger tasuki_term_history_no_update before update on tasuki_term_history for each row
+begin
+    signal sqlstate '45000' set message_text = 'tasuki: the term history is never changed';
+end;
+
+create trigger tasuki_term_history_no_delete before delete on tasuki_term_history for each row
+begin
+    signal sqlstate '45000' set message_text = 'tasuki: the term history is never deleted';
+end;
+
+create trigger tasuki_audit_no_update before update on tasuki_audit for each row
+begin
+    signal sqlstate '45000' set message_text = 'tasuki: the audit is never changed';
+end;
+
+create trigger tasuki_audit_no_delete before delete on tasuki_audit for each row
+begin
+    signal sqlstate '45000' set message_text = 'tasuki: the audit is never deleted';
+end;
+
+create trigger tasuki_job_version_no_update before update on tasuki_job_version for each row
+begin
+    signal sqlstate '45000' set message_text = 'tasuki: a version of a job is never changed';
+end;

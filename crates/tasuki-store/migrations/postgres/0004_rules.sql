@@ -1,0 +1,77 @@
+-- Rules that hold even for SQL typed by hand. The legal moves are those of the table in ARCHITECTURE.md; a test compares.
+-- As WHEN conditions: a legal move never calls the function.
+
+create function tasuki_refuse() returns trigger language plpgsql as $$
+begin
+    raise exception 'tasuki: %', tg_argv[0] using errcode = 'integrity_constraint_violation';
+end
+$$;
+
+create trigger tasuki_run_legal_move before update of state on tasuki_run for each row
+    when (old.state is distinct from new.state and not (
+        old.state = 'PENDING' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'SKIPPED', 'EXPIRED')
+        or old.state = 'ASSIGNED' and new.state in ('RUNNING', 'ORPHANED', 'CANCELED')
+        or old.state = 'RUNNING' and new.state in ('RETRY_WAIT', 'SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'EXPIRED')
+        or old.state = 'ORPHANED' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'SKIPPED', 'EXPIRED')
+        or old.state = 'RETRY_WAIT' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'EXPIRED')
+        or old.state = 'FAILED' and new.state in ('RETRY_WAIT')
+        or old.state = 'TIMED_OUT' and new.state in ('RETRY_WAIT')
+        or old.state = 'EXPIRED' and new.state in ('RETRY_WAIT'))
+    )
+    execute function tasuki_refuse('a run does not move like this');
+alter table tasuki_run enable always trigger tasuki_run_legal_move;
+
+create trigger tasuki_run_legal_entry before insert on tasuki_run for each row
+    when (new.state is distinct from 'PENDING')
+    execute function tasuki_refuse('a run begins as PENDING');
+alter table tasuki_run enable always trigger tasuki_run_legal_entry;
+
+create trigger tasuki_run_legal_delete before delete on tasuki_run for each row
+    when (old.finished_at is null)
+    execute function tasuki_refuse('a run that has not ended is not deleted');
+alter table tasuki_run enable always trigger tasuki_run_legal_delete;
+
+create trigger tasuki_attempt_no_update before update on tasuki_attempt for each row
+    execute function tasuki_refuse('an appended attempt is never changed');
+alter table tasuki_attempt enable always trigger tasuki_attempt_no_update;
+
+create trigger tasuki_run_note_no_update before update on tasuki_run_note for each row
+    execute function tasuki_refuse('a note is never changed');
+alter table tasuki_run_note enable always trigger tasuki_run_note_no_update;
+
+create trigger tasuki_term_history_no_update before update on tasuki_term_history for each row
+    execute function tasuki_refuse('the term history is never changed');
+alter table tasuki_term_history enable always trigger tasuki_term_history_no_update;
+
+create trigger tasuki_term_history_no_delete before delete on tasuki_term_history for each row
+    execute function tasuki_refuse('the term history is never deleted');
+alter table tasuki_term_history enable always trigger tasuki_term_history_no_delete;
+
+create trigger tasuki_audit_no_update before update on tasuki_audit for each row
+    execute function tasuki_refuse('the audit is never changed');
+alter table tasuki_audit enable always trigger tasuki_audit_no_update;
+
+create trigger tasuki_audit_no_delete before delete on tasuki_audit for each row
+    execute function tasuki_refuse('the audit is never deleted');
+alter table tasuki_audit enable always trigger tasuki_audit_no_delete;
+
+create trigger tasuki_job_version_no_update before update on tasuki_job_version for each row
+    execute function tasuki_refuse('a version of a job is never changed');
+alter table tasuki_job_version enable always trigger tasuki_job_version_no_update;
+
+create trigger tasuki_audit_no_truncate before truncate on tasuki_audit
+    execute function tasuki_refuse('the audit is never emptied');
+alter table tasuki_audit enable always trigger tasuki_audit_no_truncate;
+
+create trigger tasuki_term_history_no_truncate before truncate on tasuki_term_history
+    execute function tasuki_refuse('the term history is never emptied');
+alter table tasuki_term_history enable always trigger tasuki_term_history_no_truncate;
+
+-- The fence: shared with other writes of the same leader, exclusive for a mint. The check is a statement of its own after
+-- the lock, so that it sees every term that was committed before the lock was had.
+create function tasuki_fence(wanted_epoch bigint) returns boolean language plpgsql volatile as $$
+begin
+    perform pg_advisory_xact_lock_shared(8391473622816);
+    return exists (select from tasuki_leader_term where id = 1 and epoch = wanted_epoch);
+end
+$$;

@@ -1,0 +1,201 @@
+-- Jobs, runs and everything a run's life needs. Instants are microseconds since 1970, UTC.
+
+create table tasuki_job (
+    id integer primary key autoincrement,
+    name text not null,
+    enabled integer not null default 1,
+    trigger_type text not null,
+    schedule_type text,
+    schedule_value text,
+    zone text,
+    dst_gap text,
+    dst_fold text,
+    misfire text,
+    misfire_value integer,
+    event_types text,
+    event_filter text,
+    paused_at integer,
+    paused_until integer,
+    paused_reason text,
+    deleted_at integer,
+    version integer not null default 1,
+    created_at integer not null,
+    updated_at integer not null,
+    constraint tasuki_job_name unique (name),
+    constraint tasuki_job_trigger check (trigger_type in ('time', 'event', 'task')),
+    constraint tasuki_job_schedule check ((trigger_type = 'time') = (schedule_type is not null)),
+    constraint tasuki_job_paused check (paused_at is not null or (paused_until is null and paused_reason is null))
+);
+
+-- What a run is made of, once for each edit of its job and never changed: a run points at the copy it was made from.
+create table tasuki_job_version (
+    job_id integer not null,
+    version integer not null,
+    kind text not null,
+    spec text not null,
+    lane text not null,
+    concurrency text not null,
+    max_attempts integer not null,
+    max_releases integer not null,
+    backoff_us integer not null,
+    backoff_cap_us integer not null,
+    jitter_percent integer not null default 0,
+    retry_lost integer not null default 1,
+    labels text,
+    created_at integer not null,
+    primary key (job_id, version),
+    constraint tasuki_job_version_kind check (kind in ('command', 'django', 'function')),
+    constraint tasuki_job_version_concurrency check (concurrency in ('forbid', 'allow', 'replace')),
+    constraint tasuki_job_version_numbers check (max_attempts >= 1 and max_releases >= 1 and backoff_us >= 0 and backoff_cap_us >= backoff_us)
+);
+
+-- The next fire of each (job, scope) that has no run yet.
+create table tasuki_cursor (
+    job_id integer not null,
+    scope_kind text not null default 'global',
+    scope_id text not null default 'global',
+    next_fire integer not null,
+    primary key (job_id, scope_kind, scope_id)
+);
+create index tasuki_cursor_next_fire on tasuki_cursor (next_fire);
+
+-- The run, which is also its live attempt and, once ended, its last one. No index here mentions what a transition
+-- changes, so that its updates stay in place.
+create table tasuki_run (
+    id integer primary key autoincrement,
+    job_id integer not null,
+    job_version integer not null,
+    state text not null default 'PENDING',
+    origin text not null,
+    scope_kind text not null default 'global',
+    scope_id text not null default 'global',
+    lane text not null,
+    exclusive integer not null,
+    max_attempts integer not null,
+    tries_allowed integer not null,
+    tries integer not null default 0,
+    attempt_no integer not null default 0,
+    releases integer not null default 0,
+    alone integer not null default 0,
+    version integer not null default 1,
+    scheduled_for integer not null,
+    created_at integer not null,
+    slot text,
+    idempotency_key text,
+    event_id integer,
+    rerun_of integer,
+    args text,
+    next_retry_at integer,
+    skip_at integer,
+    expires_at integer,
+    worker_id blob,
+    lease_token blob,
+    epoch integer,
+    assigned_at integer,
+    start_by integer,
+    started_at integer,
+    cancel_requested_at integer,
+    cancel_requested_by text,
+    continuation text,
+    continuation_started_at integer,
+    continuation_deadline integer,
+    finished_at integer,
+    ended_badly_at integer,
+    outcome text,
+    exit_code integer,
+    exit_signal integer,
+    error_code text,
+    error_message text,
+    result text,
+    rows_affected integer,
+    log_ref text,
+    reason text,
+    constraint tasuki_run_slot unique (job_id, scope_kind, scope_id, slot),
+    constraint tasuki_run_idempotency unique (idempotency_key),
+    constraint tasuki_run_state check (state in ('PENDING', 'ASSIGNED', 'RUNNING', 'ORPHANED', 'RETRY_WAIT', 'SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'SKIPPED', 'EXPIRED')),
+    constraint tasuki_run_origin check (origin in ('time', 'event', 'task', 'manual', 'rerun')),
+    constraint tasuki_run_has_slot check ((origin = 'time') = (slot is not null)),
+    constraint tasuki_run_tries check (tries >= 0 and tries <= tries_allowed and tries <= attempt_no and releases >= 0),
+    constraint tasuki_run_finished check ((finished_at is not null) = (state in ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'SKIPPED', 'EXPIRED'))),
+    constraint tasuki_run_carried check ((lease_token is not null) or state not in ('ASSIGNED', 'RUNNING')),
+    constraint tasuki_run_started check (state <> 'RUNNING' or started_at is not null),
+    constraint tasuki_run_skipped check (state <> 'SKIPPED' or tries = 0),
+    constraint tasuki_run_continuation check (continuation is null or continuation in ('NONE', 'CONFIRMING')),
+    constraint tasuki_run_result check (result is null or length(result) <= 65536)
+);
+create index tasuki_run_job on tasuki_run (job_id, id);
+create index tasuki_run_scheduled on tasuki_run (scheduled_for, id);
+create index tasuki_run_badly on tasuki_run (ended_badly_at) where ended_badly_at is not null;
+
+-- Exactly the runs that wait. Whoever takes one deletes its row, and that delete lets one taker through.
+-- lane: '' is for the leader to assign, anything else is a queue to claim from.
+create table tasuki_due (
+    lane text not null,
+    due_at integer not null,
+    run_id integer not null,
+    exclusive integer not null,
+    alone integer not null default 0,
+    skip_at integer,
+    primary key (lane, due_at, run_id)
+) without rowid;
+
+-- One row for each (job, scope) of which a run is assigned or running, where only one may be.
+create table tasuki_hold (
+    job_id integer not null,
+    scope_kind text not null,
+    scope_id text not null,
+    run_id integer not null,
+    token blob not null,
+    primary key (job_id, scope_kind, scope_id)
+);
+
+-- What a worker took in one go. Its runs carry its token; run_ids never changes.
+create table tasuki_lease (
+    token blob not null primary key,
+    worker_id blob not null,
+    epoch integer,
+    lease_until integer not null,
+    heartbeat_at integer not null,
+    run_ids text not null
+);
+create index tasuki_lease_until on tasuki_lease (lease_until);
+create index tasuki_lease_worker on tasuki_lease (worker_id);
+
+-- Attempts that ended without ending their run. Written once.
+create table tasuki_attempt (
+    run_id integer not null,
+    attempt_no integer not null,
+    outcome text not null,
+    token blob not null,
+    worker_id blob not null,
+    epoch integer,
+    job_version integer not null,
+    assigned_at integer not null,
+    started_at integer,
+    finished_at integer not null,
+    exit_code integer,
+    exit_signal integer,
+    error_code text,
+    error_message text,
+    result text,
+    rows_affected integer,
+    log_ref text,
+    primary key (run_id, attempt_no),
+    constraint tasuki_attempt_outcome check (outcome in ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'LOST', 'RELEASED')),
+    constraint tasuki_attempt_started check ((outcome = 'RELEASED') = (started_at is null))
+);
+create index tasuki_attempt_token on tasuki_attempt (token);
+
+-- The rare moves, told: who, why, under which epoch or token.
+create table tasuki_run_note (
+    id integer primary key autoincrement,
+    run_id integer not null,
+    attempt_no integer not null,
+    verb text not null,
+    actor text not null,
+    reason text,
+    epoch integer,
+    token_hash text,
+    at integer not null
+);
+create index tasuki_run_note_run on tasuki_run_note (run_id, id);

@@ -1,0 +1,2 @@
+-- attempt/by_token: what became of an attempt whose worker had no answer.
+select run_id, attempt_no, outcome from tasuki_attempt where token = :token and run_id = :run_id

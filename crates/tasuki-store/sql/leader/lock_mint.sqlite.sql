@@ -1,0 +1,2 @@
+-- leader/lock: one writer at a time.
+select 1

@@ -1,0 +1,5 @@
+-- lease/lock: one lease, held still.
+select token, worker_id, epoch, lease_until, heartbeat_at, run_ids
+  from tasuki_lease
+ where token = :token
+   for update

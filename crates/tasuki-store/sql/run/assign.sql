@@ -1,0 +1,17 @@
+-- run/assign: T1, a waiting run -> ASSIGNED. The leader gives it to a worker.
+-- As read, uncanceled, soon enough, and not too late to start.
+update tasuki_run
+   set state = 'ASSIGNED',
+       attempt_no = attempt_no + 1,
+       worker_id = :worker_id,
+       lease_token = :token,
+       epoch = :epoch,
+       assigned_at = :now,
+       start_by = case when coalesce(next_retry_at, scheduled_for) > :now then coalesce(next_retry_at, scheduled_for) else :now end + :reassign_after,
+       version = version + 1
+ where id = :run_id
+   and state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
+   and attempt_no = :attempt_no
+   and cancel_requested_at is null
+   and coalesce(next_retry_at, scheduled_for) <= :now + :assign_ahead
+   and (tries > 0 or skip_at is null or skip_at >= :now)

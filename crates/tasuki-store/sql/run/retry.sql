@@ -1,0 +1,33 @@
+-- run/retry: T14, a bad end -> RETRY_WAIT. Somebody gives it one more try.
+update tasuki_run
+   set state = 'RETRY_WAIT',
+       next_retry_at = :now,
+       tries_allowed = tries_allowed + 1,
+       releases = 0,
+       cancel_requested_at = null,
+       cancel_requested_by = null,
+       expires_at = null,
+       skip_at = null,
+       worker_id = null,
+       lease_token = null,
+       epoch = null,
+       assigned_at = null,
+       start_by = null,
+       started_at = null,
+       continuation = null,
+       continuation_started_at = null,
+       continuation_deadline = null,
+       finished_at = null,
+       ended_badly_at = null,
+       outcome = null,
+       exit_code = null,
+       exit_signal = null,
+       error_code = null,
+       error_message = null,
+       result = null,
+       rows_affected = null,
+       log_ref = null,
+       reason = null,
+       version = version + 1
+ where id = :run_id
+   and state in ('FAILED', 'TIMED_OUT', 'EXPIRED')

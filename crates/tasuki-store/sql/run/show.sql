@@ -1,0 +1,2 @@
+-- run/show: one run.
+select * from tasuki_run where id = :run_id

@@ -1,0 +1,2 @@
+-- worker/show: one worker.
+select * from tasuki_worker where id = :id

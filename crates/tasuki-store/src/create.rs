@@ -1,0 +1,229 @@
+//! T0: runs come into being.
+
+use jiff::Timestamp;
+use tasuki_core::{Epoch, EventId, JobId, Origin, RunId, Scope, Slot};
+
+use crate::db::{Tx, params};
+use crate::sql::{Dialect, Sql, sql};
+use crate::{Error, JobVersion, Outcome, Store, leader};
+
+static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
+static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
+static BY_KEY: Sql = sql!("run/by_key");
+static DUE_PUT: Sql = sql!("due/put");
+static CURSOR_PUT: Sql = sql!("cursor/put");
+static CURSOR_MOVE: Sql = sql!("cursor/move");
+static CURSOR_END: Sql = sql!("cursor/end");
+
+/// Who makes a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Author {
+    /// The leader of this term.
+    Leader(Epoch),
+    /// Somebody through the API, or the application in its own transaction.
+    Api,
+}
+
+/// A run to be made.
+#[derive(Debug, Clone)]
+pub struct NewRun<'a> {
+    /// Of which job.
+    pub job: &'a JobVersion,
+    /// What makes it.
+    pub origin: Origin,
+    /// For what.
+    pub scope: Scope,
+    /// Its planned instant; now, unless said.
+    pub scheduled_for: Option<Timestamp>,
+    /// Its slot, if a schedule makes it.
+    pub slot: Option<Slot>,
+    /// The same key twice is the same run.
+    pub idempotency_key: Option<String>,
+    /// The event that makes it.
+    pub event: Option<EventId>,
+    /// The run it repeats.
+    pub rerun_of: Option<RunId>,
+    /// What it is given, as JSON.
+    pub args: Option<String>,
+    /// Too late after this.
+    pub skip_at: Option<Timestamp>,
+    /// Given up after this.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl<'a> NewRun<'a> {
+    /// A task of a job, to be run now.
+    pub fn task(job: &'a JobVersion) -> Self {
+        Self {
+            job,
+            origin: Origin::Task,
+            scope: Scope::default(),
+            scheduled_for: None,
+            slot: None,
+            idempotency_key: None,
+            event: None,
+            rerun_of: None,
+            args: None,
+            skip_at: None,
+            expires_at: None,
+        }
+    }
+}
+
+/// A run that is there now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Created {
+    /// Which.
+    pub run: RunId,
+    /// Whether it was there before: same slot, or same idempotency key.
+    pub existed: bool,
+}
+
+/// A cursor that moves on with the runs it stands for.
+#[derive(Debug, Clone)]
+pub struct CursorMove {
+    /// Of which job.
+    pub job: JobId,
+    /// For what.
+    pub scope: Scope,
+    /// Where it was read.
+    pub from: Timestamp,
+    /// Where it goes; `None`: the schedule never fires again.
+    pub to: Option<Timestamp>,
+}
+
+impl Store {
+    /// Makes runs, all or none. A run that exists already is found, not made.
+    pub async fn create(&self, author: Author, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+        let mut tx = self.db.begin().await?;
+        if let Author::Leader(epoch) = author {
+            leader::fence(&mut tx, epoch).await?;
+        }
+        let created = insert_all(&mut tx, runs).await?;
+        tx.commit().await?;
+        Ok(created)
+    }
+
+    /// Makes the runs of a schedule and moves its cursor, together. The cursor must still be where it
+    /// was read; otherwise somebody else has planned these slots.
+    pub async fn create_slots(
+        &self,
+        epoch: Epoch,
+        cursor: &CursorMove,
+        runs: &[NewRun<'_>],
+    ) -> Result<Option<Vec<Created>>, Error> {
+        let mut tx = self.db.begin().await?;
+        leader::fence(&mut tx, epoch).await?;
+        let mut place = params! {
+            job_id: cursor.job.0,
+            scope_kind: cursor.scope.kind(),
+            scope_id: cursor.scope.id(),
+            from: cursor.from.as_microsecond(),
+        };
+        let moved = match cursor.to {
+            Some(to) => {
+                place.push(("to", to.as_microsecond().into()));
+                tx.execute(&CURSOR_MOVE, place).await?
+            }
+            None => tx.execute(&CURSOR_END, place).await?,
+        };
+        if moved == 0 {
+            tx.rollback().await?;
+            return Ok(None);
+        }
+        let created = insert_all(&mut tx, runs).await?;
+        tx.commit().await?;
+        Ok(Some(created))
+    }
+
+    /// Begins to plan a (job, scope). Found where it is if it is planned already.
+    pub async fn put_cursor(
+        &self,
+        job: JobId,
+        scope: &Scope,
+        next_fire: Timestamp,
+    ) -> Result<bool, Error> {
+        let mut tx = self.db.begin().await?;
+        let row = params! {
+            job_id: job.0,
+            scope_kind: scope.kind(),
+            scope_id: scope.id(),
+            next_fire: next_fire.as_microsecond(),
+        };
+        match tx.execute(&CURSOR_PUT, row).await {
+            Ok(_) => tx.commit().await.map(|()| true),
+            Err(error) if error.is_conflict() => tx.rollback().await.map(|()| false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Runs an ended run again: a new run with the same arguments, which points back at it.
+    pub async fn rerun(&self, job: &JobVersion, run: RunId) -> Result<Outcome<RunId>, Error> {
+        let Some(old) = self.run(run).await?.filter(|old| old.state.is_ended()) else {
+            return Ok(Outcome::Lost(self.explain(run).await?));
+        };
+        let new = NewRun {
+            origin: Origin::Rerun,
+            scope: old.scope,
+            rerun_of: Some(run),
+            args: old.args,
+            ..NewRun::task(job)
+        };
+        let created = self.create(Author::Api, &[new]).await?;
+        Ok(Outcome::Applied(created[0].run))
+    }
+}
+
+async fn insert_all(tx: &mut Tx, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+    let mut created = Vec::with_capacity(runs.len());
+    for run in runs {
+        created.push(insert(tx, run).await?);
+    }
+    Ok(created)
+}
+
+async fn insert(tx: &mut Tx, run: &NewRun<'_>) -> Result<Created, Error> {
+    let spec = &run.job.spec;
+    let slot = run.slot.map(|slot| slot.to_string());
+    let row = params! {
+        job_id: run.job.job.0,
+        job_version: run.job.version,
+        origin: run.origin.as_str(),
+        scope_kind: run.scope.kind(),
+        scope_id: run.scope.id(),
+        lane: spec.lane.as_str(),
+        exclusive: i64::from(spec.concurrency.needs_hold()),
+        max_attempts: spec.max_attempts,
+        scheduled_for: run.scheduled_for.map(Timestamp::as_microsecond),
+        slot: slot.clone(),
+        idempotency_key: run.idempotency_key.clone(),
+        event_id: run.event.map(|event| event.0),
+        rerun_of: run.rerun_of.map(|run| run.0),
+        args: run.args.clone(),
+        skip_at: run.skip_at.map(Timestamp::as_microsecond),
+        expires_at: run.expires_at.map(Timestamp::as_microsecond),
+    };
+    let made = match tx.dialect() {
+        Dialect::Sqlite | Dialect::Postgres => tx.rows(&INSERT, row).await?,
+        Dialect::MySql => match tx.execute(&INSERT, row).await {
+            Ok(_) => tx.rows(&LAST_ID, params! {}).await?,
+            Err(error) if error.is_conflict() => Vec::new(),
+            Err(error) => return Err(error),
+        },
+    };
+    if let Some(row) = made.first() {
+        let run = RunId(row.int("id")?);
+        tx.execute(&DUE_PUT, params! { run_id: run.0 }).await?;
+        return Ok(Created { run, existed: false });
+    }
+    let key = params! {
+        job_id: run.job.job.0,
+        scope_kind: run.scope.kind(),
+        scope_id: run.scope.id(),
+        slot: slot,
+        idempotency_key: run.idempotency_key.clone(),
+    };
+    let rows = tx.rows(&BY_KEY, key).await?;
+    let row = rows.first().ok_or_else(|| Error::broken("a run was neither made nor found"))?;
+    Ok(Created { run: RunId(row.int("id")?), existed: true })
+}

@@ -1,0 +1,73 @@
+//! What can go wrong that is not a lost race.
+
+use tasuki_core::Invalid;
+
+/// Why the store could not answer.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The database did not answer, or refused the statement.
+    #[error("database: {0}")]
+    Database(#[from] sqlx::Error),
+    /// The URL names no database we know.
+    #[error(
+        "database url: found {found:?}, expected one that begins with sqlite:, postgres: or mysql:"
+    )]
+    Url {
+        /// What stood before the first colon; never the whole URL, which may hold a password.
+        found: String,
+    },
+    /// The schema is from a newer tasuki.
+    #[error("the database has schema {found}, but this tasuki knows only up to {known}")]
+    NewerSchema {
+        /// The newest migration in the database.
+        found: i64,
+        /// The newest migration in this binary.
+        known: i64,
+    },
+    /// A migration in the database is not the one in this binary.
+    #[error("migration {version} ({name}) {problem}")]
+    Migration {
+        /// Its number.
+        version: i64,
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+    /// What was given cannot be stored.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+    /// The leader that wrote is no longer the leader. Nothing was written.
+    #[error("epoch {0} has been superseded")]
+    Fenced(tasuki_core::Epoch),
+    /// A row says what cannot be.
+    #[error("broken data: {0}")]
+    Broken(String),
+}
+
+impl Error {
+    pub(crate) fn broken(what: impl Into<String>) -> Self {
+        Self::Broken(what.into())
+    }
+
+    /// Whether a unique key was violated: somebody else was first.
+    pub(crate) fn is_conflict(&self) -> bool {
+        match self {
+            Self::Database(sqlx::Error::Database(error)) => error.is_unique_violation(),
+            _ => false,
+        }
+    }
+
+    /// Whether two transactions waited for each other and this one was the one to give way, or a
+    /// lock was not to be had in time: nothing was written and the same call may be made again.
+    pub fn is_contention(&self) -> bool {
+        match self {
+            Self::Database(sqlx::Error::Database(error)) => {
+                // PostgreSQL 40P01, 40001, 55P03; MySQL 1213 and 1205 (as 40001 and HY000); SQLite 5.
+                matches!(error.code().as_deref(), Some("40P01" | "40001" | "55P03" | "5" | "517"))
+                    || error.message().contains("Lock wait timeout")
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! T4, T5, T6 and T11: an attempt ends, and its worker says how.
+
+use tasuki_core::exit::Failure;
+use tasuki_core::retry::{AtTheEnd, Next, decide};
+use tasuki_core::run::transition::Verb;
+use tasuki_core::{AttemptOutcome, ErrorCode, LeaseToken, RunId, RunState};
+
+use crate::db::{Params, Tx, params};
+use crate::note::{self, Note};
+use crate::run::micros;
+use crate::sql::{Sql, sql};
+use crate::{Error, Outcome, Run, Store, job, lease, uuid};
+
+static LOCK: Sql = sql!("run/lock");
+static SUCCEED: Sql = sql!("run/succeed");
+static FAIL: Sql = sql!("run/fail");
+static WAIT: Sql = sql!("run/wait");
+static APPEND: Sql = sql!("attempt/append");
+static BY_TOKEN: Sql = sql!("attempt/by_token");
+static DUE_PUT: Sql = sql!("due/put");
+static STAT_ADD: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
+
+/// The longest result that is kept, in bytes.
+const LONGEST_RESULT: usize = 65_536;
+
+/// How an attempt ended.
+#[derive(Debug, Clone, Default)]
+pub struct Finish {
+    /// `None` is success.
+    pub failure: Option<Failure>,
+    /// The exit code of a command.
+    pub exit_code: Option<i64>,
+    /// The signal that killed it.
+    pub exit_signal: Option<i64>,
+    /// What went wrong, for people.
+    pub error_message: Option<String>,
+    /// What it gave back, as JSON.
+    pub result: Option<String>,
+    /// How many rows it touched.
+    pub rows_affected: Option<i64>,
+    /// Where its own log is.
+    pub log_ref: Option<String>,
+    /// Any random number: the wait before the next try may depend on it.
+    pub dice: u32,
+}
+
+/// What became of the run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finished {
+    /// An end, or RETRY_WAIT.
+    pub state: RunState,
+}
+
+impl Finish {
+    /// It failed like this.
+    pub fn failed(failure: Failure) -> Self {
+        Self { failure: Some(failure), ..Self::default() }
+    }
+
+    pub(crate) fn columns(&self) -> Params<'static> {
+        params! {
+            exit_code: self.exit_code,
+            exit_signal: self.exit_signal,
+            error_code: self.failure.as_ref().map(|failure| failure.code.to_string()),
+            error_message: self.error_message.clone(),
+            result: self.result.clone(),
+            rows_affected: self.rows_affected,
+            log_ref: self.log_ref.clone(),
+        }
+    }
+}
+
+impl Store {
+    /// Reports the end of an attempt under its token. Sent again after a lost answer, it finds its own
+    /// ending and is applied.
+    pub async fn finish(
+        &self,
+        token: LeaseToken,
+        run: RunId,
+        finish: &Finish,
+    ) -> Result<Outcome<Finished>, Error> {
+        if finish.result.as_ref().is_some_and(|result| result.len() > LONGEST_RESULT) {
+            let expected = "at most 65536 bytes";
+            return Err(tasuki_core::Invalid::described("result", "a longer one", expected).into());
+        }
+        let mut tx = self.db.begin().await?;
+        let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
+        let row = rows.first().map(Run::from_row).transpose()?;
+        let mine = row.filter(|row| row.state == RunState::Running && row.token == Some(token));
+        let Some(row) = mine else {
+            tx.rollback().await?;
+            return self.ended_before(token, run).await;
+        };
+        let state = end_attempt(&mut tx, &row, token, finish).await?;
+        lease::give_hold(&mut tx, &row, token).await?;
+        tx.commit().await?;
+        tracing::info!(run_id = run.0, verb = "finish", from = "RUNNING", to = %state, "run moved");
+        self.close_if_empty(token).await?;
+        Ok(Outcome::Applied(Finished { state }))
+    }
+
+    /// Looks whether the ending that is being reported stands there already, on the row or among the
+    /// appended attempts; a late result that is not believed leaves a note.
+    async fn ended_before(
+        &self,
+        token: LeaseToken,
+        run: RunId,
+    ) -> Result<Outcome<Finished>, Error> {
+        let now = self.run(run).await?;
+        if let Some(row) = &now
+            && row.token == Some(token)
+            && row.state.is_ended()
+            && row.outcome.is_some_and(|outcome| outcome != AttemptOutcome::Lost)
+        {
+            return Ok(Outcome::Applied(Finished { state: row.state }));
+        }
+        let key = params! { token: uuid(token.as_bytes()), run_id: run.0 };
+        let appended = self.db.rows(&BY_TOKEN, key).await?;
+        if let Some(attempt) = appended.first() {
+            let outcome: AttemptOutcome = attempt.text("outcome")?.parse()?;
+            if !matches!(outcome, AttemptOutcome::Lost | AttemptOutcome::Released) {
+                return Ok(Outcome::Applied(Finished { state: RunState::RetryWait }));
+            }
+        }
+        if let Some(row) = now {
+            let mut tx = self.db.begin().await?;
+            let note = Note {
+                run,
+                attempt_no: row.counters.attempt_no,
+                verb: Verb::Finish,
+                actor: "worker",
+                reason: Some("a late result was refused"),
+                epoch: None,
+                token: Some(token),
+            };
+            note::add(&mut tx, note).await?;
+            tx.commit().await?;
+        }
+        Ok(Outcome::Lost(self.explain(run).await?))
+    }
+}
+
+/// Ends the live attempt of a locked run and moves it on.
+async fn end_attempt(
+    tx: &mut Tx,
+    run: &Run,
+    token: LeaseToken,
+    finish: &Finish,
+) -> Result<RunState, Error> {
+    let key = params! { run_id: run.id.0, token: uuid(token.as_bytes()) };
+    let Some(failure) = &finish.failure else {
+        let hit = tx.execute(&SUCCEED, [key, finish.columns()].concat()).await?;
+        debug_assert_eq!(hit, 1, "the row is locked and was looked at");
+        tx.execute(&STAT_ADD, params! { run_id: run.id.0 }).await?;
+        return Ok(RunState::Succeeded);
+    };
+    let limits = job::limits(tx, run.job, run.job_version).await?;
+    let at_the_end = AtTheEnd {
+        counters: run.counters,
+        max_attempts: run.max_attempts,
+        cancel_asked: run.cancel_requested_at.is_some(),
+    };
+    let next = decide(&at_the_end, failure, &limits.backoff, finish.dice);
+    let outcome = match (next, &failure.code) {
+        (Next::End(RunState::Canceled), _) => AttemptOutcome::Canceled,
+        (_, code) if *code == ErrorCode::RUNTIME_TIMEOUT => AttemptOutcome::TimedOut,
+        _ => AttemptOutcome::Failed,
+    };
+    settle(tx, run, token, next, outcome, finish.columns()).await
+}
+
+/// Writes what was decided about the attempt of a locked, carried run: an end on the row, or the
+/// attempt appended and the row cleared for the next one.
+pub(crate) async fn settle(
+    tx: &mut Tx,
+    run: &Run,
+    token: LeaseToken,
+    next: Next,
+    outcome: AttemptOutcome,
+    columns: Params<'static>,
+) -> Result<RunState, Error> {
+    let key = params! { run_id: run.id.0, token: uuid(token.as_bytes()) };
+    let told = params! { outcome: outcome.as_str() };
+    let budget = params! {
+        tries_allowed: run.counters.tries_allowed,
+        alone: i64::from(run.counters.alone),
+    };
+    match next {
+        Next::End(state) => {
+            let end = params! { state: state.as_str(), reason: Option::<String>::None };
+            let row = [key, told, columns, budget, end].concat();
+            let hit = tx.execute(&FAIL, row).await?;
+            debug_assert_eq!(hit, 1, "the row is locked and was looked at");
+            tx.execute(&STAT_ADD, params! { run_id: run.id.0 }).await?;
+            Ok(state)
+        }
+        Next::Retry(wait) => {
+            append(tx, run.id, outcome, columns).await?;
+            wait_again(tx, run, token, RunState::RetryWait, micros(wait)).await?;
+            Ok(RunState::RetryWait)
+        }
+    }
+}
+
+/// Appends the live attempt of a locked run to the history.
+pub(crate) async fn append(
+    tx: &mut Tx,
+    run: RunId,
+    outcome: AttemptOutcome,
+    columns: Params<'static>,
+) -> Result<(), Error> {
+    let told = params! { run_id: run.0, outcome: outcome.as_str() };
+    tx.execute(&APPEND, [told, columns].concat()).await.map(drop)
+}
+
+/// Clears the row of a locked, carried run and lets it wait again, with the counters it has now.
+pub(crate) async fn wait_again(
+    tx: &mut Tx,
+    run: &Run,
+    token: LeaseToken,
+    state: RunState,
+    wait: i64,
+) -> Result<(), Error> {
+    let row = params! {
+        run_id: run.id.0,
+        token: uuid(token.as_bytes()),
+        state: state.as_str(),
+        from_state: run.state.as_str(),
+        wait: wait,
+        releases: run.counters.releases,
+        tries_allowed: run.counters.tries_allowed,
+        alone: i64::from(run.counters.alone),
+    };
+    let hit = tx.execute(&WAIT, row).await?;
+    debug_assert_eq!(hit, 1, "the row is locked and was looked at");
+    tx.execute(&DUE_PUT, params! { run_id: run.id.0 }).await.map(drop)
+}

@@ -1,0 +1,243 @@
+//! Leases and holds: who carries what, and for how long.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use tasuki_core::{Epoch, LeaseToken, RunId, RunState, WorkerId};
+
+use crate::db::{Row, Tx, params};
+use crate::run::{micros, timestamp};
+use crate::sql::{Dialect, Sql, sql};
+use crate::{Error, Run, Store, uuid, worker};
+
+static OPEN: Sql = sql!("lease/open");
+static TOUCH: Sql = sql!("lease/touch");
+static SHOW: Sql = sql!("lease/show");
+static LOCK: Sql = sql!("lease/lock");
+static OF_WORKER: Sql = sql!("lease/of_worker");
+static LAPSED: Sql = sql!("lease/lapsed");
+static CLOSE: Sql = sql!("lease/close");
+static UNDER: Sql = sql!("run/under", ".sqlite", ".postgres", ".mysql");
+static RUN_SHOW: Sql = sql!("run/show");
+static IS_DUE: Sql = sql!("run/is_due");
+static HOLD_LOOK: Sql = sql!("hold/look");
+static HOLD_GIVE: Sql = sql!("hold/give");
+
+/// A lease as its row has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lease {
+    /// Its token.
+    pub token: LeaseToken,
+    /// Whose it is.
+    pub worker: WorkerId,
+    /// Until when, if it is not renewed.
+    pub lease_until: Timestamp,
+    /// What it was opened for. The list never changes; what is still carried is less.
+    pub runs: Vec<RunId>,
+}
+
+/// What a renewal says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Renewed {
+    /// It goes on, with these runs. Whatever else the worker has under it is no longer its own.
+    Held {
+        /// What is still carried.
+        runs: Vec<RenewedRun>,
+        /// Whether the worker was cut off.
+        detached: bool,
+    },
+    /// There is no such lease any more: kill what runs under it and write nothing.
+    Gone,
+}
+
+/// One run under a renewed lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RenewedRun {
+    /// Which.
+    pub run: RunId,
+    /// ASSIGNED or RUNNING.
+    pub state: RunState,
+    /// Whether somebody asked it to stop.
+    pub cancel_asked: bool,
+}
+
+/// How long a new lease lasts.
+pub(crate) enum Until {
+    /// Until the last of its runs must have been started.
+    StartBy { due_at: Timestamp, after: Duration },
+    /// From now on.
+    Ttl(Duration),
+}
+
+impl Lease {
+    fn from_row(row: &Row) -> Result<Self, Error> {
+        let ids: Vec<i64> = serde_json::from_str(&row.text("run_ids")?)
+            .map_err(|_| Error::broken("the run ids of a lease are no list"))?;
+        Ok(Self {
+            token: LeaseToken::from_bytes(row.uuid("token")?.into_bytes()),
+            worker: WorkerId::from_bytes(row.uuid("worker_id")?.into_bytes()),
+            lease_until: timestamp(row.int("lease_until")?)?,
+            runs: ids.into_iter().map(RunId).collect(),
+        })
+    }
+}
+
+impl Store {
+    /// T3: renews a lease and tells what is still carried under it.
+    pub async fn renew(
+        &self,
+        worker: WorkerId,
+        token: LeaseToken,
+        lease_ttl: Duration,
+    ) -> Result<Renewed, Error> {
+        let mut tx = self.db.begin().await?;
+        let mine = params! {
+            token: uuid(token.as_bytes()),
+            worker_id: uuid(worker.as_bytes()),
+            ttl: micros(lease_ttl),
+        };
+        if tx.execute(&TOUCH, mine).await? == 0 {
+            tx.rollback().await?;
+            return Ok(Renewed::Gone);
+        }
+        let rows = tx.rows(&SHOW, params! { token: uuid(token.as_bytes()) }).await?;
+        let lease =
+            Lease::from_row(rows.first().ok_or_else(|| Error::broken("a lease vanished"))?)?;
+        let runs = carried(&mut tx, &lease).await?;
+        let detached = worker::look(&mut tx, worker).await?.is_none_or(|w| !w.is_attached());
+        tx.commit().await?;
+        Ok(Renewed::Held { runs, detached })
+    }
+
+    /// The leases in a worker's name.
+    pub async fn leases_of(&self, worker: WorkerId) -> Result<Vec<Lease>, Error> {
+        let rows = self.db.rows(&OF_WORKER, params! { worker_id: uuid(worker.as_bytes()) }).await?;
+        rows.iter().map(Lease::from_row).collect()
+    }
+
+    /// Leases that nobody renewed, and those of workers that were reported dead.
+    pub async fn lapsed(&self, steal_grace: Duration, most: u32) -> Result<Vec<Lease>, Error> {
+        let page = params! { grace: micros(steal_grace), most: most };
+        let rows = self.db.rows(&LAPSED, page).await?;
+        rows.iter().map(Lease::from_row).collect()
+    }
+
+    /// Deletes a lease under which nothing is carried any more. A transaction of its own, because a
+    /// lease is locked before its runs.
+    pub(crate) async fn close_if_empty(&self, token: LeaseToken) -> Result<(), Error> {
+        let mut tx = self.db.begin().await?;
+        let rows = tx.rows(&LOCK, params! { token: uuid(token.as_bytes()) }).await?;
+        if let Some(lease) = rows.first().map(Lease::from_row).transpose()?
+            && carried(&mut tx, &lease).await?.is_empty()
+        {
+            tx.execute(&CLOSE, params! { token: uuid(token.as_bytes()) }).await?;
+        }
+        tx.commit().await
+    }
+}
+
+/// What is still carried under a lease.
+pub(crate) async fn carried(tx: &mut Tx, lease: &Lease) -> Result<Vec<RenewedRun>, Error> {
+    let ids: Vec<i64> = lease.runs.iter().map(|run| run.0).collect();
+    let rows = tx.rows(&UNDER, params! { ids: ids, token: uuid(lease.token.as_bytes()) }).await?;
+    rows.iter()
+        .map(|row| {
+            Ok(RenewedRun {
+                run: RunId(row.int("id")?),
+                state: row.text("state")?.parse()?,
+                cancel_asked: row.opt_int("cancel_requested_at")?.is_some(),
+            })
+        })
+        .collect()
+}
+
+pub(crate) async fn open(
+    tx: &mut Tx,
+    token: LeaseToken,
+    worker: WorkerId,
+    epoch: Option<Epoch>,
+    until: Until,
+    runs: &[i64],
+) -> Result<(), Error> {
+    static OPEN_FOR: Sql = sql!("lease/open_for");
+    let ids = serde_json::json!(runs).to_string();
+    let mut row = params! {
+        token: uuid(token.as_bytes()),
+        worker_id: uuid(worker.as_bytes()),
+        epoch: epoch.map(|epoch| epoch.0),
+        run_ids: ids,
+    };
+    match until {
+        Until::StartBy { due_at, after } => {
+            row.push(("due_at", due_at.as_microsecond().into()));
+            row.push(("after", micros(after).into()));
+            tx.execute(&OPEN, row).await.map(drop)
+        }
+        Until::Ttl(ttl) => {
+            row.push(("ttl", micros(ttl).into()));
+            tx.execute(&OPEN_FOR, row).await.map(drop)
+        }
+    }
+}
+
+/// How much of a worker's room is taken: what runs, and what is due.
+pub(crate) async fn occupied(tx: &mut Tx, worker: WorkerId) -> Result<usize, Error> {
+    let rows = tx.rows(&OF_WORKER, params! { worker_id: uuid(worker.as_bytes()) }).await?;
+    let mut occupied = 0;
+    for row in &rows {
+        for run in carried(tx, &Lease::from_row(row)?).await? {
+            let counts = run.state == RunState::Running
+                || !tx.rows(&IS_DUE, params! { run_id: run.run.0 }).await?.is_empty();
+            occupied += usize::from(counts);
+        }
+    }
+    Ok(occupied)
+}
+
+/// Takes the hold of a run's (job, scope). The key excludes two; where a conflict changes nothing but
+/// is counted all the same, whose it is tells.
+pub(crate) async fn take_hold(
+    tx: &mut Tx,
+    take: &Sql,
+    run: RunId,
+    token: LeaseToken,
+) -> Result<bool, Error> {
+    let taken = tx.execute(take, params! { run_id: run.0, token: uuid(token.as_bytes()) }).await?;
+    if tx.dialect() != Dialect::MySql {
+        return Ok(taken == 1);
+    }
+    let rows = tx.rows(&RUN_SHOW, params! { run_id: run.0 }).await?;
+    let row = Run::from_row(rows.first().ok_or_else(|| Error::broken("a run vanished"))?)?;
+    Ok(holder(tx, &row).await? == Some((run, token)))
+}
+
+/// Who has the hold of a run's (job, scope).
+pub(crate) async fn holder(tx: &mut Tx, run: &Run) -> Result<Option<(RunId, LeaseToken)>, Error> {
+    let place = params! {
+        job_id: run.job.0,
+        scope_kind: run.scope.kind(),
+        scope_id: run.scope.id(),
+    };
+    let rows = tx.rows(&HOLD_LOOK, place).await?;
+    rows.first()
+        .map(|row| {
+            let token = LeaseToken::from_bytes(row.uuid("token")?.into_bytes());
+            Ok((RunId(row.int("run_id")?), token))
+        })
+        .transpose()
+}
+
+/// Gives the hold back, by token: whoever holds it now may be another.
+pub(crate) async fn give_hold(tx: &mut Tx, run: &Run, token: LeaseToken) -> Result<(), Error> {
+    if !run.exclusive {
+        return Ok(());
+    }
+    let place = params! {
+        job_id: run.job.0,
+        scope_kind: run.scope.kind(),
+        scope_id: run.scope.id(),
+        run_id: run.id.0,
+        token: uuid(token.as_bytes()),
+    };
+    tx.execute(&HOLD_GIVE, place).await.map(drop)
+}

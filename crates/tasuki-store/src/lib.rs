@@ -1,0 +1,107 @@
+//! The durable truth: every move of a run as a guarded write, on three databases.
+//!
+//! A [`Store`] hides a transaction, three dialects and a history row behind one question and one
+//! answer. What it promises: each move happens exactly where the table of transitions allows it, in
+//! one write that compares what must hold; a write that lost says so as a value. The database's
+//! clock is the only clock.
+//!
+//! Deliberately not here: loops, processes, decisions (they are `tasuki_core`'s) and anything that
+//! is remembered between two calls.
+
+mod back;
+mod cancel;
+mod confirm;
+mod create;
+mod db;
+mod error;
+mod finish;
+mod job;
+mod leader;
+mod lease;
+mod migrate;
+mod note;
+mod outcome;
+mod pass;
+mod retry;
+mod run;
+mod sql;
+mod take;
+mod worker;
+
+pub use back::Recovered;
+pub use cancel::Canceled;
+pub use create::{Author, Created, CursorMove, NewRun};
+pub use error::Error;
+pub use finish::{Finish, Finished};
+pub use job::{JobKind, JobSpec, JobVersion, Trigger};
+pub use leader::{Leader, Term};
+pub use lease::{Lease, Renewed, RenewedRun};
+pub use migrate::Migration;
+pub use outcome::{Lost, Outcome};
+pub use run::Run;
+pub use sql::Dialect;
+pub use take::{AssignBatch, ClaimBatch, Claimed, Wanted};
+pub use worker::{NewWorker, Worker};
+
+use jiff::Timestamp;
+
+use crate::db::{Db, params};
+use crate::sql::{Sql, sql};
+use tasuki_core::RunId;
+
+static RUN_SHOW: Sql = sql!("run/show");
+
+/// A database that keeps runs. Cheap to clone.
+#[derive(Clone)]
+pub struct Store {
+    db: Db,
+}
+
+impl Store {
+    /// Opens a database by its URL (`sqlite:`, `postgres:`, `mysql:`) with at most so many
+    /// connections.
+    pub async fn open(url: &str, connections: u32) -> Result<Self, Error> {
+        Ok(Self { db: Db::open(url, connections).await? })
+    }
+
+    /// Which database it is.
+    pub fn dialect(&self) -> Dialect {
+        self.db.dialect()
+    }
+
+    /// For tests: from now on the clock stands still at this instant.
+    pub fn set_clock(&self, now: Timestamp) {
+        self.db.bind_now(Some(now.as_microsecond()));
+    }
+
+    /// One run.
+    pub async fn run(&self, run: RunId) -> Result<Option<Run>, Error> {
+        let rows = self.db.rows(&RUN_SHOW, params! { run_id: run.0 }).await?;
+        rows.first().map(Run::from_row).transpose()
+    }
+
+    /// For migrations by hand and tests: a script of statements without parameters.
+    pub async fn script(&self, text: &str) -> Result<(), Error> {
+        self.db.script(text).await
+    }
+
+    /// Closes its connections in order.
+    pub async fn close(&self) {
+        self.db.close().await;
+    }
+
+    /// Says why a write lost, for people.
+    async fn explain(&self, run: RunId) -> Result<Lost, Error> {
+        let now = self.run(run).await?;
+        Ok(Lost {
+            run,
+            state: now.as_ref().map(|run| run.state),
+            worker: now.filter(|run| run.state.is_carried()).and_then(|run| run.worker),
+        })
+    }
+}
+
+/// An id as the databases keep it.
+fn uuid(bytes: &[u8; 16]) -> uuid::Uuid {
+    uuid::Uuid::from_bytes(*bytes)
+}

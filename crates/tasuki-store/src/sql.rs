@@ -1,0 +1,170 @@
+//! The statements: files taken in at compile time, made ready for each database at first use.
+//!
+//! A file is written once for all three databases, with named parameters and `:now` for the
+//! database's own clock. Where one truly differs, a sibling file with its name stands in for it.
+
+use std::sync::OnceLock;
+
+/// Which database is spoken to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// SQLite, in the process.
+    Sqlite,
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL or MariaDB.
+    MySql,
+}
+
+impl Dialect {
+    /// Microseconds since 1970 by the database's clock. A scalar subquery: it is read once and can
+    /// bound an index, where a bare volatile function cannot.
+    fn now(self) -> &'static str {
+        match self {
+            Self::Sqlite => "(select cast(unixepoch('subsec') * 1000000 as integer))",
+            Self::Postgres => "(select (extract(epoch from clock_timestamp()) * 1000000)::bigint)",
+            Self::MySql => "(select timestampdiff(microsecond, '1970-01-01', utc_timestamp(6)))",
+        }
+    }
+}
+
+/// One statement, for every database.
+pub(crate) struct Sql {
+    name: &'static str,
+    texts: [&'static str; 3],
+    ready: [OnceLock<Ready>; 6],
+}
+
+/// A statement in the words of one driver, with the order in which it wants its parameters.
+pub(crate) struct Ready {
+    pub(crate) statement: &'static str,
+    pub(crate) text: String,
+    pub(crate) names: Vec<String>,
+}
+
+impl Sql {
+    pub(crate) const fn new(name: &'static str, texts: [&'static str; 3]) -> Self {
+        Self { name, texts, ready: [const { OnceLock::new() }; 6] }
+    }
+
+    /// The statement for a database. In tests `:now` is a parameter like any other.
+    pub(crate) fn ready(&self, dialect: Dialect, now_is_bound: bool) -> &Ready {
+        let index = dialect as usize * 2 + usize::from(now_is_bound);
+        self.ready[index].get_or_init(|| {
+            translate(self.name, self.texts[dialect as usize], dialect, now_is_bound)
+        })
+    }
+}
+
+/// Takes in `sql/<name>.sql` for all, or one file for each database.
+macro_rules! sql {
+    ($name:literal) => {
+        Sql::new($name, [include_str!(concat!("../sql/", $name, ".sql")); 3])
+    };
+    ($name:literal, $sqlite:literal, $postgres:literal, $mysql:literal) => {
+        Sql::new(
+            $name,
+            [
+                include_str!(concat!("../sql/", $name, $sqlite, ".sql")),
+                include_str!(concat!("../sql/", $name, $postgres, ".sql")),
+                include_str!(concat!("../sql/", $name, $mysql, ".sql")),
+            ],
+        )
+    };
+}
+pub(crate) use sql;
+
+fn translate(statement: &'static str, text: &str, dialect: Dialect, now_is_bound: bool) -> Ready {
+    let mut ready = Ready { statement, text: String::with_capacity(text.len()), names: Vec::new() };
+    let mut rest = &*without_comments(text);
+    while let Some(at) = rest.find([':', '\'']) {
+        let (before, from) = rest.split_at(at);
+        ready.text.push_str(before);
+        if let Some(quoted) = from.strip_prefix('\'') {
+            let end = quoted.find('\'').map_or(from.len(), |end| end + 2);
+            ready.text.push_str(&from[..end]);
+            rest = &from[end..];
+        } else if let Some(cast) = from.strip_prefix("::") {
+            ready.text.push_str("::");
+            rest = cast;
+        } else {
+            let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let end = from[1..].find(|c| !word(c)).map_or(from.len(), |end| end + 1);
+            let name = &from[1..end];
+            match name == "now" && !now_is_bound {
+                true => ready.text.push_str(dialect.now()),
+                false => ready.push_parameter(name, dialect),
+            }
+            rest = &from[end..];
+        }
+    }
+    ready.text.push_str(rest);
+    if dialect == Dialect::Sqlite {
+        // One writer at a time: there is nothing to lock.
+        ready.text = ready.text.replace(" for update skip locked", "").replace(" for update", "");
+    }
+    ready
+}
+
+impl Ready {
+    fn push_parameter(&mut self, name: &str, dialect: Dialect) {
+        let known = self.names.iter().position(|one| one == name);
+        let number = match (known, dialect) {
+            (Some(index), Dialect::Sqlite | Dialect::Postgres) => index + 1,
+            _ => {
+                self.names.push(name.to_owned());
+                self.names.len()
+            }
+        };
+        match dialect {
+            Dialect::Sqlite => self.text.push_str(&format!("?{number}")),
+            Dialect::Postgres => self.text.push_str(&format!("${number}")),
+            Dialect::MySql => self.text.push('?'),
+        }
+    }
+}
+
+fn without_comments(text: &str) -> String {
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("--"));
+    lines
+        .map(|line| line.split_once(" -- ").map_or(line, |(code, _)| code))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str, dialect: Dialect) -> (String, Vec<String>) {
+        let ready = translate("test", text, dialect, true);
+        (ready.text, ready.names)
+    }
+
+    #[test]
+    fn names_become_what_each_driver_wants() {
+        let text = "-- a comment with :nothing\nselect :a, ':b', :a::bigint + :now -- :c\nfrom x";
+        let words = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            told(text, Dialect::Postgres),
+            ("select $1, ':b', $1::bigint + $2\nfrom x".to_owned(), words(&["a", "now"]))
+        );
+        assert_eq!(
+            told(text, Dialect::MySql),
+            ("select ?, ':b', ?::bigint + ?\nfrom x".to_owned(), words(&["a", "a", "now"]))
+        );
+        assert_eq!(told(text, Dialect::Sqlite).1, words(&["a", "now"]));
+    }
+
+    #[test]
+    fn the_clock_is_the_databases_unless_a_test_binds_it() {
+        let ready = translate("test", "select :now", Dialect::Postgres, false);
+        assert!(ready.text.contains("clock_timestamp()") && ready.names.is_empty());
+    }
+
+    #[test]
+    fn sqlite_has_nothing_to_lock() {
+        let text = "select id from t for update skip locked";
+        assert_eq!(told(text, Dialect::Sqlite).0, "select id from t");
+    }
+}

@@ -1,0 +1,163 @@
+//! Workers: one row for each incarnation.
+
+use jiff::Timestamp;
+use tasuki_core::{NodeName, WorkerId};
+
+use crate::db::{Row, Tx, params};
+use crate::run::timestamp;
+use crate::sql::{Sql, sql};
+use crate::{Error, Store, uuid};
+
+static REGISTER: Sql = sql!("worker/register");
+static HEARTBEAT: Sql = sql!("worker/heartbeat");
+static SHOW: Sql = sql!("worker/show");
+static LOCK: Sql = sql!("worker/lock");
+static LIST: Sql = sql!("worker/list");
+static DRAIN: Sql = sql!("worker/drain");
+static DETACH: Sql = sql!("worker/detach");
+static DEAD: Sql = sql!("worker/dead");
+static GONE: Sql = sql!("worker/gone");
+
+/// A worker that begins.
+#[derive(Debug, Clone)]
+pub struct NewWorker {
+    /// Its incarnation: never used before.
+    pub id: WorkerId,
+    /// Where it is.
+    pub node: NodeName,
+    /// Its process.
+    pub pid: Option<u32>,
+    /// Where it can be called.
+    pub address: Option<String>,
+    /// What it is good for, as a JSON list.
+    pub labels: Option<String>,
+    /// How many commands at once.
+    pub slots: u32,
+    /// How many functions at once.
+    pub function_slots: u32,
+}
+
+/// A worker as its row has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Worker {
+    /// Which incarnation.
+    pub id: WorkerId,
+    /// Where.
+    pub node: NodeName,
+    /// How many commands at once.
+    pub slots: u32,
+    /// How many functions at once.
+    pub function_slots: u32,
+    /// When it was last known alive.
+    pub heartbeat_at: Timestamp,
+    /// Since when it takes no new work.
+    pub draining_at: Option<Timestamp>,
+    /// Since when it is cut off.
+    pub detached_at: Option<Timestamp>,
+    /// When its successor reported it dead.
+    pub dead_at: Option<Timestamp>,
+    /// When it left.
+    pub gone_at: Option<Timestamp>,
+}
+
+impl Worker {
+    /// Whether it takes new work.
+    pub fn is_active(&self) -> bool {
+        self.draining_at.is_none() && self.is_attached()
+    }
+
+    /// Whether it may go on with what it has.
+    pub fn is_attached(&self) -> bool {
+        self.detached_at.is_none() && self.dead_at.is_none() && self.gone_at.is_none()
+    }
+
+    fn from_row(row: &Row) -> Result<Self, Error> {
+        let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
+        Ok(Self {
+            id: WorkerId::from_bytes(row.uuid("id")?.into_bytes()),
+            node: row.text("node")?.parse()?,
+            slots: row.int("slots")? as u32,
+            function_slots: row.int("function_slots")? as u32,
+            heartbeat_at: timestamp(row.int("heartbeat_at")?)?,
+            draining_at: instant("draining_at")?,
+            detached_at: instant("detached_at")?,
+            dead_at: instant("dead_at")?,
+            gone_at: instant("gone_at")?,
+        })
+    }
+}
+
+impl Store {
+    /// A new incarnation begins.
+    pub async fn register_worker(&self, worker: &NewWorker) -> Result<(), Error> {
+        let row = params! {
+            id: uuid(worker.id.as_bytes()),
+            node: worker.node.as_str(),
+            pid: worker.pid.map(i64::from),
+            address: worker.address.clone(),
+            labels: worker.labels.clone(),
+            slots: worker.slots,
+            function_slots: worker.function_slots,
+            version: env!("CARGO_PKG_VERSION"),
+        };
+        self.change_worker(&REGISTER, row).await.map(drop)
+    }
+
+    /// It is alive. `false`: it was declared dead or gone and must begin anew under another id.
+    pub async fn heartbeat(&self, worker: WorkerId) -> Result<bool, Error> {
+        self.change_worker(&HEARTBEAT, params! { id: uuid(worker.as_bytes()) }).await
+    }
+
+    /// No new work for it.
+    pub async fn drain_worker(&self, worker: WorkerId) -> Result<bool, Error> {
+        self.change_worker(&DRAIN, params! { id: uuid(worker.as_bytes()) }).await
+    }
+
+    /// Cut off: no new work, and what is assigned to it goes elsewhere.
+    pub async fn detach_worker(&self, worker: WorkerId, reason: &str) -> Result<bool, Error> {
+        self.change_worker(&DETACH, params! { id: uuid(worker.as_bytes()), reason: reason }).await
+    }
+
+    /// Reported dead by a newer incarnation on the same node, which holds the data directory's lock,
+    /// has swept its processes and reported its results.
+    pub async fn report_dead(&self, worker: WorkerId, node: &NodeName) -> Result<bool, Error> {
+        self.change_worker(&DEAD, params! { id: uuid(worker.as_bytes()), node: node.as_str() })
+            .await
+    }
+
+    /// It left in order.
+    pub async fn worker_gone(&self, worker: WorkerId) -> Result<bool, Error> {
+        self.change_worker(&GONE, params! { id: uuid(worker.as_bytes()) }).await
+    }
+
+    /// One worker.
+    pub async fn worker(&self, worker: WorkerId) -> Result<Option<Worker>, Error> {
+        let rows = self.db.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
+        rows.first().map(Worker::from_row).transpose()
+    }
+
+    /// Those that have not left.
+    pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
+        let rows = self.db.rows(&LIST, params! {}).await?;
+        rows.iter().map(Worker::from_row).collect()
+    }
+
+    async fn change_worker(&self, sql: &Sql, params: crate::db::Params<'_>) -> Result<bool, Error> {
+        let mut tx = self.db.begin().await?;
+        let changed = tx.execute(sql, params).await?;
+        tx.commit().await?;
+        Ok(changed == 1)
+    }
+}
+
+/// A worker, held still while work is given to it or started by it.
+pub(crate) async fn lock(tx: &mut Tx, worker: WorkerId) -> Result<Option<Worker>, Error> {
+    let rows = tx.rows(&LOCK, params! { id: uuid(worker.as_bytes()) }).await?;
+    rows.first().map(Worker::from_row).transpose()
+}
+
+/// A worker as this transaction sees it.
+pub(crate) async fn look(tx: &mut Tx, worker: WorkerId) -> Result<Option<Worker>, Error> {
+    let rows = tx.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
+    rows.first().map(Worker::from_row).transpose()
+}

@@ -1,0 +1,338 @@
+//! A database of its own for each test, and runs in any state.
+
+use std::future::Future;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tasuki_core::concurrency::ConcurrencyPolicy;
+use tasuki_core::exit::Failure;
+use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
+use tasuki_store::{
+    AssignBatch, Author, ClaimBatch, Claimed, Dialect, Finish, JobKind, JobSpec, JobVersion,
+    NewRun, NewWorker, Outcome, Run, Store, Trigger, Wanted,
+};
+
+/// Makes one test for each database from one function.
+macro_rules! contract {
+    ($($(#[$meta:meta])* async fn $name:ident($store:ident: TestStore) $body:block)+) => {
+        $(
+            $(#[$meta])*
+            mod $name {
+                use super::*;
+
+                async fn contract($store: &TestStore) $body
+
+                #[test]
+                fn sqlite() {
+                    crate::given::run(tasuki_store::Dialect::Sqlite, async |store| contract(store).await);
+                }
+
+                #[test]
+                fn postgres() {
+                    crate::given::run(tasuki_store::Dialect::Postgres, async |store| contract(store).await);
+                }
+
+                #[test]
+                fn mysql() {
+                    crate::given::run(tasuki_store::Dialect::MySql, async |store| contract(store).await);
+                }
+            }
+        )+
+    };
+}
+pub(crate) use contract;
+
+pub(crate) const TTL: Duration = Duration::from_secs(30);
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
+pub(crate) const AHEAD: Duration = Duration::from_secs(30);
+pub(crate) const REASSIGN: Duration = Duration::from_secs(15);
+
+/// A store on an empty, migrated database, with a leader and a worker in it, at noon.
+pub(crate) struct TestStore {
+    store: Store,
+    pub(crate) epoch: Epoch,
+    pub(crate) worker: WorkerId,
+    counter: AtomicU64,
+}
+
+impl Deref for TestStore {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
+}
+
+/// Noon.
+pub(crate) fn noon() -> Timestamp {
+    "2026-11-15T12:00:00Z".parse().unwrap()
+}
+
+pub(crate) fn run(dialect: Dialect, test: impl AsyncFnOnce(&TestStore)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let place = Place::new(dialect).await;
+        let store = TestStore::new(&place.url).await;
+        test(&store).await;
+        store.close().await;
+        place.remove().await;
+    });
+}
+
+/// Where a test's database is.
+pub(crate) struct Place {
+    pub(crate) url: String,
+    server: Option<(String, String)>,
+    folder: Option<PathBuf>,
+}
+
+impl Place {
+    pub(crate) async fn new(dialect: Dialect) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("tasuki_{}_{count}", std::process::id());
+        let variable = match dialect {
+            Dialect::Sqlite => {
+                let folder = std::env::temp_dir().join(&name);
+                std::fs::create_dir_all(&folder).unwrap();
+                let url = format!("sqlite:{}/test.db", folder.display());
+                return Self { url, server: None, folder: Some(folder) };
+            }
+            Dialect::Postgres => "TASUKI_TEST_PG",
+            Dialect::MySql => "TASUKI_TEST_MYSQL",
+        };
+        let server = std::env::var(variable).unwrap_or_else(|_| {
+            panic!("{variable} is not set: run ./test, which starts the server")
+        });
+        let admin = Store::open(&server, 1).await.unwrap();
+        admin.script(&format!("create database {name}")).await.unwrap();
+        admin.close().await;
+        let (start, _) = server.rsplit_once('/').unwrap();
+        Self { url: format!("{start}/{name}"), server: Some((server, name)), folder: None }
+    }
+
+    pub(crate) async fn remove(self) {
+        if let Some((server, name)) = self.server {
+            let admin = Store::open(&server, 1).await.unwrap();
+            admin.script(&format!("drop database {name}")).await.unwrap();
+            admin.close().await;
+        }
+        if let Some(folder) = self.folder {
+            std::fs::remove_dir_all(folder).unwrap();
+        }
+    }
+}
+
+/// What a run is like, beyond its state.
+#[derive(Debug, Clone)]
+pub(crate) struct Like {
+    pub(crate) lane: &'static str,
+    pub(crate) concurrency: ConcurrencyPolicy,
+    pub(crate) max_attempts: u32,
+    pub(crate) skip_after: Option<i64>,
+    pub(crate) expire_after: Option<i64>,
+}
+
+impl Default for Like {
+    fn default() -> Self {
+        Self {
+            lane: "",
+            concurrency: ConcurrencyPolicy::Allow,
+            max_attempts: 3,
+            skip_after: None,
+            expire_after: None,
+        }
+    }
+}
+
+impl TestStore {
+    async fn new(url: &str) -> Self {
+        let store = Store::open(url, 4).await.unwrap();
+        store.migrate().await.unwrap();
+        store.set_clock(noon());
+        let worker = WorkerId::from_random(1);
+        let counter = AtomicU64::new(100);
+        let mut test = Self { store, epoch: Epoch(0), worker, counter };
+        test.register(worker).await;
+        test.epoch = test.mint(worker, Epoch(0), Epoch(0), TTL).await.unwrap().unwrap();
+        test
+    }
+
+    pub(crate) fn number(&self) -> u128 {
+        u128::from(self.counter.fetch_add(1, Ordering::Relaxed))
+    }
+
+    pub(crate) fn token(&self) -> LeaseToken {
+        LeaseToken::from_random(self.number() << 64)
+    }
+
+    /// So many seconds after noon.
+    pub(crate) fn at(&self, seconds: i64) {
+        self.set_clock(noon() + SignedDuration::from_secs(seconds));
+    }
+
+    pub(crate) async fn register(&self, id: WorkerId) {
+        let worker = NewWorker {
+            id,
+            node: "node".parse().unwrap(),
+            pid: None,
+            address: None,
+            labels: None,
+            slots: 100,
+            function_slots: 100,
+        };
+        self.register_worker(&worker).await.unwrap();
+    }
+
+    pub(crate) async fn given_job(&self, like: &Like) -> JobVersion {
+        let spec = JobSpec {
+            kind: JobKind::Command,
+            spec: r#"{"command":["true"]}"#.to_owned(),
+            lane: like.lane.to_owned(),
+            concurrency: like.concurrency,
+            max_attempts: like.max_attempts,
+            max_releases: 3,
+            backoff: Duration::from_secs(30),
+            backoff_cap: Duration::from_secs(900),
+            retry_lost: true,
+        };
+        let name = format!("job {}", self.number()).parse().unwrap();
+        self.put_job(&name, Trigger::Task, None, spec).await.unwrap()
+    }
+
+    pub(crate) async fn given_waiting(&self, job: &JobVersion, like: &Like) -> RunId {
+        let later = |seconds: i64| noon() + SignedDuration::from_secs(seconds);
+        let new = NewRun {
+            skip_at: like.skip_after.map(later),
+            expires_at: like.expire_after.map(later),
+            ..NewRun::task(job)
+        };
+        self.create(Author::Api, &[new]).await.unwrap()[0].run
+    }
+
+    /// A run in this state, brought there by the verbs themselves.
+    pub(crate) async fn given_run(&self, state: RunState) -> Run {
+        self.given_run_like(state, &Like::default()).await
+    }
+
+    pub(crate) async fn given_run_like(&self, state: RunState, like: &Like) -> Run {
+        let mut like = like.clone();
+        match state {
+            RunState::TimedOut => like.max_attempts = 1,
+            RunState::Skipped => like.skip_after = Some(-1),
+            RunState::Expired => like.expire_after = Some(-1),
+            _ => {}
+        }
+        let job = self.given_job(&like).await;
+        let id = self.given_waiting(&job, &like).await;
+        match state {
+            RunState::Pending => {}
+            RunState::Assigned => drop(self.given_assigned(id).await),
+            RunState::Running => drop(self.given_running(id).await),
+            RunState::Orphaned => {
+                let token = self.given_assigned(id).await;
+                assert!(self.release(token, id).await.unwrap().is_applied());
+            }
+            RunState::RetryWait => self.given_failure(id, ErrorCode::UNEXPECTED_ERROR).await,
+            RunState::Failed => self.given_failure(id, ErrorCode::INVALID_INPUT).await,
+            RunState::TimedOut => self.given_failure(id, ErrorCode::RUNTIME_TIMEOUT).await,
+            RunState::Succeeded => {
+                let token = self.given_running(id).await;
+                assert!(self.finish(token, id, &Finish::default()).await.unwrap().is_applied());
+            }
+            RunState::Canceled => {
+                let canceled = self.cancel(Author::Api, id, "test", None).await.unwrap();
+                assert!(canceled.is_applied());
+            }
+            RunState::Skipped => {
+                let reason = tasuki_core::run::SkipReason::Late;
+                assert!(self.skip(self.epoch, id, reason).await.unwrap().is_applied());
+            }
+            RunState::Expired => {
+                assert!(self.expire(self.epoch, id).await.unwrap().is_applied());
+            }
+        }
+        let run = self.run_now(id).await;
+        assert_eq!(run.state, state);
+        run
+    }
+
+    pub(crate) async fn run_now(&self, id: RunId) -> Run {
+        self.run(id).await.unwrap().unwrap()
+    }
+
+    pub(crate) async fn wanted(&self, id: RunId) -> Wanted {
+        let run = self.run_now(id).await;
+        Wanted {
+            run: id,
+            due_at: run.due_at(),
+            attempt_no: run.counters.attempt_no,
+            exclusive: run.exclusive,
+        }
+    }
+
+    /// Tries to assign a run to the worker.
+    pub(crate) async fn try_assign(&self, wanted: Wanted) -> Option<LeaseToken> {
+        let token = self.token();
+        let batch = AssignBatch {
+            epoch: self.epoch,
+            worker: self.worker,
+            token,
+            runs: &[wanted],
+            assign_ahead: AHEAD,
+            reassign_after: REASSIGN,
+        };
+        let given = self.assign(&batch).await.unwrap();
+        (given == [wanted.run]).then_some(token)
+    }
+
+    pub(crate) async fn given_assigned(&self, id: RunId) -> LeaseToken {
+        self.try_assign(self.wanted(id).await).await.expect("assigned")
+    }
+
+    pub(crate) async fn try_start(&self, token: LeaseToken, id: RunId) -> Outcome<Run> {
+        self.start(self.worker, token, &[id], TTL).await.unwrap().remove(0)
+    }
+
+    pub(crate) async fn given_running(&self, id: RunId) -> LeaseToken {
+        let token = self.given_assigned(id).await;
+        assert!(self.try_start(token, id).await.is_applied());
+        token
+    }
+
+    pub(crate) async fn try_claim(&self, lane: &str, most: u32) -> (LeaseToken, Vec<Run>) {
+        let token = self.token();
+        let batch = ClaimBatch { worker: self.worker, token, lane, most, lease_ttl: TTL };
+        match self.claim(&batch).await.unwrap() {
+            Claimed::Runs(runs) => (token, runs),
+            Claimed::Before => panic!("a fresh token was used before"),
+        }
+    }
+
+    pub(crate) async fn given_failure(&self, id: RunId, code: ErrorCode) {
+        let token = self.given_running(id).await;
+        assert!(self.finish(token, id, &failed(code)).await.unwrap().is_applied());
+    }
+}
+
+pub(crate) fn failed(code: ErrorCode) -> Finish {
+    let retryable = code.is_retryable();
+    Finish::failed(Failure { code, retryable })
+}
+
+/// How many of these were applied.
+pub(crate) fn applied<T>(outcomes: impl IntoIterator<Item = Outcome<T>>) -> usize {
+    outcomes.into_iter().filter(Outcome::is_applied).count()
+}
+
+/// Runs futures at the same time and collects what they say.
+pub(crate) async fn at_once<T>(
+    one: impl Future<Output = T>,
+    other: impl Future<Output = T>,
+) -> [T; 2] {
+    let (one, other) = tokio::join!(one, other);
+    [one, other]
+}

@@ -1,0 +1,79 @@
+//! What holds even for SQL typed by hand.
+
+use tasuki_core::RunState;
+
+use crate::given::{TestStore, contract};
+
+contract! {
+    /// Every pair of states outside the table is refused by the trigger, one row at a time and many.
+    async fn an_illegal_move_is_refused_by_hand(store: TestStore) {
+        for &from in RunState::ALL {
+            let (one, two) = (store.given_run(from).await, store.given_run(from).await);
+            for &to in RunState::ALL {
+                if from == to || from.may_become(to) {
+                    continue;
+                }
+                for condition in [format!("id = {}", one.id), format!("id in ({}, {})", one.id, two.id)] {
+                    let typed = format!("update tasuki_run set state = '{to}' where {condition}");
+                    let refused = store.script(&typed).await.expect_err("refused").to_string();
+                    assert!(refused.contains("a run does not move like this"), "{from} -> {to}: {refused}");
+                }
+            }
+            assert_eq!(store.run_now(one.id).await.state, from);
+        }
+    }
+
+    async fn a_run_begins_as_pending(store: TestStore) {
+        for &state in RunState::ALL {
+            let typed = format!(
+                "insert into tasuki_run (job_id, job_version, state, origin, lane, exclusive, max_attempts, tries_allowed, scheduled_for, created_at) values (1, 1, '{state}', 'task', '', 0, 1, 1, 1, 1)"
+            );
+            match store.script(&typed).await {
+                Ok(()) => assert_eq!(state, RunState::FIRST),
+                Err(refused) => {
+                    assert!(refused.to_string().contains("a run begins as PENDING"), "{state}: {refused}");
+                }
+            }
+        }
+    }
+
+    async fn only_what_has_ended_is_deleted(store: TestStore) {
+        for &state in RunState::ALL {
+            let run = store.given_run(state).await;
+            let deleted = store.script(&format!("delete from tasuki_run where id = {}", run.id)).await;
+            assert_eq!(deleted.is_ok(), state.is_ended(), "{state}");
+        }
+    }
+
+    async fn history_is_never_rewritten(store: TestStore) {
+        store.given_run(RunState::Orphaned).await;
+        store.given_run(RunState::Canceled).await;
+        for (typed, expected) in [
+            ("update tasuki_attempt set outcome = 'SUCCEEDED'", "an appended attempt is never changed"),
+            ("update tasuki_run_note set actor = 'x'", "a note is never changed"),
+            ("update tasuki_term_history set epoch = 9", "the term history is never changed"),
+            ("delete from tasuki_term_history", "the term history is never deleted"),
+            ("update tasuki_job_version set spec = 'x'", "a version of a job is never changed"),
+        ] {
+            let refused = store.script(typed).await.expect_err(typed).to_string();
+            assert!(refused.contains(expected), "{typed}: {refused}");
+        }
+        store.script("delete from tasuki_attempt").await.expect("retention may delete");
+    }
+
+    /// The checks say again what must hold, so that even a wrong statement cannot store nonsense.
+    async fn nonsense_is_not_stored(store: TestStore) {
+        let run = store.given_run(RunState::Pending).await.id;
+        for nonsense in [
+            "tries = 1",
+            "tries = -1",
+            "tries_allowed = 0, tries = 1, attempt_no = 1",
+            "finished_at = 1",
+            "slot = 'x'",
+            "continuation = 'MAYBE'",
+        ] {
+            let typed = format!("update tasuki_run set {nonsense} where id = {run}");
+            store.script(&typed).await.expect_err(nonsense);
+        }
+    }
+}
