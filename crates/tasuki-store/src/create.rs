@@ -3,13 +3,13 @@
 use jiff::Timestamp;
 use tasuki_core::{Epoch, EventId, JobId, Origin, RunId, Scope, Slot};
 
-use crate::db::{Tx, params};
+use crate::db::{Params, Tx, params};
 use crate::sql::{Dialect, Sql, sql};
 use crate::{Error, JobVersion, Outcome, Store, leader};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
-static BY_KEY: Sql = sql!("run/by_key");
+pub(crate) static BY_KEY: Sql = sql!("run/by_key");
 static DUE_PUT: Sql = sql!("due/put");
 static CURSOR_PUT: Sql = sql!("cursor/put");
 static CURSOR_MOVE: Sql = sql!("cursor/move");
@@ -95,6 +95,9 @@ pub struct CursorMove {
 impl Store {
     /// Makes runs, all or none. A run that exists already is found, not made.
     pub async fn create(&self, author: Author, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+        if self.dialect() == Dialect::Postgres && author == Author::Api {
+            return self.create_in_one_trip(runs).await;
+        }
         let mut tx = self.db.begin().await?;
         if let Author::Leader(epoch) = author {
             leader::fence(&mut tx, epoch).await?;
@@ -195,7 +198,7 @@ async fn insert(tx: &mut Tx, run: &NewRun<'_>) -> Result<Created, Error> {
         exclusive: i64::from(spec.concurrency.needs_hold()),
         max_attempts: spec.max_attempts,
         scheduled_for: run.scheduled_for.map(Timestamp::as_microsecond),
-        slot: slot.clone(),
+        slot: slot,
         idempotency_key: run.idempotency_key.clone(),
         event_id: run.event.map(|event| event.0),
         rerun_of: run.rerun_of.map(|run| run.0),
@@ -216,14 +219,19 @@ async fn insert(tx: &mut Tx, run: &NewRun<'_>) -> Result<Created, Error> {
         tx.execute(&DUE_PUT, params! { run_id: run.0 }).await?;
         return Ok(Created { run, existed: false });
     }
-    let key = params! {
-        job_id: run.job.job.0,
-        scope_kind: run.scope.kind(),
-        scope_id: run.scope.id(),
-        slot: slot,
-        idempotency_key: run.idempotency_key.clone(),
-    };
-    let rows = tx.rows(&BY_KEY, key).await?;
+    let rows = tx.rows(&BY_KEY, key(run)).await?;
     let row = rows.first().ok_or_else(|| Error::broken("a run was neither made nor found"))?;
     Ok(Created { run: RunId(row.int("id")?), existed: true })
+}
+
+/// What makes a run the same run.
+pub(crate) fn key(run: &NewRun<'_>) -> Params<'static> {
+    let (kind, id) = (run.scope.kind().to_owned(), run.scope.id().to_owned());
+    params! {
+        job_id: run.job.job.0,
+        scope_kind: kind,
+        scope_id: id,
+        slot: run.slot.map(|slot| slot.to_string()),
+        idempotency_key: run.idempotency_key.clone(),
+    }
 }

@@ -11,7 +11,10 @@ use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow,
     SqliteSynchronous,
 };
-use sqlx::{AssertSqlSafe, Executor as _, MySql, Postgres, Row as _, Sqlite, Transaction};
+use sqlx::{
+    AssertSqlSafe, Column as _, Executor as _, MySql, Postgres, Row as _, Sqlite, Transaction,
+    TypeInfo as _,
+};
 use uuid::Uuid;
 
 use crate::Error;
@@ -30,6 +33,8 @@ pub(crate) enum Param {
     Uuid(Option<Uuid>),
     Bytes(Option<Vec<u8>>),
     Ints(Vec<i64>),
+    OptInts(Vec<Option<i64>>),
+    Texts(Vec<Option<String>>),
 }
 
 macro_rules! param_from {
@@ -53,6 +58,8 @@ param_from! {
     Vec<u8> => Bytes(value) Some(value);
     Option<Vec<u8>> => Bytes(value) value;
     Vec<i64> => Ints(value) value;
+    Vec<Option<i64>> => OptInts(value) value;
+    Vec<Option<String>> => Texts(value) value;
 }
 
 /// Parameters by name.
@@ -134,6 +141,17 @@ impl Db {
         let ready = sql.ready(self.dialect(), now.is_some());
         Ok(match &self.pools {
             Pools::Sqlite { readers, .. } => rows!(Sqlite, sqlite, readers, ready, params, now),
+            Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
+            Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
+        })
+    }
+
+    /// A statement that writes and commits by itself, and its rows: one round trip.
+    pub(crate) async fn write(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
+        let now = self.now();
+        let ready = sql.ready(self.dialect(), now.is_some());
+        Ok(match &self.pools {
+            Pools::Sqlite { writer, .. } => rows!(Sqlite, sqlite, writer, ready, params, now),
             Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
         })
@@ -263,12 +281,10 @@ impl Row {
     pub(crate) fn opt_int(&self, name: &str) -> Result<Option<i64>, Error> {
         // PostgreSQL alone insists on the exact width.
         if let Self::Postgres(row) = self {
-            return Ok(match row.try_get::<Option<i64>, _>(name) {
-                Ok(number) => number,
-                Err(_) => match row.try_get::<Option<i32>, _>(name) {
-                    Ok(number) => number.map(i64::from),
-                    Err(_) => row.try_get::<Option<i16>, _>(name)?.map(i64::from),
-                },
+            return Ok(match row.try_column(name)?.type_info().name() {
+                "INT4" => row.try_get::<Option<i32>, _>(name)?.map(i64::from),
+                "INT2" => row.try_get::<Option<i16>, _>(name)?.map(i64::from),
+                _ => row.try_get(name)?,
             });
         }
         Ok(column!(self, name, Option<i64>)?)
@@ -352,6 +368,8 @@ bind!(
     query,
     |query: sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>, list| match list {
         Param::Ints(list) => query.bind(list),
+        Param::OptInts(list) => query.bind(list),
+        Param::Texts(list) => query.bind(list),
         _ => unreachable!("single values are bound above"),
     }
 );
@@ -376,6 +394,8 @@ bind!(
 fn json_list(list: Param) -> String {
     match list {
         Param::Ints(list) => serde_json::json!(list).to_string(),
+        Param::OptInts(list) => serde_json::json!(list).to_string(),
+        Param::Texts(list) => serde_json::json!(list).to_string(),
         _ => unreachable!("only lists come here"),
     }
 }

@@ -1,5 +1,7 @@
 //! T4, T5, T6 and T11: an attempt ends, and its worker says how.
 
+use std::collections::HashSet;
+
 use tasuki_core::exit::Failure;
 use tasuki_core::retry::{AtTheEnd, Next, decide};
 use tasuki_core::run::transition::Verb;
@@ -8,7 +10,7 @@ use tasuki_core::{AttemptOutcome, ErrorCode, LeaseToken, RunId, RunState};
 use crate::db::{Params, Tx, params};
 use crate::note::{self, Note};
 use crate::run::micros;
-use crate::sql::{Sql, sql};
+use crate::sql::{Dialect, Sql, sql};
 use crate::{Error, Outcome, Run, Store, job, lease, uuid};
 
 static LOCK: Sql = sql!("run/lock");
@@ -21,7 +23,7 @@ static DUE_PUT: Sql = sql!("due/put");
 static STAT_ADD: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
 
 /// The longest result that is kept, in bytes.
-const LONGEST_RESULT: usize = 65_536;
+pub(crate) const LONGEST_RESULT: usize = 65_536;
 
 /// How an attempt ended.
 #[derive(Debug, Clone, Default)]
@@ -79,6 +81,43 @@ impl Store {
         run: RunId,
         finish: &Finish,
     ) -> Result<Outcome<Finished>, Error> {
+        let outcome = self.finish_one(token, run, finish).await?;
+        if outcome.is_applied() {
+            self.close_if_empty(token).await?;
+        }
+        Ok(outcome)
+    }
+
+    /// Reports the ends of several attempts under one token, in their order. Where the database can,
+    /// those that succeeded travel together.
+    pub async fn finish_many(
+        &self,
+        token: LeaseToken,
+        ends: &[(RunId, Finish)],
+    ) -> Result<Vec<Outcome<Finished>>, Error> {
+        let together = match self.dialect() {
+            Dialect::Postgres => self.succeed_in_one_trip(token, ends).await?,
+            Dialect::Sqlite | Dialect::MySql => HashSet::new(),
+        };
+        let mut outcomes = Vec::with_capacity(ends.len());
+        for (run, finish) in ends {
+            outcomes.push(match together.contains(run) {
+                true => Outcome::Applied(Finished { state: RunState::Succeeded }),
+                false => self.finish_one(token, *run, finish).await?,
+            });
+        }
+        if outcomes.iter().any(Outcome::is_applied) {
+            self.close_if_empty(token).await?;
+        }
+        Ok(outcomes)
+    }
+
+    async fn finish_one(
+        &self,
+        token: LeaseToken,
+        run: RunId,
+        finish: &Finish,
+    ) -> Result<Outcome<Finished>, Error> {
         if finish.result.as_ref().is_some_and(|result| result.len() > LONGEST_RESULT) {
             let expected = "at most 65536 bytes";
             return Err(tasuki_core::Invalid::described("result", "a longer one", expected).into());
@@ -95,7 +134,6 @@ impl Store {
         lease::give_hold(&mut tx, &row, token).await?;
         tx.commit().await?;
         tracing::info!(run_id = run.0, verb = "finish", from = "RUNNING", to = %state, "run moved");
-        self.close_if_empty(token).await?;
         Ok(Outcome::Applied(Finished { state }))
     }
 

@@ -15,6 +15,7 @@ mod create;
 mod db;
 mod error;
 mod finish;
+mod hot;
 mod job;
 mod leader;
 mod lease;

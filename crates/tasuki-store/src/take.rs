@@ -7,7 +7,7 @@ use tasuki_core::{Epoch, LeaseToken, RunId, RunState, WorkerId};
 
 use crate::db::{Tx, params};
 use crate::run::{micros, timestamp};
-use crate::sql::{Sql, sql};
+use crate::sql::{Dialect, Sql, sql};
 use crate::{Error, Outcome, Run, Store, leader, lease, uuid, worker};
 
 static DUE_TAKE: Sql = sql!("due/take");
@@ -126,6 +126,9 @@ impl Store {
 
     /// T1c: takes and starts what is due. A run that was once lost together with others comes alone.
     pub async fn claim(&self, batch: &ClaimBatch<'_>) -> Result<Claimed, Error> {
+        if self.dialect() == Dialect::Postgres {
+            return self.claim_in_one_trip(batch).await;
+        }
         let mut tx = self.db.begin().await?;
         let active = worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
         if !active {

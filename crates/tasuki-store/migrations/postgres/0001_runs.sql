@@ -110,8 +110,6 @@ create table tasuki_run (
     rows_affected bigint,
     log_ref text,
     reason text,
-    constraint tasuki_run_slot unique (job_id, scope_kind, scope_id, slot),
-    constraint tasuki_run_idempotency unique (idempotency_key),
     constraint tasuki_run_state check (state in ('PENDING', 'ASSIGNED', 'RUNNING', 'ORPHANED', 'RETRY_WAIT', 'SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'SKIPPED', 'EXPIRED')),
     constraint tasuki_run_origin check (origin in ('time', 'event', 'task', 'manual', 'rerun')),
     constraint tasuki_run_has_slot check ((origin = 'time') = (slot is not null)),
@@ -123,6 +121,8 @@ create table tasuki_run (
     constraint tasuki_run_continuation check (continuation is null or continuation in ('NONE', 'CONFIRMING')),
     constraint tasuki_run_result check (result is null or length(result) <= 65536)
 ) with (fillfactor = 45);
+create unique index tasuki_run_slot on tasuki_run (job_id, scope_kind, scope_id, slot) where slot is not null;
+create unique index tasuki_run_idempotency on tasuki_run (idempotency_key) where idempotency_key is not null;
 create index tasuki_run_job on tasuki_run (job_id, id);
 create index tasuki_run_scheduled on tasuki_run (scheduled_for, id);
 create index tasuki_run_badly on tasuki_run (ended_badly_at) where ended_badly_at is not null;

@@ -1,0 +1,63 @@
+-- run/claim_batch: T1c for a whole batch in one round trip: due rows deleted, holds taken, runs moved, lease opened.
+-- Nobody else can move a waiting run without its due row, and those are locked here; so what is picked is moved.
+with clock as materialized (
+    select :now as now
+), picked as materialized (
+    select d.lane, d.due_at, d.run_id, d.exclusive, d.alone
+      from tasuki_due d
+     where d.lane = :lane
+       and d.due_at <= (select now from clock)
+       and (d.skip_at is null or d.skip_at >= (select now from clock))
+       and exists (select from tasuki_worker w
+                    where w.id = :worker_id
+                      and w.draining_at is null and w.detached_at is null and w.dead_at is null and w.gone_at is null)
+     order by d.due_at, d.run_id
+     limit :most
+       for update skip locked
+), lead as (
+    select run_id, alone from picked order by due_at, run_id limit 1
+), fit as materialized (
+    -- A run that was once lost together with others is taken singly.
+    select p.* from picked p, lead
+     where case when lead.alone = 1 then p.run_id = lead.run_id else p.alone = 0 end
+), held as (
+    insert into tasuki_hold (job_id, scope_kind, scope_id, run_id, token)
+    select r.job_id, r.scope_kind, r.scope_id, r.id, :token
+      from fit
+      join tasuki_run r on r.id = fit.run_id
+     where fit.exclusive = 1
+     order by r.job_id, r.scope_kind, r.scope_id, fit.due_at, fit.run_id
+    on conflict do nothing
+    returning run_id
+), gone as (
+    delete from tasuki_due d
+     using fit
+     where d.lane = fit.lane
+       and d.due_at = fit.due_at
+       and d.run_id = fit.run_id
+       and (fit.exclusive = 0 or fit.run_id in (select run_id from held))
+    returning d.run_id
+), moved as (
+    update tasuki_run r
+       set state = 'RUNNING',
+           attempt_no = r.attempt_no + 1,
+           tries = r.tries + 1,
+           releases = 0,
+           worker_id = :worker_id,
+           lease_token = :token,
+           assigned_at = clock.now,
+           started_at = clock.now,
+           version = r.version + 1
+      from gone, clock
+     where r.id = gone.run_id
+       and r.state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
+       and r.cancel_requested_at is null
+       and r.tries < r.tries_allowed
+    returning r.*
+), leased as (
+    insert into tasuki_lease (token, worker_id, lease_until, heartbeat_at, run_ids)
+    select :token, :worker_id, (select now from clock) + :ttl, (select now from clock), '[' || string_agg(id::text, ',' order by id) || ']'
+      from moved
+    having count(*) > 0
+)
+select * from moved
