@@ -3,6 +3,7 @@
 //! Exit 0 is done, 1 is refused or failed, 2 is bad usage. Data goes to stdout, everything else to
 //! stderr. This is also the one place that reads the real clock and hands it down.
 
+mod bench;
 mod output;
 mod schedule;
 
@@ -24,6 +25,15 @@ enum Noun {
     /// When a job fires
     #[command(subcommand)]
     Schedule(ScheduleVerb),
+    /// How fast it is here
+    #[command(subcommand)]
+    Bench(BenchVerb),
+}
+
+#[derive(Subcommand)]
+enum BenchVerb {
+    /// Measure the moves of runs on a database
+    Store(bench::BenchStore),
 }
 
 #[derive(Subcommand)]
@@ -32,9 +42,16 @@ enum ScheduleVerb {
     Preview(schedule::Preview),
 }
 
+/// Runs what has to wait for a database.
+fn in_runtime<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime needs only threads");
+    runtime.block_on(work)
+}
+
 fn main() -> ExitCode {
     let outcome = match Cli::parse().noun {
         Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
+        Noun::Bench(BenchVerb::Store(bench)) => in_runtime(bench.run()),
     };
     output::finish(outcome)
 }

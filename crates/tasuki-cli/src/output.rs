@@ -19,6 +19,11 @@ impl Failure {
         Self { message: invalid.to_string(), hint: None, exit: 2 }
     }
 
+    /// It could not be done (exit 1).
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { message: message.into(), hint: None, exit: 1 }
+    }
+
     /// Adds what to do about it.
     pub(crate) fn hint(self, hint: impl Into<String>) -> Self {
         Self { hint: Some(hint.into()), ..self }

@@ -10,6 +10,7 @@
 
 mod back;
 mod cancel;
+mod coalesce;
 mod confirm;
 mod create;
 mod db;
@@ -31,6 +32,7 @@ mod worker;
 
 pub use back::Recovered;
 pub use cancel::Canceled;
+pub use coalesce::{Enqueuer, Task};
 pub use create::{Author, Created, CursorMove, NewRun};
 pub use error::Error;
 pub use finish::{Finish, Finished};
@@ -84,6 +86,18 @@ impl Store {
     /// For migrations by hand and tests: a script of statements without parameters.
     pub async fn script(&self, text: &str) -> Result<(), Error> {
         self.db.script(text).await
+    }
+
+    /// Puts the tables in order after much was written, as the database itself does in time: its
+    /// statistics, and what is no longer visible.
+    pub async fn tidy(&self) -> Result<(), Error> {
+        self.db
+            .script(match self.dialect() {
+                Dialect::Sqlite => "analyze",
+                Dialect::Postgres => "vacuum analyze",
+                Dialect::MySql => "analyze table tasuki_run, tasuki_due",
+            })
+            .await
     }
 
     /// Closes its connections in order.

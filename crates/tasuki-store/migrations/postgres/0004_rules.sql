@@ -1,5 +1,6 @@
 -- Rules that hold even for SQL typed by hand. The legal moves are those of the table in ARCHITECTURE.md; a test compares.
--- As WHEN conditions: a legal move never calls the function.
+-- As WHEN conditions: a legal move never calls the function. After the update and not before it: a trigger before an update
+-- makes PostgreSQL lock every row once more, in the log too.
 
 create function tasuki_refuse() returns trigger language plpgsql as $$
 begin
@@ -7,7 +8,7 @@ begin
 end
 $$;
 
-create trigger tasuki_run_legal_move before update of state on tasuki_run for each row
+create trigger tasuki_run_legal_move after update of state on tasuki_run for each row
     when (old.state is distinct from new.state and not (
         old.state = 'PENDING' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'SKIPPED', 'EXPIRED')
         or old.state = 'ASSIGNED' and new.state in ('RUNNING', 'ORPHANED', 'CANCELED')

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::ops::Deref;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -82,6 +83,22 @@ pub(crate) fn run(dialect: Dialect, test: impl AsyncFnOnce(&TestStore)) {
     });
 }
 
+/// The same with so many connections and threads to use them.
+pub(crate) fn run_in_parallel<F: Future<Output = ()>>(
+    dialect: Dialect,
+    connections: u32,
+    test: impl FnOnce(Arc<TestStore>) -> F,
+) {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let place = Place::new(dialect).await;
+        let store = Arc::new(TestStore::with_connections(&place.url, connections).await);
+        test(Arc::clone(&store)).await;
+        store.close().await;
+        place.remove().await;
+    });
+}
+
 /// Where a test's database is.
 pub(crate) struct Place {
     pub(crate) url: String,
@@ -150,7 +167,11 @@ impl Default for Like {
 
 impl TestStore {
     async fn new(url: &str) -> Self {
-        let store = Store::open(url, 4).await.unwrap();
+        Self::with_connections(url, 4).await
+    }
+
+    async fn with_connections(url: &str, connections: u32) -> Self {
+        let store = Store::open(url, connections).await.unwrap();
         store.migrate().await.unwrap();
         store.set_clock(noon());
         let worker = WorkerId::from_random(1);
@@ -181,7 +202,7 @@ impl TestStore {
             pid: None,
             address: None,
             labels: None,
-            slots: 100,
+            slots: 1_000_000,
             function_slots: 100,
         };
         self.register_worker(&worker).await.unwrap();

@@ -7,6 +7,7 @@ mod given;
 
 mod leader;
 mod matrix;
+mod races;
 mod rules;
 mod run_life;
 mod schema;

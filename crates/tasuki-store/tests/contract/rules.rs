@@ -1,6 +1,7 @@
 //! What holds even for SQL typed by hand.
 
 use tasuki_core::RunState;
+use tasuki_store::Dialect;
 
 use crate::given::{TestStore, contract};
 
@@ -14,7 +15,16 @@ contract! {
                     continue;
                 }
                 for condition in [format!("id = {}", one.id), format!("id in ({}, {})", one.id, two.id)] {
-                    let typed = format!("update tasuki_run set state = '{to}' where {condition}");
+                    // Everything else as the new state wants it, so that only the move is wrong.
+                    let finished = if to.is_ended() { "1" } else { "null" };
+                    let tries = if to == RunState::Skipped { "tries = 0, " } else { "" };
+                    let token = match store.dialect() {
+                        Dialect::Sqlite | Dialect::MySql => "x'00112233445566778899aabbccddeeff'",
+                        Dialect::Postgres => "'00112233-4455-6677-8899-aabbccddeeff'",
+                    };
+                    let typed = format!(
+                        "update tasuki_run set {tries}state = '{to}', finished_at = {finished}, lease_token = {token}, started_at = 1 where {condition}"
+                    );
                     let refused = store.script(&typed).await.expect_err("refused").to_string();
                     assert!(refused.contains("a run does not move like this"), "{from} -> {to}: {refused}");
                 }

@@ -1,0 +1,408 @@
+//! `tasuki bench store`: how fast a database makes the moves of runs, guards and history included.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use serde_json::{Value, json};
+use tasuki_core::concurrency::ConcurrencyPolicy;
+use tasuki_core::{Epoch, LeaseToken, RunId, WorkerId};
+use tasuki_store::{
+    AssignBatch, Author, ClaimBatch, Claimed, Enqueuer, Error, Finish, JobKind, JobSpec,
+    JobVersion, NewRun, NewWorker, Store, Task, Trigger,
+};
+
+use crate::output::Failure;
+
+const TTL: Duration = Duration::from_secs(600);
+
+/// Measure enqueue, claim, assign, start, finish and renew on a database made for it.
+#[derive(Args)]
+pub(crate) struct BenchStore {
+    /// The database: sqlite:, postgres: or mysql:; it is migrated, and filled with runs
+    #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true)]
+    database_url: String,
+
+    /// How many runs for each figure
+    #[arg(long, default_value_t = 20_000)]
+    runs: u32,
+
+    /// Batch sizes, with commas
+    #[arg(long, default_value = "1,200,1000", value_delimiter = ',')]
+    batches: Vec<u32>,
+
+    /// Numbers of connections, with commas
+    #[arg(long, default_value = "1,2,4", value_delimiter = ',')]
+    connections: Vec<u32>,
+
+    /// Only these: single, coalesced, bulk, claim, assign, renew
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+struct Figure {
+    what: &'static str,
+    batch: u32,
+    connections: u32,
+    runs: u64,
+    seconds: f64,
+}
+
+impl BenchStore {
+    pub(crate) async fn run(&self) -> Result<String, Failure> {
+        let mut figures = Vec::new();
+        self.measure(&mut figures).await.map_err(|error| Failure::failed(error.to_string()))?;
+        Ok(if self.json { as_json(&figures) } else { as_table(&figures) })
+    }
+
+    fn wants(&self, what: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|one| one == what)
+    }
+
+    async fn measure(&self, figures: &mut Vec<Figure>) -> Result<(), Error> {
+        let most = self.connections.iter().copied().max().unwrap_or(1);
+        let bench = Arc::new(Bench::new(&self.database_url, most.max(16)).await?);
+        let tell = |figure: Figure, figures: &mut Vec<Figure>| {
+            eprintln!("{}", line(&figure));
+            figures.push(figure);
+        };
+        if self.wants("single") {
+            for &connections in &self.connections {
+                tell(bench.enqueue_singly(self.runs / 10, connections).await?, figures);
+            }
+        }
+        if self.wants("coalesced") {
+            tell(bench.enqueue_coalesced(self.runs, 64).await?, figures);
+        }
+        for &batch in &self.batches {
+            let runs = if batch == 1 { self.runs / 10 } else { self.runs };
+            if self.wants("bulk") && batch > 1 {
+                tell(bench.enqueue_bulk(runs, batch).await?, figures);
+            }
+            for &connections in &self.connections {
+                if self.wants("claim") {
+                    tell(bench.claim_and_finish(runs, batch, connections).await?, figures);
+                }
+                if self.wants("assign") {
+                    let runs = runs.min(5_000);
+                    tell(
+                        bench.assign_start_finish(runs, batch.min(200), connections).await?,
+                        figures,
+                    );
+                }
+            }
+            if self.wants("renew") {
+                tell(bench.renew(batch, 200).await?, figures);
+            }
+        }
+        bench.store.close().await;
+        Ok(())
+    }
+}
+
+/// A database with a leader, a worker and jobs to run.
+struct Bench {
+    store: Store,
+    worker: WorkerId,
+    epoch: Epoch,
+    claimed: Arc<JobVersion>,
+    assigned: Arc<JobVersion>,
+    tokens: AtomicU64,
+    seed: u128,
+}
+
+impl Bench {
+    async fn new(url: &str, connections: u32) -> Result<Self, Error> {
+        let store = Store::open(url, connections).await?;
+        store.migrate().await?;
+        let started = jiff::Timestamp::now().as_nanosecond() as u128;
+        let worker = WorkerId::from_random(started);
+        let new = NewWorker {
+            id: worker,
+            node: "bench".parse()?,
+            pid: None,
+            address: None,
+            labels: None,
+            slots: 1_000_000,
+            function_slots: 1_000_000,
+        };
+        store.register_worker(&new).await?;
+        let seen = store.leader().await?.epoch;
+        store.depose(seen).await?;
+        let minted = store.mint(worker, seen, seen, TTL).await?;
+        let epoch = minted.ok_or_else(|| Error::from(busy()))?;
+        let lane = format!("bench {started}");
+        let claimed = job(&store, &lane, &lane, JobKind::Function).await?;
+        let assigned = job(&store, &format!("{lane} assigned"), "", JobKind::Command).await?;
+        Ok(Self {
+            store,
+            worker,
+            epoch,
+            claimed: Arc::new(claimed),
+            assigned: Arc::new(assigned),
+            tokens: AtomicU64::new(0),
+            seed: started << 64,
+        })
+    }
+
+    fn token(&self) -> LeaseToken {
+        LeaseToken::from_random(self.seed | u128::from(self.tokens.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    async fn fill(&self, job: &JobVersion, runs: u32) -> Result<(), Error> {
+        let mut left = runs;
+        while left > 0 {
+            let some = left.min(1_000);
+            let batch: Vec<NewRun<'_>> = (0..some).map(|_| task(job)).collect();
+            self.store.create(Author::Api, &batch).await?;
+            left -= some;
+        }
+        self.store.tidy().await
+    }
+
+    async fn enqueue_singly(
+        self: &Arc<Self>,
+        runs: u32,
+        connections: u32,
+    ) -> Result<Figure, Error> {
+        let began = Instant::now();
+        self.in_parallel(connections, move |bench| async move {
+            for _ in 0..runs / connections {
+                bench.store.create(Author::Api, &[task(&bench.claimed)]).await?;
+            }
+            Ok(u64::from(runs / connections))
+        })
+        .await
+        .map(|runs| figure("enqueue single", 1, connections, runs, began))
+    }
+
+    async fn enqueue_coalesced(self: &Arc<Self>, runs: u32, callers: u32) -> Result<Figure, Error> {
+        let (enqueuer, work) = Enqueuer::new(self.store.clone());
+        let work = tokio::spawn(work);
+        let began = Instant::now();
+        let done = self
+            .in_parallel(callers, move |bench| {
+                let enqueuer = enqueuer.clone();
+                async move {
+                    for _ in 0..runs / callers {
+                        let job = Arc::clone(&bench.claimed);
+                        let task = Task { job, args: Some(ARGS.to_owned()), idempotency_key: None };
+                        enqueuer.enqueue(task).await.map_err(|error| busy_with(&error))?;
+                    }
+                    Ok(u64::from(runs / callers))
+                }
+            })
+            .await?;
+        let figure = figure("enqueue coalesced", 1, callers, done, began);
+        work.await.expect("the enqueuer does not panic");
+        Ok(figure)
+    }
+
+    async fn enqueue_bulk(self: &Arc<Self>, runs: u32, batch: u32) -> Result<Figure, Error> {
+        let began = Instant::now();
+        let mut done = 0;
+        while done < u64::from(runs) {
+            let runs: Vec<NewRun<'_>> = (0..batch).map(|_| task(&self.claimed)).collect();
+            self.store.create(Author::Api, &runs).await?;
+            done += u64::from(batch);
+        }
+        Ok(figure("enqueue bulk", batch, 1, done, began))
+    }
+
+    async fn claim_and_finish(
+        self: &Arc<Self>,
+        runs: u32,
+        batch: u32,
+        connections: u32,
+    ) -> Result<Figure, Error> {
+        self.drain().await?;
+        self.fill(&self.claimed, runs).await?;
+        let began = Instant::now();
+        self.in_parallel(connections, move |bench| async move { bench.claim_all(batch).await })
+            .await
+            .map(|runs| figure("claim+finish", batch, connections, runs, began))
+    }
+
+    /// Whatever waits, so that each figure begins with the same.
+    async fn drain(&self) -> Result<(), Error> {
+        self.claim_all(1_000).await.map(drop)
+    }
+
+    async fn claim_all(&self, batch: u32) -> Result<u64, Error> {
+        let mut done = 0;
+        loop {
+            let token = self.token();
+            let asked = ClaimBatch {
+                worker: self.worker,
+                token,
+                lane: &self.claimed.spec.lane,
+                most: batch,
+                lease_ttl: TTL,
+            };
+            let Claimed::Runs(runs) = self.store.claim(&asked).await? else { continue };
+            if runs.is_empty() {
+                return Ok(done);
+            }
+            let ends: Vec<(RunId, Finish)> =
+                runs.iter().map(|run| (run.id, Finish::default())).collect();
+            let outcomes = self.store.finish_many(token, &ends).await?;
+            done += outcomes.iter().filter(|outcome| outcome.is_applied()).count() as u64;
+        }
+    }
+
+    async fn assign_start_finish(
+        self: &Arc<Self>,
+        runs: u32,
+        batch: u32,
+        connections: u32,
+    ) -> Result<Figure, Error> {
+        self.fill(&self.assigned, runs).await?;
+        let began = Instant::now();
+        let share = runs / connections;
+        // Each has its own part of what waits, as a leader that plans for several workers does.
+        let wanted = self.store.due("", jiff::Timestamp::MAX, runs).await?;
+        let parts: Arc<Vec<_>> =
+            Arc::new(wanted.chunks(share.max(1) as usize).map(<[_]>::to_vec).collect());
+        let next = Arc::new(AtomicU64::new(0));
+        self.in_parallel(connections, move |bench| {
+            let part = parts.get(next.fetch_add(1, Ordering::Relaxed) as usize).cloned();
+            async move {
+                let mut done = 0;
+                for some in part.unwrap_or_default().chunks(batch as usize) {
+                    let token = bench.token();
+                    let asked = AssignBatch {
+                        epoch: bench.epoch,
+                        worker: bench.worker,
+                        token,
+                        runs: some,
+                        assign_ahead: TTL,
+                        reassign_after: TTL,
+                    };
+                    let given = bench.store.assign(&asked).await?;
+                    bench.store.start(bench.worker, token, &given, TTL).await?;
+                    let ends: Vec<(RunId, Finish)> =
+                        given.iter().map(|run| (*run, Finish::default())).collect();
+                    let outcomes = bench.store.finish_many(token, &ends).await?;
+                    done += outcomes.iter().filter(|outcome| outcome.is_applied()).count() as u64;
+                }
+                Ok(done)
+            }
+        })
+        .await
+        .map(|runs| figure("assign+start+finish", batch, connections, runs, began))
+    }
+
+    async fn renew(self: &Arc<Self>, batch: u32, renewals: u32) -> Result<Figure, Error> {
+        self.fill(&self.claimed, batch).await?;
+        let token = self.token();
+        let lane = &self.claimed.spec.lane;
+        let asked = ClaimBatch { worker: self.worker, token, lane, most: batch, lease_ttl: TTL };
+        let Claimed::Runs(runs) = self.store.claim(&asked).await? else {
+            return Err(busy().into());
+        };
+        let began = Instant::now();
+        for _ in 0..renewals {
+            self.store.renew(self.worker, token, TTL).await?;
+        }
+        let told =
+            figure("renew (runs kept)", batch, 1, u64::from(renewals) * runs.len() as u64, began);
+        let ends: Vec<(RunId, Finish)> =
+            runs.iter().map(|run| (run.id, Finish::default())).collect();
+        self.store.finish_many(token, &ends).await?;
+        Ok(told)
+    }
+
+    async fn in_parallel<F, W>(self: &Arc<Self>, how_many: u32, work: W) -> Result<u64, Error>
+    where
+        W: Fn(Arc<Self>) -> F,
+        F: Future<Output = Result<u64, Error>> + Send + 'static,
+    {
+        let tasks: Vec<_> = (0..how_many).map(|_| tokio::spawn(work(Arc::clone(self)))).collect();
+        drop(work);
+        let mut done = 0;
+        for task in tasks {
+            done += task.await.expect("no bench panics")?;
+        }
+        Ok(done)
+    }
+}
+
+const ARGS: &str = r#"{"i":1}"#;
+
+fn task(job: &JobVersion) -> NewRun<'_> {
+    NewRun { args: Some(ARGS.to_owned()), ..NewRun::task(job) }
+}
+
+async fn job(store: &Store, name: &str, lane: &str, kind: JobKind) -> Result<JobVersion, Error> {
+    let spec = JobSpec {
+        kind,
+        spec: "{}".to_owned(),
+        lane: lane.to_owned(),
+        concurrency: ConcurrencyPolicy::Allow,
+        max_attempts: 4,
+        max_releases: 20,
+        backoff: Duration::from_secs(30),
+        backoff_cap: Duration::from_secs(900),
+        retry_lost: true,
+    };
+    store.put_job(&name.parse()?, Trigger::Task, None, spec).await
+}
+
+fn busy() -> tasuki_core::Invalid {
+    tasuki_core::Invalid::described("database", "others at work", "a database made for the bench")
+}
+
+fn busy_with(error: &Error) -> Error {
+    Error::Broken(error.to_string())
+}
+
+fn figure(what: &'static str, batch: u32, connections: u32, runs: u64, began: Instant) -> Figure {
+    Figure { what, batch, connections, runs, seconds: began.elapsed().as_secs_f64() }
+}
+
+impl Figure {
+    fn rate(&self) -> f64 {
+        self.runs as f64 / self.seconds
+    }
+}
+
+fn line(figure: &Figure) -> String {
+    format!(
+        "{:<20} batch {:>5}  connections {:>3}  {:>9.0} runs/s",
+        figure.what,
+        figure.batch,
+        figure.connections,
+        figure.rate()
+    )
+}
+
+fn as_table(figures: &[Figure]) -> String {
+    let mut text = String::new();
+    for figure in figures {
+        writeln!(text, "{}", line(figure)).expect("a string takes all");
+    }
+    text
+}
+
+fn as_json(figures: &[Figure]) -> String {
+    let rows: Vec<Value> = figures
+        .iter()
+        .map(|figure| {
+            json!({
+                "what": figure.what,
+                "batch": figure.batch,
+                "connections": figure.connections,
+                "runs": figure.runs,
+                "seconds": figure.seconds,
+                "runs_per_second": figure.rate().round(),
+            })
+        })
+        .collect();
+    format!("{:#}\n", Value::Array(rows))
+}

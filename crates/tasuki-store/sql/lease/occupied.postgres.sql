@@ -1,0 +1,9 @@
+-- lease/occupied: how much of a worker's room is taken: what runs, and what is due within a second.
+select count(*) as occupied
+  from tasuki_lease l
+ cross join lateral json_array_elements_text(l.run_ids::json) as x (id)
+  join tasuki_run r on r.id = x.id::bigint
+ where l.worker_id = :worker_id
+   and r.lease_token = l.token
+   and (r.state = 'RUNNING'
+        or r.state = 'ASSIGNED' and coalesce(r.next_retry_at, r.scheduled_for) <= :now + 1000000)
