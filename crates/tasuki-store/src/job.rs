@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{JobId, JobName};
 
+use crate::audit::{self, Act, Actor};
 use crate::db::{Tx, params};
 use crate::run::micros;
 use crate::sql::{Sql, sql};
@@ -93,8 +95,9 @@ pub struct JobVersion {
 
 impl Store {
     /// Makes a job, or finds the one of that name.
-    pub async fn put_job(
+    pub async fn put_job<'a>(
         &self,
+        by: impl Into<Actor<'a>>,
         name: &JobName,
         trigger: Trigger,
         schedule: Option<&tasuki_core::Schedule>,
@@ -120,6 +123,23 @@ impl Store {
         let job =
             JobId(rows.first().ok_or_else(|| Error::broken("the job is not there"))?.int("id")?);
         insert_version(&mut tx, job, 1, &spec).await?;
+        let act = Act {
+            action: "create",
+            object: format!("job {job}"),
+            before: None,
+            after: Some(json!({
+                "name": name.as_str(),
+                "trigger": trigger.as_str(),
+                "schedule": schedule.map(|schedule| schedule.value()),
+                "version": 1,
+                "kind": spec.kind.as_str(),
+                "spec": spec.spec.as_str(),
+                "lane": spec.lane.as_str(),
+                "concurrency": spec.concurrency.as_str(),
+                "max_attempts": spec.max_attempts,
+            })),
+        };
+        audit::append(&mut tx, by.into(), act).await?;
         tx.commit().await?;
         Ok(JobVersion { job, version: 1, spec })
     }

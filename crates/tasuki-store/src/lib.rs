@@ -8,6 +8,7 @@
 //! Deliberately not here: loops, processes, decisions (they are `tasuki_core`'s) and anything that
 //! is remembered between two calls.
 
+mod audit;
 mod back;
 mod cancel;
 mod confirm;
@@ -24,10 +25,13 @@ mod outcome;
 mod pass;
 mod retry;
 mod run;
+mod settings;
 mod sql;
 mod take;
+mod verify;
 mod worker;
 
+pub use audit::{Actor, AuditHead, AuditRow};
 pub use back::Recovered;
 pub use cancel::Canceled;
 pub use create::{Author, Created, CursorMove, NewRun};
@@ -39,8 +43,10 @@ pub use lease::{Lease, Renewed, RenewedRun};
 pub use migrate::Migration;
 pub use outcome::{Lost, Outcome};
 pub use run::Run;
+pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;
 pub use take::{AssignBatch, ClaimBatch, Claimed, Wanted};
+pub use verify::{Flaw, Verified};
 pub use worker::{NewWorker, Worker};
 
 use jiff::Timestamp;

@@ -200,7 +200,7 @@ impl TestStore {
             retry_lost: true,
         };
         let name = format!("job {}", self.number()).parse().unwrap();
-        self.put_job(&name, Trigger::Task, None, spec).await.unwrap()
+        self.put_job("test", &name, Trigger::Task, None, spec).await.unwrap()
     }
 
     pub(crate) async fn given_waiting(&self, job: &JobVersion, like: &Like) -> RunId {

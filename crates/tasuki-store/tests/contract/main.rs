@@ -5,8 +5,10 @@
 
 mod given;
 
+mod audit;
 mod leader;
 mod matrix;
 mod rules;
 mod run_life;
 mod schema;
+mod settings;
