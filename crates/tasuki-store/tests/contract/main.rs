@@ -6,6 +6,7 @@
 mod given;
 
 mod audit;
+mod events;
 mod leader;
 mod matrix;
 mod rules;
