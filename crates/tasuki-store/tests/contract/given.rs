@@ -303,6 +303,12 @@ impl TestStore {
         token
     }
 
+    /// Starts a run that waits for its next try, an hour later.
+    pub(crate) async fn given_running_later(&self, id: RunId) -> LeaseToken {
+        self.at(3600);
+        self.given_running(id).await
+    }
+
     pub(crate) async fn try_claim(&self, lane: &str, most: u32) -> (LeaseToken, Vec<Run>) {
         let token = self.token();
         let batch = ClaimBatch { worker: self.worker, token, lane, most, lease_ttl: TTL };

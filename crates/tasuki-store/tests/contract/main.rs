@@ -8,6 +8,7 @@ mod given;
 mod audit;
 mod events;
 mod leader;
+mod logs;
 mod matrix;
 mod rules;
 mod run_life;
