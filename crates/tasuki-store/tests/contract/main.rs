@@ -8,6 +8,7 @@ mod given;
 mod audit;
 mod events;
 mod leader;
+mod lists;
 mod logs;
 mod matrix;
 mod rules;
