@@ -188,7 +188,7 @@ impl Store {
             after: Some(json!({
                 "name": name.as_str(),
                 "trigger": trigger.as_str(),
-                "schedule": schedule.map(|schedule| schedule.value()),
+                "schedule": schedule.map(tasuki_core::Schedule::value),
                 "version": 1,
                 "kind": spec.kind.as_str(),
                 "spec": spec.spec.as_str(),

@@ -246,6 +246,30 @@ contract! {
         assert!(matches!(store.audit_verify(None).await.unwrap(), Verified::Whole(head) if head.seq == start + 2));
     }
 
+    /// Sixteen at once on four connections: nobody waits for somebody who waits for them.
+    async fn many_who_tell_at_once_follow_one_another(store: TestStore) {
+        let mut cancels = Vec::new();
+        for _ in 0..16 {
+            let run = store.given_run(RunState::Pending).await.id;
+            let store = tasuki_store::Store::clone(store);
+            cancels.push(async move { store.cancel(Author::Api, run, "ann", None).await.unwrap().is_applied() });
+        }
+        let start = store.audit_head().await.unwrap().seq;
+        let cancels: Vec<_> = cancels.into_iter().map(tokio::spawn).collect();
+        for cancel in cancels {
+            assert!(cancel.await.unwrap());
+        }
+        assert!(matches!(store.audit_verify(None).await.unwrap(), Verified::Whole(head) if head.seq == start + 16));
+    }
+
+    /// A reason is a sentence, on every database.
+    async fn a_long_reason_is_kept_whole(store: TestStore) {
+        let reason = "x".repeat(1_000);
+        let run = store.given_run(RunState::Assigned).await.id;
+        assert!(store.cancel(Author::Api, run, "ann", Some(&reason)).await.unwrap().is_applied());
+        assert_eq!(store.run_now(run).await.reason, Some(reason));
+    }
+
     async fn the_audit_is_not_changed_by_hand(store: TestStore) {
         given_changes(store, 1).await;
         for (typed, expected) in [

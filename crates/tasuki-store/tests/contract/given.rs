@@ -213,6 +213,12 @@ impl TestStore {
         self.create(Author::Api, &[new]).await.unwrap()[0].run
     }
 
+    /// A run that waits since just now.
+    pub(crate) async fn given_run_now(&self) -> RunId {
+        let job = self.given_job(&Like::default()).await;
+        self.given_waiting(&job, &Like::default()).await
+    }
+
     /// A run in this state, brought there by the verbs themselves.
     pub(crate) async fn given_run(&self, state: RunState) -> Run {
         self.given_run_like(state, &Like::default()).await

@@ -11,6 +11,7 @@ mod leader;
 mod lists;
 mod logs;
 mod matrix;
+mod real_clock;
 mod retention;
 mod rules;
 mod run_life;
