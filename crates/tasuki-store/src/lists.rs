@@ -4,6 +4,7 @@
 //! where those runs stand anyway: what waits from the due table, what is carried from the leases, what
 //! ended badly from its own index. Any other filter looks at a bounded stretch and says how far.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -15,11 +16,11 @@ use crate::run::timestamp;
 use crate::sql::{Sql, sql};
 use crate::{Error, Run, Store};
 
-static SCHEDULED: Sql = sql!("run/list_scheduled");
-static OF_JOB: Sql = sql!("run/list_of_job");
+static SCHEDULED: Sql = sql!("run/list_scheduled", ".sqlite", ".postgres", ".mysql");
+static OF_JOB: Sql = sql!("run/list_of_job", ".sqlite", ".postgres", ".mysql");
 static BADLY: Sql = sql!("run/list_badly");
 static WAITING_FIRST: Sql = sql!("due/list_first");
-static WAITING_NEXT: Sql = sql!("due/list_next");
+static WAITING_NEXT: Sql = sql!("due/list_next", ".sqlite", ".postgres", ".mysql");
 static RUN_IDS: Sql = sql!("lease/run_ids");
 static BRIEF: Sql = sql!("run/brief", ".sqlite", ".postgres", ".mysql");
 static BY_IDS: Sql = sql!("run/by_ids", ".sqlite", ".postgres", ".mysql");
@@ -142,22 +143,22 @@ impl Store {
         }
         let most = most.clamp(1, PAGE);
         let scan = if *filter == RunFilter::default() { most } else { SCAN };
-        let rows = self.look(source, filter, from, scan).await?;
+        let seen = self.look(source, filter, from, scan).await?;
         let mut page = RunPage { runs: Vec::new(), next: None, looked_at: 0, looked_to: None };
         let mut ids = Vec::new();
-        for row in &rows {
+        for one in &seen {
             page.looked_at += 1;
-            page.looked_to = Some(timestamp(row.int("scheduled_for")?)?);
-            if filter.lets_through(row)? {
-                ids.push(row.int("id")?);
+            page.looked_to = Some(one.planned);
+            if filter.lets_through(one) {
+                ids.push(one.id);
             }
             if ids.len() == most as usize || page.looked_at == scan as usize {
-                let (at, id) = (row.int("sort_at")?, row.int("id")?);
-                page.next = Some(RunCursor { source, at, id, place: row.text("place")? });
+                let place = one.place.clone();
+                page.next = Some(RunCursor { source, at: one.sort_at, id: one.id, place });
                 break;
             }
         }
-        if page.looked_at == rows.len() && rows.len() < scan as usize {
+        if page.looked_at == seen.len() && seen.len() < scan as usize {
             page.next = None;
         }
         page.runs = self.these(&ids).await?;
@@ -171,28 +172,55 @@ impl Store {
         filter: &RunFilter,
         from: Option<&RunCursor>,
         scan: u32,
-    ) -> Result<Vec<Row>, Error> {
+    ) -> Result<Vec<Seen>, Error> {
         let place = params! {
             at: from.map_or(i64::MAX, |cursor| cursor.at),
             id: from.map_or(i64::MAX, |cursor| cursor.id),
-            place: from.map_or("", |cursor| cursor.place.as_str()),
             since: filter.since.map_or(i64::MIN, Timestamp::as_microsecond),
             until: filter.until.map_or(i64::MAX, Timestamp::as_microsecond),
             job_id: filter.job.map_or(0, |job| job.0),
             most: scan,
         };
-        let statement = match (source, from) {
-            (Source::Scheduled, _) => &SCHEDULED,
-            (Source::Job, _) => &OF_JOB,
-            (Source::Badly, _) => &BADLY,
-            (Source::Waiting, None) => &WAITING_FIRST,
-            (Source::Waiting, Some(_)) => &WAITING_NEXT,
-            (Source::Carried, _) => return self.look_at_leases(from, scan).await,
+        let statement = match source {
+            Source::Scheduled => &SCHEDULED,
+            Source::Job => {
+                let rows = self.db.rows(&OF_JOB, place).await?;
+                let ids = rows.iter().map(|row| row.int("id")).collect::<Result<Vec<_>, _>>()?;
+                return Ok(self.brief(ids).await?.into_values().rev().collect());
+            }
+            Source::Badly => &BADLY,
+            Source::Waiting => return self.look_at_due(from, scan).await,
+            Source::Carried => return self.look_at_leases(from, scan).await,
         };
-        self.db.rows(statement, place).await
+        let rows = self.db.rows(statement, place).await?;
+        rows.iter().map(Seen::from_row).collect()
     }
 
-    async fn look_at_leases(&self, from: Option<&RunCursor>, scan: u32) -> Result<Vec<Row>, Error> {
+    async fn look_at_due(&self, from: Option<&RunCursor>, scan: u32) -> Result<Vec<Seen>, Error> {
+        let rows = match from {
+            None => self.db.rows(&WAITING_FIRST, params! { most: scan }).await?,
+            Some(RunCursor { at, id, place, .. }) => {
+                let place = params! { place: place.as_str(), at: *at, id: *id, most: scan };
+                self.db.rows(&WAITING_NEXT, place).await?
+            }
+        };
+        let ids = rows.iter().map(|row| row.int("run_id")).collect::<Result<Vec<_>, _>>()?;
+        let mut runs = self.brief(ids).await?;
+        let mut seen = Vec::with_capacity(rows.len());
+        for row in rows {
+            let (place, sort_at, id) = (row.text("lane")?, row.int("due_at")?, row.int("run_id")?);
+            if let Some(run) = runs.remove(&id) {
+                seen.push(Seen { place, sort_at, ..run });
+            }
+        }
+        Ok(seen)
+    }
+
+    async fn look_at_leases(
+        &self,
+        from: Option<&RunCursor>,
+        scan: u32,
+    ) -> Result<Vec<Seen>, Error> {
         let before = from.map_or(i64::MAX, |cursor| cursor.id);
         let mut ids = Vec::new();
         for row in self.db.rows(&RUN_IDS, params! { most: LEASES }).await? {
@@ -203,8 +231,15 @@ impl Store {
         ids.sort_unstable_by(|one, other| other.cmp(one));
         ids.dedup();
         // A lease may name runs that retention has taken, so more are asked for than are looked at.
-        ids.truncate(10 * scan as usize);
-        self.db.rows(&BRIEF, params! { ids: ids, most: scan }).await
+        ids.truncate(2 * scan as usize);
+        let seen = self.brief(ids).await?;
+        Ok(seen.into_values().rev().take(scan as usize).collect())
+    }
+
+    /// Of these runs what a filter looks at, by id.
+    async fn brief(&self, ids: Vec<i64>) -> Result<BTreeMap<i64, Seen>, Error> {
+        let rows = self.db.rows(&BRIEF, params! { ids: ids }).await?;
+        rows.iter().map(|row| Seen::from_row(row).map(|seen| (seen.id, seen))).collect()
     }
 
     /// These runs, in this order. One that has just been deleted is left out.
@@ -219,18 +254,41 @@ impl Store {
     }
 }
 
+/// Of a run what a filter looks at, and where it stands in its list.
+struct Seen {
+    place: String,
+    sort_at: i64,
+    id: i64,
+    job: JobId,
+    state: RunState,
+    origin: Origin,
+    scope: (String, String),
+    planned: Timestamp,
+}
+
+impl Seen {
+    fn from_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            place: row.text("place")?,
+            sort_at: row.int("sort_at")?,
+            id: row.int("id")?,
+            job: JobId(row.int("job_id")?),
+            state: row.text("state")?.parse()?,
+            origin: row.text("origin")?.parse()?,
+            scope: (row.text("scope_kind")?, row.text("scope_id")?),
+            planned: timestamp(row.int("scheduled_for")?)?,
+        })
+    }
+}
+
 impl RunFilter {
-    fn lets_through(&self, row: &Row) -> Result<bool, Error> {
-        let planned = timestamp(row.int("scheduled_for")?)?;
-        let state: RunState = row.text("state")?.parse()?;
-        let origin: Origin = row.text("origin")?.parse()?;
-        let job = JobId(row.int("job_id")?);
-        let (kind, id) = (row.text("scope_kind")?, row.text("scope_id")?);
-        Ok(self.job.is_none_or(|wanted| wanted == job)
-            && (self.states.is_empty() || self.states.contains(&state))
-            && self.origin.is_none_or(|wanted| wanted == origin)
+    fn lets_through(&self, seen: &Seen) -> bool {
+        let (kind, id) = &seen.scope;
+        self.job.is_none_or(|job| job == seen.job)
+            && (self.states.is_empty() || self.states.contains(&seen.state))
+            && self.origin.is_none_or(|origin| origin == seen.origin)
             && self.scope.as_ref().is_none_or(|scope| scope.kind() == kind && scope.id() == id)
-            && self.since.is_none_or(|since| planned >= since)
-            && self.until.is_none_or(|until| planned < until))
+            && self.since.is_none_or(|since| seen.planned >= since)
+            && self.until.is_none_or(|until| seen.planned < until)
     }
 }

@@ -10,7 +10,7 @@ use crate::run::micros;
 use crate::sql::{Sql, sql};
 use crate::{Error, Store};
 
-static RUN_OLD: Sql = sql!("run/old");
+static RUN_OLD: Sql = sql!("run/old", ".sqlite", ".postgres", ".mysql");
 static RUN_LOCK: Sql = sql!("run/lock_old", ".sqlite", ".postgres", ".mysql");
 static RUN_DELETE: Sql = sql!("run/delete", ".sqlite", ".postgres", ".mysql");
 static ATTEMPT_DELETE: Sql = sql!("attempt/delete", ".sqlite", ".postgres", ".mysql");

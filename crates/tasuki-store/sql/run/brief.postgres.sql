@@ -2,5 +2,3 @@
 select '' as place, scheduled_for as sort_at, id, job_id, state, origin, scope_kind, scope_id, scheduled_for
   from tasuki_run
  where id = any(:ids)
- order by id desc
- limit :most

@@ -1,8 +1,0 @@
--- run/old: the next runs that were planned long ago. By planned instant: it is indexed, and nothing ends before it begins to wait.
-select scheduled_for, id
-  from tasuki_run
- where scheduled_for < :now - :age
-   and scheduled_for >= :at
-   and (scheduled_for > :at or id > :id)
- order by scheduled_for, id
- limit :most
