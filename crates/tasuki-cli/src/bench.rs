@@ -351,7 +351,7 @@ async fn job(store: &Store, name: &str, lane: &str, kind: JobKind) -> Result<Job
         backoff_cap: Duration::from_secs(900),
         retry_lost: true,
     };
-    store.put_job(&name.parse()?, Trigger::Task, None, spec).await
+    store.put_job("bench", &name.parse()?, Trigger::Task, None, spec).await
 }
 
 fn busy() -> tasuki_core::Invalid {

@@ -1,8 +1,10 @@
 //! T9 and T10: somebody asks that a run does not go on.
 
+use serde_json::json;
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{RunId, RunState};
 
+use crate::audit::{self, Act, Actor};
 use crate::db::params;
 use crate::note::{self, Note};
 use crate::sql::{Sql, sql};
@@ -26,13 +28,14 @@ pub enum Canceled {
 
 impl Store {
     /// Cancels what has not started, asks what runs to stop.
-    pub async fn cancel(
+    pub async fn cancel<'a>(
         &self,
         author: Author,
         run: RunId,
-        by: &str,
+        by: impl Into<Actor<'a>>,
         reason: Option<&str>,
     ) -> Result<Outcome<Canceled>, Error> {
+        let by = by.into();
         let mut tx = self.db.begin().await?;
         let epoch = match author {
             Author::Leader(epoch) => {
@@ -49,7 +52,7 @@ impl Store {
         let asked = params! {
             run_id: run.0,
             reason: reason.map(str::to_owned),
-            asked_by: by,
+            asked_by: by.name,
         };
         let (hit, done) = match state {
             Some(from) if from.is_waiting() && was_due => {
@@ -76,12 +79,26 @@ impl Store {
             run,
             attempt_no: row.counters.attempt_no,
             verb: Verb::Cancel,
-            actor: by,
+            actor: by.name,
             reason,
             epoch,
             token: row.token,
         };
         note::add(&mut tx, note).await?;
+        if author == Author::Api {
+            let after = if done == Canceled::Ended { RunState::Canceled } else { row.state };
+            let act = Act {
+                action: Verb::Cancel.as_str(),
+                object: format!("run {run}"),
+                before: Some(json!({ "state": row.state.as_str() })),
+                after: Some(json!({
+                    "state": after.as_str(),
+                    "cancel_requested_by": by.name,
+                    "reason": reason,
+                })),
+            };
+            audit::append(&mut tx, by, act).await?;
+        }
         tx.commit().await?;
         if let (Canceled::Ended, Some(token)) = (done, row.token) {
             self.close_if_empty(token).await?;

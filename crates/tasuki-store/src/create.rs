@@ -8,7 +8,7 @@ use crate::sql::{Dialect, Sql, sql};
 use crate::{Error, JobVersion, Outcome, Store, leader};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
-static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
+pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
 pub(crate) static BY_KEY: Sql = sql!("run/by_key");
 static DUE_PUT: Sql = sql!("due/put");
 static CURSOR_PUT: Sql = sql!("cursor/put");
@@ -177,7 +177,8 @@ impl Store {
     }
 }
 
-async fn insert_all(tx: &mut Tx, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+/// Makes runs in the transaction of whatever makes them.
+pub(crate) async fn insert_all(tx: &mut Tx, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
     let mut created = Vec::with_capacity(runs.len());
     for run in runs {
         created.push(insert(tx, run).await?);

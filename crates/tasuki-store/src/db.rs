@@ -309,6 +309,10 @@ impl Row {
     pub(crate) fn uuid(&self, name: &str) -> Result<Uuid, Error> {
         Ok(column!(self, name, Uuid)?)
     }
+
+    pub(crate) fn bytes(&self, name: &str) -> Result<Vec<u8>, Error> {
+        Ok(column!(self, name, Vec<u8>)?)
+    }
 }
 
 /// Fetches all rows with one driver and wraps them.

@@ -1,6 +1,7 @@
 //! What can go wrong that is not a lost race.
 
 use tasuki_core::Invalid;
+use tasuki_core::settings::Problem;
 
 /// Why the store could not answer.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,9 @@ pub enum Error {
     /// What was given cannot be stored.
     #[error(transparent)]
     Invalid(#[from] Invalid),
+    /// Settings, as changed or as stored, are not right as a whole. Nothing was written.
+    #[error("settings: {}", told(.0))]
+    Settings(Vec<Problem>),
     /// The leader that wrote is no longer the leader. Nothing was written.
     #[error("epoch {0} has been superseded")]
     Fenced(tasuki_core::Epoch),
@@ -70,4 +74,8 @@ impl Error {
             _ => false,
         }
     }
+}
+
+fn told(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

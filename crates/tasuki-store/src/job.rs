@@ -2,16 +2,20 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+use serde_json::json;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{JobId, JobName};
 
-use crate::db::{Tx, params};
-use crate::run::micros;
+use crate::audit::{self, Act, Actor};
+use crate::db::{Row, Tx, params};
+use crate::run::{micros, timestamp};
 use crate::sql::{Sql, sql};
 use crate::{Error, Store};
 
 static INSERT: Sql = sql!("job/insert");
 static BY_NAME: Sql = sql!("job/by_name");
+static LIST: Sql = sql!("job/list");
 static VERSION_INSERT: Sql = sql!("job/version_insert");
 static VERSION_SHOW: Sql = sql!("job/version_show");
 
@@ -91,10 +95,67 @@ pub struct JobVersion {
     pub spec: JobSpec,
 }
 
+/// A definition as its row has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Job {
+    /// Which.
+    pub id: JobId,
+    /// What people call it.
+    pub name: String,
+    /// Whether it makes runs at all.
+    pub enabled: bool,
+    /// `time`, `event` or `task`.
+    pub trigger: String,
+    /// The kind of its schedule.
+    pub schedule_type: Option<String>,
+    /// The schedule itself.
+    pub schedule_value: Option<String>,
+    /// In which zone.
+    pub zone: Option<String>,
+    /// Since when it is paused.
+    pub paused_at: Option<Timestamp>,
+    /// Until when.
+    pub paused_until: Option<Timestamp>,
+    /// Why.
+    pub paused_reason: Option<String>,
+    /// Its newest version.
+    pub version: i64,
+    /// When it was last edited.
+    pub updated_at: Timestamp,
+}
+
+impl Job {
+    fn from_row(row: &Row) -> Result<Self, Error> {
+        let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
+        Ok(Self {
+            id: JobId(row.int("id")?),
+            name: row.text("name")?,
+            enabled: row.int("enabled")? != 0,
+            trigger: row.text("trigger_type")?,
+            schedule_type: row.opt_text("schedule_type")?,
+            schedule_value: row.opt_text("schedule_value")?,
+            zone: row.opt_text("zone")?,
+            paused_at: instant("paused_at")?,
+            paused_until: instant("paused_until")?,
+            paused_reason: row.opt_text("paused_reason")?,
+            version: row.int("version")?,
+            updated_at: timestamp(row.int("updated_at")?)?,
+        })
+    }
+}
+
 impl Store {
-    /// Makes a job, or finds the one of that name.
-    pub async fn put_job(
+    /// Lists definitions by name, from after this name, at most so many.
+    pub async fn jobs(&self, after: Option<&JobName>, most: u32) -> Result<Vec<Job>, Error> {
+        let after = after.map_or("", |name| name.as_str());
+        let rows = self.db.rows(&LIST, params! { after: after, most: most }).await?;
+        rows.iter().map(Job::from_row).collect()
+    }
+
+    /// Makes a job. A name that is taken is refused by the database.
+    pub async fn put_job<'a>(
         &self,
+        by: impl Into<Actor<'a>>,
         name: &JobName,
         trigger: Trigger,
         schedule: Option<&tasuki_core::Schedule>,
@@ -120,6 +181,23 @@ impl Store {
         let job =
             JobId(rows.first().ok_or_else(|| Error::broken("the job is not there"))?.int("id")?);
         insert_version(&mut tx, job, 1, &spec).await?;
+        let act = Act {
+            action: "create",
+            object: format!("job {job}"),
+            before: None,
+            after: Some(json!({
+                "name": name.as_str(),
+                "trigger": trigger.as_str(),
+                "schedule": schedule.map(tasuki_core::Schedule::value),
+                "version": 1,
+                "kind": spec.kind.as_str(),
+                "spec": spec.spec.as_str(),
+                "lane": spec.lane.as_str(),
+                "concurrency": spec.concurrency.as_str(),
+                "max_attempts": spec.max_attempts,
+            })),
+        };
+        audit::append(&mut tx, by.into(), act).await?;
         tx.commit().await?;
         Ok(JobVersion { job, version: 1, spec })
     }

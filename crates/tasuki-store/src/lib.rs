@@ -8,6 +8,7 @@
 //! Deliberately not here: loops, processes, decisions (they are `tasuki_core`'s) and anything that
 //! is remembered between two calls.
 
+mod audit;
 mod back;
 mod cancel;
 mod coalesce;
@@ -15,35 +16,50 @@ mod confirm;
 mod create;
 mod db;
 mod error;
+mod events;
+mod executions;
 mod finish;
 mod hot;
 mod job;
 mod leader;
 mod lease;
+mod lists;
+mod logs;
 mod migrate;
 mod note;
 mod outcome;
 mod pass;
+mod retention;
 mod retry;
 mod run;
+mod settings;
 mod sql;
 mod take;
+mod verify;
 mod worker;
 
+pub use audit::{Actor, AuditHead, AuditRow};
 pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
 pub use create::{Author, Created, CursorMove, NewRun};
 pub use error::Error;
+pub use events::{Emitted, Event, NewEvent};
+pub use executions::Execution;
 pub use finish::{Finish, Finished};
-pub use job::{JobKind, JobSpec, JobVersion, Trigger};
+pub use job::{Job, JobKind, JobSpec, JobVersion, Trigger};
 pub use leader::{Leader, Term};
 pub use lease::{Lease, Renewed, RenewedRun};
+pub use lists::{RunCursor, RunFilter, RunPage};
+pub use logs::{LogLine, LogPage, Logged, Stream};
 pub use migrate::Migration;
 pub use outcome::{Lost, Outcome};
+pub use retention::{PrunePlace, Pruned};
 pub use run::Run;
+pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;
 pub use take::{AssignBatch, ClaimBatch, Claimed, Wanted};
+pub use verify::{Flaw, Verified};
 pub use worker::{NewWorker, Worker};
 
 use jiff::Timestamp;

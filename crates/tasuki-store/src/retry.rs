@@ -1,9 +1,11 @@
 //! T14: somebody gives an ended run one more try.
 
+use serde_json::json;
 use tasuki_core::RunId;
 use tasuki_core::RunState;
 use tasuki_core::run::transition::Verb;
 
+use crate::audit::{self, Act, Actor};
 use crate::db::params;
 use crate::note::{self, Note};
 use crate::sql::{Sql, sql};
@@ -17,12 +19,13 @@ static DUE_PUT: Sql = sql!("due/put");
 impl Store {
     /// Gives a run that ended badly one more try. A run that succeeded, was canceled or skipped never
     /// moves again.
-    pub async fn retry(
+    pub async fn retry<'a>(
         &self,
         run: RunId,
-        by: &str,
+        by: impl Into<Actor<'a>>,
         reason: Option<&str>,
     ) -> Result<Outcome<()>, Error> {
+        let by = by.into();
         let mut tx = self.db.begin().await?;
         let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
         let row = rows.first().map(Run::from_row).transpose()?;
@@ -40,12 +43,24 @@ impl Store {
             run,
             attempt_no: row.counters.attempt_no,
             verb: Verb::Retry,
-            actor: by,
+            actor: by.name,
             reason,
             epoch: None,
             token: row.token,
         };
         note::add(&mut tx, note).await?;
+        let allowed = row.counters.tries_allowed;
+        let act = Act {
+            action: Verb::Retry.as_str(),
+            object: format!("run {run}"),
+            before: Some(json!({ "state": row.state.as_str(), "tries_allowed": allowed })),
+            after: Some(json!({
+                "state": RunState::RetryWait.as_str(),
+                "tries_allowed": allowed + 1,
+                "reason": reason,
+            })),
+        };
+        audit::append(&mut tx, by, act).await?;
         tx.commit().await?;
         Ok(Outcome::Applied(()))
     }

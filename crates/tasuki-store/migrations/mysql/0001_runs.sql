@@ -109,7 +109,7 @@ create table tasuki_run (
     result longtext,
     rows_affected bigint,
     log_ref longtext,
-    reason varchar(64),
+    reason longtext,
     constraint tasuki_run_slot unique (job_id, scope_kind, scope_id, slot),
     constraint tasuki_run_idempotency unique (idempotency_key),
     constraint tasuki_run_state check (state in ('PENDING', 'ASSIGNED', 'RUNNING', 'ORPHANED', 'RETRY_WAIT', 'SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'SKIPPED', 'EXPIRED')),

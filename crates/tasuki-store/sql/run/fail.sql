@@ -3,7 +3,7 @@ update tasuki_run
    set state = :state,
        outcome = :outcome,
        finished_at = :now,
-       ended_badly_at = :now,
+       ended_badly_at = case when :state <> 'CANCELED' then :now end,
        exit_code = :exit_code,
        exit_signal = :exit_signal,
        error_code = :error_code,

@@ -221,7 +221,7 @@ impl TestStore {
             retry_lost: true,
         };
         let name = format!("job {}", self.number()).parse().unwrap();
-        self.put_job(&name, Trigger::Task, None, spec).await.unwrap()
+        self.put_job("test", &name, Trigger::Task, None, spec).await.unwrap()
     }
 
     pub(crate) async fn given_waiting(&self, job: &JobVersion, like: &Like) -> RunId {
@@ -232,6 +232,12 @@ impl TestStore {
             ..NewRun::task(job)
         };
         self.create(Author::Api, &[new]).await.unwrap()[0].run
+    }
+
+    /// A run that waits since just now.
+    pub(crate) async fn given_run_now(&self) -> RunId {
+        let job = self.given_job(&Like::default()).await;
+        self.given_waiting(&job, &Like::default()).await
     }
 
     /// A run in this state, brought there by the verbs themselves.
@@ -322,6 +328,12 @@ impl TestStore {
         let token = self.given_assigned(id).await;
         assert!(self.try_start(token, id).await.is_applied());
         token
+    }
+
+    /// Starts a run that waits for its next try, an hour later.
+    pub(crate) async fn given_running_later(&self, id: RunId) -> LeaseToken {
+        self.at(3600);
+        self.given_running(id).await
     }
 
     pub(crate) async fn try_claim(&self, lane: &str, most: u32) -> (LeaseToken, Vec<Run>) {

@@ -5,9 +5,16 @@
 
 mod given;
 
+mod audit;
+mod events;
 mod leader;
+mod lists;
+mod logs;
 mod matrix;
 mod races;
+mod real_clock;
+mod retention;
 mod rules;
 mod run_life;
 mod schema;
+mod settings;

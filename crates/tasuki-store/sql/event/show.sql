@@ -1,0 +1,2 @@
+-- event/show: one event.
+select * from tasuki_event where id = :id

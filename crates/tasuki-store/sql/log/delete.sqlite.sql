@@ -1,0 +1,3 @@
+-- log/delete: retention, with their runs.
+delete from tasuki_log
+ where run_id in (select value from json_each(:ids))

@@ -1,0 +1,12 @@
+-- log/read: from the chunk that holds the line. Found by its key, so that a page far down costs what the first one costs.
+select first_line, last_line, body
+  from tasuki_log_chunk
+ where run_id = :run_id
+   and attempt_no = :attempt_no
+   and first_line >= coalesce((select max(c.first_line)
+                                 from tasuki_log_chunk c
+                                where c.run_id = :run_id
+                                  and c.attempt_no = :attempt_no
+                                  and c.first_line <= :from_line), 0)
+ order by first_line
+ limit :most

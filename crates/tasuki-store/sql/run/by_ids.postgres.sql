@@ -1,0 +1,4 @@
+-- run/by_ids: these runs.
+select *
+  from tasuki_run
+ where id = any(:ids)

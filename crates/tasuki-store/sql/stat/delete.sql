@@ -1,0 +1,2 @@
+-- stat/delete: retention, whole minutes at a time.
+delete from tasuki_stat where minute <= :minute

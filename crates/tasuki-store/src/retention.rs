@@ -1,0 +1,128 @@
+//! Retention: what is old enough goes, a bounded batch at a time. The audit and the term history stay.
+//!
+//! Each call looks at so many rows from a place on and deletes those that have ended long enough ago;
+//! what cannot go yet is passed over, so that a few old runs that never end do not stop the rest.
+
+use std::time::Duration;
+
+use crate::db::params;
+use crate::run::micros;
+use crate::sql::{Sql, sql};
+use crate::{Error, Store};
+
+static RUN_OLD: Sql = sql!("run/old", ".sqlite", ".postgres", ".mysql");
+static RUN_LOCK: Sql = sql!("run/lock_old", ".sqlite", ".postgres", ".mysql");
+static RUN_DELETE: Sql = sql!("run/delete", ".sqlite", ".postgres", ".mysql");
+static ATTEMPT_DELETE: Sql = sql!("attempt/delete", ".sqlite", ".postgres", ".mysql");
+static NOTE_DELETE: Sql = sql!("note/delete", ".sqlite", ".postgres", ".mysql");
+static LOG_DELETE: Sql = sql!("log/delete", ".sqlite", ".postgres", ".mysql");
+static LINES_DELETE: Sql = sql!("log/delete_lines", ".sqlite", ".postgres", ".mysql");
+static EVENT_OLD: Sql = sql!("event/old");
+static EVENT_DELETE: Sql = sql!("event/delete", ".sqlite", ".postgres", ".mysql");
+static STAT_OLD: Sql = sql!("stat/old");
+static STAT_DELETE: Sql = sql!("stat/delete");
+
+/// The most rows one call looks at.
+const MOST: u32 = 5_000;
+const MINUTE: i64 = 60_000_000;
+
+/// How far a sweep has come. It begins at the default.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PrunePlace {
+    at: i64,
+    id: i64,
+}
+
+impl Default for PrunePlace {
+    fn default() -> Self {
+        Self { at: i64::MIN, id: 0 }
+    }
+}
+
+/// What one batch did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pruned {
+    /// How many went.
+    pub deleted: u64,
+    /// Where to go on; `None`: the sweep is over.
+    pub next: Option<PrunePlace>,
+}
+
+impl Store {
+    /// Deletes runs that ended longer ago than this, with their attempts, notes and logs. Looks at `most`
+    /// runs at a time, those planned first at first.
+    pub async fn prune_runs(
+        &self,
+        older_than: Duration,
+        from: PrunePlace,
+        most: u32,
+    ) -> Result<Pruned, Error> {
+        let most = most.clamp(1, MOST);
+        let age = micros(older_than);
+        let stretch = params! { age: age, at: from.at, id: from.id, most: most };
+        let old = self.db.rows(&RUN_OLD, stretch).await?;
+        let Some(last) = old.last() else { return Ok(Pruned { deleted: 0, next: None }) };
+        let next = PrunePlace { at: last.int("scheduled_for")?, id: last.int("id")? };
+        let ids = old.iter().map(|row| row.int("id")).collect::<Result<Vec<_>, _>>()?;
+
+        let mut tx = self.db.begin().await?;
+        let ended = tx.rows(&RUN_LOCK, params! { ids: ids, age: age }).await?;
+        let ids = ended.iter().map(|row| row.int("id")).collect::<Result<Vec<_>, _>>()?;
+        let mut deleted = 0;
+        if !ids.is_empty() {
+            for rest in [&LINES_DELETE, &LOG_DELETE, &NOTE_DELETE, &ATTEMPT_DELETE] {
+                tx.execute(rest, params! { ids: ids.clone() }).await?;
+            }
+            deleted = tx.execute(&RUN_DELETE, params! { ids: ids }).await?;
+        }
+        tx.commit().await?;
+        Ok(Pruned { deleted, next: (old.len() == most as usize).then_some(next) })
+    }
+
+    /// Deletes events that were taken longer ago than this. Looks at `most` events at a time, the oldest
+    /// first; one that nobody has taken stays, however old it is.
+    pub async fn prune_events(
+        &self,
+        older_than: Duration,
+        from: PrunePlace,
+        most: u32,
+    ) -> Result<Pruned, Error> {
+        let most = most.clamp(1, MOST);
+        let age = micros(older_than);
+        let stretch = params! { age: age, id: from.id, most: most };
+        let rows = self.db.rows(&EVENT_OLD, stretch).await?;
+        let mut ids = Vec::with_capacity(rows.len());
+        for row in &rows {
+            if row.int("created_at")? < row.int("cutoff")? {
+                ids.push(row.int("id")?);
+            }
+        }
+        let Some(&last) = ids.last() else { return Ok(Pruned { deleted: 0, next: None }) };
+        // Where young ones begin, or the events end, the sweep does.
+        let more = ids.len() == most as usize;
+        let mut tx = self.db.begin().await?;
+        let deleted = tx.execute(&EVENT_DELETE, params! { ids: ids, age: age }).await?;
+        tx.commit().await?;
+        let next = PrunePlace { id: last, ..PrunePlace::default() };
+        Ok(Pruned { deleted, next: more.then_some(next) })
+    }
+
+    /// Deletes the counts of minutes longer ago than this, about `most` rows: whole minutes at a time.
+    /// Nothing deleted: nothing is that old.
+    pub async fn prune_stats(&self, older_than: Duration, most: u32) -> Result<u64, Error> {
+        let stretch = params! { age: micros(older_than), most: most.clamp(1, MOST) };
+        let mut last = None;
+        for row in self.db.rows(&STAT_OLD, stretch).await? {
+            // A minute is old when its end is.
+            let minute = row.int("minute")?;
+            if (minute + 1) * MINUTE <= row.int("cutoff")? {
+                last = Some(minute);
+            }
+        }
+        let Some(last) = last else { return Ok(0) };
+        let mut tx = self.db.begin().await?;
+        let deleted = tx.execute(&STAT_DELETE, params! { minute: last }).await?;
+        tx.commit().await?;
+        Ok(deleted)
+    }
+}

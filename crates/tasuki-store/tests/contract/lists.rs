@@ -1,0 +1,165 @@
+//! Lists: everything once, newest first, from where the runs stand.
+
+use jiff::SignedDuration;
+use tasuki_core::{AttemptOutcome, ErrorCode, JobName, Origin, RunId, RunState, Scope};
+use tasuki_store::{Author, NewRun, RunCursor, RunFilter};
+
+use crate::given::{Like, TestStore, contract, noon};
+
+/// All pages of a list, and how many there were.
+async fn all(store: &TestStore, filter: &RunFilter, most: u32) -> (Vec<RunId>, usize) {
+    let (mut ids, mut pages, mut from) = (Vec::new(), 0, None);
+    loop {
+        let page = store.runs(filter, from.as_ref(), most).await.unwrap();
+        assert!(page.runs.len() <= most as usize);
+        ids.extend(page.runs.iter().map(|run| run.id));
+        pages += 1;
+        // Through the text that stands in an address.
+        from = page.next.map(|cursor| cursor.to_string().parse::<RunCursor>().unwrap());
+        if from.is_none() {
+            return (ids, pages);
+        }
+    }
+}
+
+fn only(states: &[RunState]) -> RunFilter {
+    RunFilter { states: states.to_vec(), ..RunFilter::default() }
+}
+
+contract! {
+    async fn a_list_by_state_has_exactly_the_runs_in_it(store: TestStore) {
+        let mut runs = Vec::new();
+        for _ in 0..2 {
+            for &state in RunState::ALL {
+                store.at(0);
+                runs.push((state, store.given_run(state).await.id));
+            }
+        }
+        let given = |wanted: &[RunState]| {
+            let mut ids: Vec<RunId> =
+                runs.iter().filter(|(state, _)| wanted.contains(state)).map(|&(_, id)| id).collect();
+            ids.sort_unstable();
+            ids
+        };
+        let mut sets: Vec<Vec<RunState>> = RunState::ALL.iter().map(|&state| vec![state]).collect();
+        sets.push(vec![RunState::Pending, RunState::Orphaned, RunState::RetryWait]);
+        sets.push(vec![RunState::Assigned, RunState::Running]);
+        sets.push(vec![RunState::Failed, RunState::TimedOut, RunState::Expired]);
+        sets.push(vec![RunState::Pending, RunState::Running, RunState::Succeeded]);
+        sets.push(RunState::ALL.to_vec());
+        for set in sets {
+            for most in [1, 3, 200] {
+                let (mut ids, _) = all(store, &only(&set), most).await;
+                ids.sort_unstable();
+                assert_eq!(ids, given(&set), "{set:?} by {most}");
+            }
+        }
+    }
+
+    async fn newest_first_with_ties_in_a_stable_order(store: TestStore) {
+        let job = store.given_job(&Like::default()).await;
+        let mut expected = Vec::new();
+        for seconds in [30, 10, 10, 10, 20, 20] {
+            let at = noon() + SignedDuration::from_secs(seconds);
+            let new = NewRun { scheduled_for: Some(at), ..NewRun::task(&job) };
+            expected.push((seconds, store.create(Author::Api, &[new]).await.unwrap()[0].run));
+        }
+        expected.sort_unstable();
+        expected.reverse();
+        let expected: Vec<RunId> = expected.into_iter().map(|(_, id)| id).collect();
+        let (ids, pages) = all(store, &RunFilter::default(), 2).await;
+        assert_eq!((ids, pages), (expected.clone(), 4), "and one to see that it ends");
+        assert_eq!(all(store, &only(&[RunState::Pending]), 2).await.0, expected);
+        // A run that comes in while somebody turns pages moves nothing.
+        let first = store.runs(&RunFilter::default(), None, 2).await.unwrap();
+        let at = noon() + SignedDuration::from_secs(25);
+        let new = NewRun { scheduled_for: Some(at), ..NewRun::task(&job) };
+        store.create(Author::Api, &[new.clone(), NewRun { scheduled_for: Some(noon() + SignedDuration::from_secs(99)), ..new }]).await.unwrap();
+        let second = store.runs(&RunFilter::default(), first.next.as_ref(), 2).await.unwrap();
+        assert_eq!(second.runs.iter().map(|run| run.id).collect::<Vec<_>>(), expected[2..4]);
+    }
+
+    async fn filters_are_all_kept(store: TestStore) {
+        let (job, other) = (store.given_job(&Like::default()).await, store.given_job(&Like::default()).await);
+        let scope = Scope::new("shop", "7").unwrap();
+        let later = noon() + SignedDuration::from_secs(60);
+        let base = NewRun::task(&job);
+        let new = [
+            base.clone(),
+            NewRun::task(&other),
+            NewRun { scope: scope.clone(), ..base.clone() },
+            NewRun { origin: Origin::Manual, ..base.clone() },
+            NewRun { scheduled_for: Some(later), ..base },
+        ];
+        let ids: Vec<RunId> = store.create(Author::Api, &new).await.unwrap().iter().map(|one| one.run).collect();
+        let nothing = RunFilter::default;
+        for (filter, expected) in [
+            (RunFilter { job: Some(other.job), ..nothing() }, vec![ids[1]]),
+            (RunFilter { job: Some(job.job), ..nothing() }, vec![ids[4], ids[3], ids[2], ids[0]]),
+            (RunFilter { scope: Some(scope), ..nothing() }, vec![ids[2]]),
+            (RunFilter { origin: Some(Origin::Manual), ..nothing() }, vec![ids[3]]),
+            (RunFilter { since: Some(later), ..nothing() }, vec![ids[4]]),
+            (RunFilter { until: Some(later), job: Some(job.job), ..nothing() }, vec![ids[3], ids[2], ids[0]]),
+            (RunFilter { until: Some(noon()), ..nothing() }, vec![]),
+            (RunFilter { job: Some(other.job), ..only(&[RunState::Pending]) }, vec![ids[1]]),
+            (RunFilter { job: Some(other.job), ..only(&[RunState::Running]) }, vec![]),
+        ] {
+            assert_eq!(all(store, &filter, 2).await.0, expected, "{filter:?}");
+        }
+    }
+
+    async fn it_looks_at_a_bounded_stretch_and_says_so(store: TestStore) {
+        let job = store.given_job(&Like::default()).await;
+        let first = NewRun { origin: Origin::Manual, ..NewRun::task(&job) };
+        let wanted = store.create(Author::Api, &[first]).await.unwrap()[0].run;
+        let many: Vec<NewRun<'_>> = (0..1_100).map(|_| NewRun::task(&job)).collect();
+        store.create(Author::Api, &many).await.unwrap();
+        let filter = RunFilter { origin: Some(Origin::Manual), ..RunFilter::default() };
+        let page = store.runs(&filter, None, 10).await.unwrap();
+        assert_eq!((page.runs.len(), page.looked_at, page.looked_to), (0, 1_000, Some(noon())));
+        let page = store.runs(&filter, page.next.as_ref(), 10).await.unwrap();
+        assert_eq!((page.runs[0].id, page.looked_at, &page.next), (wanted, 101, &None));
+        assert_eq!(all(store, &only(&[RunState::Pending]), 200).await.0.len(), 1_101);
+        let plain = store.runs(&RunFilter::default(), None, 10_000).await.unwrap();
+        assert_eq!((plain.runs.len(), plain.looked_at), (200, 200), "a page has an end");
+    }
+
+    async fn a_cursor_of_another_list_is_refused(store: TestStore) {
+        store.given_run(RunState::Pending).await;
+        store.given_run(RunState::Pending).await;
+        let next = store.runs(&RunFilter::default(), None, 1).await.unwrap().next.unwrap();
+        let refused = store.runs(&only(&[RunState::Pending]), Some(&next), 1).await.unwrap_err();
+        assert!(refused.to_string().ends_with("expected one of the same list"), "{refused}");
+        for wrong in ["", "s", "s.1.2", "x.1.2.", "s.one.2.", "s.1.2e3."] {
+            assert!(wrong.parse::<RunCursor>().is_err(), "{wrong}");
+        }
+    }
+
+    async fn every_attempt_is_shown_once_wherever_it_stands(store: TestStore) {
+        let run = store.given_run(RunState::Pending).await.id;
+        assert!(store.executions(run).await.unwrap().is_empty());
+        store.given_failure(run, ErrorCode::UNEXPECTED_ERROR).await;
+        store.given_running_later(run).await;
+        let live = store.executions(run).await.unwrap();
+        assert_eq!(live.iter().map(|one| (one.attempt_no, one.outcome)).collect::<Vec<_>>(), [(1, Some(AttemptOutcome::Failed)), (2, None)]);
+        assert_eq!((live[0].error_code.clone(), live[1].worker), (Some(ErrorCode::UNEXPECTED_ERROR), store.worker));
+        let token = store.run_now(run).await.token.unwrap();
+        assert!(store.finish(token, run, &tasuki_store::Finish { exit_code: Some(0), ..Default::default() }).await.unwrap().is_applied());
+        let ended = store.executions(run).await.unwrap();
+        assert_eq!((ended.len(), ended[1].outcome, ended[1].exit_code), (2, Some(AttemptOutcome::Succeeded), Some(0)));
+    }
+
+    async fn jobs_are_listed_by_name(store: TestStore) {
+        for _ in 0..3 {
+            store.given_job(&Like::default()).await;
+        }
+        let first = store.jobs(None, 2).await.unwrap();
+        let name: JobName = first[1].name.parse().unwrap();
+        let rest = store.jobs(Some(&name), 10).await.unwrap();
+        assert_eq!((first.len(), rest.len()), (2, 1));
+        assert!(first[0].name < first[1].name && first[1].name < rest[0].name);
+        assert!(first[0].enabled && first[0].paused_at.is_none());
+        store.script(&format!("update tasuki_job set deleted_at = 1 where id = {}", rest[0].id)).await.unwrap();
+        assert_eq!(store.jobs(None, 10).await.unwrap().len(), 2);
+    }
+}

@@ -1,0 +1,124 @@
+//! Retention: what is old and over goes, with all that belongs to it, and nothing else.
+
+use std::time::Duration;
+
+use tasuki_core::{ErrorCode, RunState};
+use tasuki_store::{Author, LogLine, NewEvent, NewRun, PrunePlace, Stream};
+
+use crate::given::{Like, TestStore, contract, failed, noon};
+
+const DAY: i64 = 86_400;
+const AGE: Duration = Duration::from_secs(DAY as u64);
+
+async fn sweep_runs(store: &TestStore, most: u32) -> u64 {
+    let (mut deleted, mut place) = (0, Some(PrunePlace::default()));
+    while let Some(from) = place {
+        let pruned = store.prune_runs(AGE, from, most).await.unwrap();
+        assert!(pruned.deleted <= u64::from(most));
+        (deleted, place) = (deleted + pruned.deleted, pruned.next);
+    }
+    deleted
+}
+
+fn event() -> NewEvent<'static> {
+    NewEvent { event_type: "x", source: "test", dedupe_key: None, job_name: None, payload: None }
+}
+
+contract! {
+    async fn only_what_has_ended_goes(store: TestStore) {
+        let mut runs = Vec::new();
+        for &state in RunState::ALL {
+            store.at(0);
+            runs.push(store.given_run(state).await.id);
+        }
+        store.at(DAY);
+        assert_eq!(sweep_runs(store, 100).await, 0, "a day is not more than a day");
+        store.at(DAY + 1);
+        let ended = RunState::ALL.iter().filter(|state| state.is_ended()).count() as u64;
+        assert_eq!(sweep_runs(store, 2).await, ended, "those that have not are passed over");
+        for (run, state) in runs.into_iter().zip(RunState::ALL) {
+            assert_eq!(store.run(run).await.unwrap().is_some(), !state.is_ended(), "{state}");
+        }
+        assert_eq!(sweep_runs(store, 2).await, 0);
+    }
+
+    /// Planned long ago, ended just now.
+    async fn what_ended_late_stays(store: TestStore) {
+        let run = store.given_run(RunState::Pending).await.id;
+        store.at(DAY);
+        let token = store.given_running(run).await;
+        assert!(store.finish(token, run, &failed(ErrorCode::INVALID_INPUT)).await.unwrap().is_applied());
+        store.at(DAY + 1);
+        assert_eq!(sweep_runs(store, 10).await, 0);
+        assert!(store.retry(run, "ann", None).await.unwrap().is_applied());
+        store.at(3 * DAY);
+        assert_eq!(sweep_runs(store, 10).await, 0, "it has a try left");
+    }
+
+    async fn all_that_belongs_to_a_run_goes_with_it(store: TestStore) {
+        let old = store.given_run(RunState::RetryWait).await.id;
+        let kept = store.given_run(RunState::Running).await.id;
+        for run in [old, kept] {
+            let line = LogLine { stream: Stream::Out, at: noon(), text: "hello".to_owned() };
+            assert!(store.append_log(run, 1, 0, &[line], 1000).await.unwrap().is_some());
+        }
+        assert!(store.cancel(Author::Api, old, "ann", None).await.unwrap().is_applied());
+        store.at(2 * DAY);
+        assert_eq!(sweep_runs(store, 10).await, 1);
+        assert_eq!((store.run(old).await.unwrap(), store.executions(old).await.unwrap()), (None, vec![]));
+        assert_eq!(store.read_log(old, 1, 0, 10).await.unwrap(), None);
+        let page = store.read_log(kept, 1, 0, 10).await.unwrap().unwrap();
+        assert_eq!(page.lines.len(), 1);
+        let late = LogLine { stream: Stream::Out, at: noon(), text: "late".to_owned() };
+        assert_eq!(store.append_log(old, 1, 1, &[late], 1000).await.unwrap(), None, "nobody would ever read it");
+        for table in ["tasuki_attempt", "tasuki_run_note", "tasuki_log", "tasuki_log_chunk"] {
+            let left = format!("insert into tasuki_setting (name, value, changed_at, changed_by) select '{table}', 'x', 1, 'x' from {table} where run_id = {old}");
+            store.script(&left).await.unwrap();
+        }
+        assert!(store.settings().await.is_ok(), "a row left behind would be a setting that is none");
+        let told = store.audit_verify(None).await.unwrap();
+        assert!(matches!(told, tasuki_store::Verified::Whole(head) if head.seq > 0), "the audit stays");
+    }
+
+    async fn events_go_when_they_were_taken_long_ago(store: TestStore) {
+        let job = store.given_job(&Like::default()).await;
+        let mut events = Vec::new();
+        for _ in 0..5 {
+            events.push(store.emit(&event()).await.unwrap().event);
+        }
+        assert!(store.pass_event(store.epoch, events[0]).await.unwrap());
+        store.take_event(store.epoch, events[2], &[NewRun::task(&job)]).await.unwrap().unwrap();
+        store.at(DAY);
+        assert!(store.refuse_event(store.epoch, events[3], "late").await.unwrap());
+        store.at(DAY + 1);
+        let young = store.emit(&event()).await.unwrap().event;
+        assert!(store.pass_event(store.epoch, young).await.unwrap());
+        let first = store.prune_events(AGE, PrunePlace::default(), 2).await.unwrap();
+        assert_eq!(first.deleted, 1, "the second is still open");
+        let second = store.prune_events(AGE, first.next.unwrap(), 2).await.unwrap();
+        assert_eq!(second.deleted, 1, "the fourth was taken just now");
+        let third = store.prune_events(AGE, second.next.unwrap(), 2).await.unwrap();
+        assert_eq!((third.deleted, third.next), (0, None));
+        let left: Vec<_> = store.events(None, 10).await.unwrap().iter().map(|event| event.id).collect();
+        assert_eq!(left, [young, events[4], events[3], events[1]]);
+    }
+
+    async fn counts_go_by_the_minute(store: TestStore) {
+        for minute in 0..3 {
+            store.at(60 * minute);
+            store.given_run(RunState::Canceled).await;
+        }
+        store.at(DAY + 119);
+        assert_eq!(store.prune_stats(AGE, 1).await.unwrap(), 1, "the minute that ended a day ago");
+        assert_eq!(store.prune_stats(AGE, 10).await.unwrap(), 0, "the next is not over yet");
+        store.at(2 * DAY);
+        assert_eq!(store.prune_stats(AGE, 10).await.unwrap(), 2);
+        assert_eq!(store.prune_stats(AGE, 10).await.unwrap(), 0);
+    }
+
+    async fn nothing_to_do_is_done(store: TestStore) {
+        assert_eq!(sweep_runs(store, 10).await, 0);
+        assert_eq!(store.prune_events(AGE, PrunePlace::default(), 10).await.unwrap().next, None);
+        assert_eq!(store.prune_stats(AGE, 10).await.unwrap(), 0);
+    }
+}
