@@ -128,6 +128,22 @@ impl Db {
         Ok(Tx { open, now: self.now() })
     }
 
+    /// Begins a transaction that only reads and sees one moment throughout.
+    pub(crate) async fn look(&self) -> Result<Tx, Error> {
+        let open = match &self.pools {
+            Pools::Sqlite { readers, .. } => OpenTx::Sqlite(readers.begin().await?),
+            Pools::Postgres(pool) => {
+                let begin = "begin isolation level repeatable read, read only";
+                OpenTx::Postgres(pool.begin_with(begin).await?)
+            }
+            Pools::MySql(pool) => {
+                let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
+                OpenTx::MySql(pool.begin_with(begin).await?)
+            }
+        };
+        Ok(Tx { open, now: self.now() })
+    }
+
     /// Rows of one statement, outside any transaction. On SQLite only for reading.
     pub(crate) async fn rows(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
         let now = self.now();

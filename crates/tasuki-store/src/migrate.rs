@@ -57,6 +57,11 @@ impl Migration {
         }
     }
 
+    /// What it does, as SQL.
+    pub(crate) fn text(&self) -> &'static str {
+        self.text
+    }
+
     fn checksum(&self) -> String {
         Sha256::digest(self.text).iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -115,7 +120,7 @@ async fn apply_pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
     Ok(pending)
 }
 
-async fn has_table(tx: &mut Tx) -> Result<bool, Error> {
+pub(crate) async fn has_table(tx: &mut Tx) -> Result<bool, Error> {
     static EXISTS: Sql = Sql::new(
         "migration/exists",
         [
@@ -127,7 +132,7 @@ async fn has_table(tx: &mut Tx) -> Result<bool, Error> {
     Ok(!tx.rows(&EXISTS, vec![]).await?.is_empty())
 }
 
-async fn pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
+pub(crate) async fn pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
     let known = Migration::all(tx.dialect());
     let newest = known.last().map_or(0, |migration| migration.version);
     let mut applied = Vec::new();

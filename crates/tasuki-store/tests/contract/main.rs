@@ -5,6 +5,7 @@
 
 mod given;
 
+mod doctor;
 mod leader;
 mod matrix;
 mod rules;
