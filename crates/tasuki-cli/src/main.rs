@@ -3,6 +3,9 @@
 //! Exit 0 is done, 1 is refused or failed, 2 is bad usage. Data goes to stdout, everything else to
 //! stderr. This is also the one place that reads the real clock and hands it down.
 
+mod database;
+mod doctor;
+mod migrate;
 mod output;
 mod schedule;
 
@@ -24,6 +27,10 @@ enum Noun {
     /// When a job fires
     #[command(subcommand)]
     Schedule(ScheduleVerb),
+    /// Bring a database's schema up to date
+    Migrate(migrate::Migrate),
+    /// Look for everything in a database that cannot be
+    Doctor(doctor::Doctor),
 }
 
 #[derive(Subcommand)]
@@ -35,6 +42,8 @@ enum ScheduleVerb {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().noun {
         Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
+        Noun::Migrate(migrate) => migrate.run(),
+        Noun::Doctor(doctor) => doctor.run(Timestamp::now),
     };
     output::finish(outcome)
 }

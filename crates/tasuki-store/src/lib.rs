@@ -66,6 +66,11 @@ impl Store {
         Ok(Self { db: Db::open(url, connections).await? })
     }
 
+    /// Whether a database is there and answers, asked once and without changing anything.
+    pub async fn reach(url: &str) -> Result<(), Error> {
+        Db::reach(url).await
+    }
+
     /// Which database it is.
     pub fn dialect(&self) -> Dialect {
         self.db.dialect()
