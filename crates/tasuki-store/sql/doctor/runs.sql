@@ -1,5 +1,6 @@
 -- doctor/runs: what the rows of a stretch of runs say that cannot be. A column that is 1 is a finding; rows without one stay
--- away. One look at the stretch serves all of them.
+-- away. One look at the stretch serves all of them. Due is counted by key: for a `not exists` PostgreSQL may read all of due
+-- into memory, again for every stretch.
 select *
   from (select r.id,
                case when r.state in ('ASSIGNED', 'RUNNING')
@@ -42,12 +43,12 @@ select *
                case when r.started_at < coalesce(r.next_retry_at, r.scheduled_for)
                     then 1 else 0 end as started_early,
                case when r.state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
-                     and not exists (select 1 from tasuki_due d
-                                      where d.lane = r.lane
-                                        and d.due_at = coalesce(r.next_retry_at, r.scheduled_for)
-                                        and d.run_id = r.id
-                                        and d.exclusive = r.exclusive
-                                        and d.alone = r.alone)
+                     and (select count(*) from tasuki_due d
+                           where d.lane = r.lane
+                             and d.due_at = coalesce(r.next_retry_at, r.scheduled_for)
+                             and d.run_id = r.id
+                             and d.exclusive = r.exclusive
+                             and d.alone = r.alone) = 0
                     then 1 else 0 end as not_due
           from tasuki_run r
          where r.id >= :from

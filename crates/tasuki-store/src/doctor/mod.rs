@@ -37,9 +37,9 @@ impl Store {
         if report.is_clean() {
             schema::triggers(&mut tx, &mut report).await?;
             schema::keys(&mut tx, &mut report).await?;
-            check_clock(&mut tx, &mut report, clock).await?;
             sides::settings(&mut tx, &mut report).await?;
             let term = sides::terms(&mut tx, &mut report).await?;
+            check_clock(&mut tx, &mut report, clock).await?;
             sides::holds(&mut tx, &mut report).await?;
             let tally = pages::look(&mut tx, &mut report, term).await?;
             sides::due(&mut tx, &mut report, &tally).await?;

@@ -53,9 +53,9 @@ const IN_ORDER: &[Flag] =
 pub(super) struct Tally {
     /// How many runs are assigned or running.
     pub(super) carried: i64,
-    /// How many wait and are in due.
+    /// How many wait.
     pub(super) waiting: i64,
-    /// How many came from events that are still there.
+    /// How many came from events.
     pub(super) of_events: i64,
     /// Events whose runs did not add up within a stretch: runs seen, runs said, whether processed.
     pub(super) odd_events: HashMap<i64, (i64, Option<i64>, bool)>,

@@ -1,14 +1,14 @@
 //! `doctor`: a healthy database has no findings, and each way of breaking one has its own.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::transition::Verb;
-use tasuki_core::{EventId, Origin, RunId, RunState, WorkerId};
-use tasuki_store::{Author, Dialect, NewRun, Severity};
+use tasuki_core::{Epoch, EventId, Origin, RunId, RunState, WorkerId};
+use tasuki_store::{AssignBatch, Author, Dialect, NewRun, Severity, Store, Wanted};
 
-use crate::given::{Like, TestStore, contract, noon};
+use crate::given::{Like, TTL, TestStore, contract, noon};
 use crate::matrix::try_verb;
 
 /// Breaks the data by hand, as its owner could, past the checks that would refuse it.
@@ -63,6 +63,27 @@ async fn run_of_event(store: &TestStore, id: i64) -> RunId {
     store.create(Author::Api, &[new]).await.unwrap()[0].run
 }
 
+/// A new term, and an assignment in it, on connections of its own.
+fn lead_and_assign(store: &TestStore, wanted: Wanted) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let other = Store::open(&store.url, 1).await.unwrap();
+        other.set_clock(noon());
+        assert!(other.depose(store.epoch).await.unwrap());
+        let epoch = other.mint(store.worker, store.epoch, Epoch(0), TTL).await.unwrap().unwrap();
+        let batch = AssignBatch {
+            epoch,
+            worker: store.worker,
+            token: store.token(),
+            runs: &[wanted],
+            assign_ahead: TTL,
+            reassign_after: TTL,
+        };
+        assert_eq!(other.assign(&batch).await.unwrap(), [wanted.run]);
+        other.close().await;
+    });
+}
+
 contract! {
     /// Runs in every state, also of jobs that allow one at a time, and after every verb.
     async fn a_database_brought_through_every_state_is_clean(store: TestStore) {
@@ -82,21 +103,23 @@ contract! {
         assert!(report.is_clean() && report.is_complete(), "{:?}", report.findings().collect::<Vec<_>>());
     }
 
-    /// Everything is seen at one moment: what moves while the doctor looks is no finding.
+    /// Everything is seen at one moment: what moves while the doctor looks is no finding. Here, between
+    /// the look at the term and the look at the runs, another leads and assigns.
     async fn a_database_that_is_being_worked_on_is_clean(store: TestStore) {
-        let busy = AtomicBool::new(true);
-        let work = async {
-            for state in [RunState::Succeeded, RunState::RetryWait, RunState::Orphaned, RunState::Failed].repeat(8) {
-                store.given_run_like(state, &exclusive()).await;
-            }
-            busy.store(false, Ordering::Relaxed);
-        };
-        let look = async {
-            while busy.load(Ordering::Relaxed) {
-                assert_eq!(store.findings().await, [] as [String; 0]);
-            }
-        };
-        tokio::join!(work, look);
+        let run = store.given_run(RunState::Pending).await.id;
+        let wanted = store.wanted(run).await;
+        let moves = AtomicU32::new(0);
+        let report = store
+            .doctor(|| {
+                if moves.fetch_add(1, Ordering::Relaxed) == 0 {
+                    std::thread::scope(|scope| scope.spawn(|| lead_and_assign(store, wanted)).join().unwrap());
+                }
+                noon()
+            })
+            .await
+            .unwrap();
+        assert!(report.is_clean(), "{:?}", report.findings().collect::<Vec<_>>());
+        assert_eq!(store.run_now(run).await.epoch, Some(Epoch(2)), "it did move");
     }
 
     async fn ids_with_gaps_and_at_the_end_of_the_world_are_all_looked_at(store: TestStore) {

@@ -53,6 +53,7 @@ pub(crate) const REASSIGN: Duration = Duration::from_secs(15);
 /// A store on an empty, migrated database, with a leader and a worker in it, at noon.
 pub(crate) struct TestStore {
     store: Store,
+    pub(crate) url: String,
     pub(crate) epoch: Epoch,
     pub(crate) worker: WorkerId,
     counter: AtomicU64,
@@ -162,7 +163,8 @@ impl TestStore {
         let counter = AtomicU64::new(100);
         let clock = AtomicI64::new(noon().as_microsecond());
         let spoiled = AtomicBool::new(false);
-        let mut test = Self { store, epoch: Epoch(0), worker, counter, clock, spoiled };
+        let mut test =
+            Self { store, url: url.to_owned(), epoch: Epoch(0), worker, counter, clock, spoiled };
         test.register(worker).await;
         test.epoch = test.mint(worker, Epoch(0), Epoch(0), TTL).await.unwrap().unwrap();
         test
