@@ -14,6 +14,7 @@ use tasuki_store::{
     JobVersion, NewRun, NewWorker, Store, Task, Trigger,
 };
 
+use crate::database::Database;
 use crate::output::Failure;
 
 const TTL: Duration = Duration::from_secs(600);
@@ -21,9 +22,9 @@ const TTL: Duration = Duration::from_secs(600);
 /// Measure enqueue, claim, assign, start, finish and renew on a database made for it.
 #[derive(Args)]
 pub(crate) struct BenchStore {
-    /// The database: sqlite:, postgres: or mysql:; it is migrated, and filled with runs
-    #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true)]
-    database_url: String,
+    /// A database made for it: it is migrated, and filled with runs
+    #[command(flatten)]
+    database: Database,
 
     /// How many runs for each figure
     #[arg(long, default_value_t = 20_000)]
@@ -57,7 +58,7 @@ struct Figure {
 impl BenchStore {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
         let mut figures = Vec::new();
-        self.measure(&mut figures).await.map_err(|error| Failure::failed(error.to_string()))?;
+        self.measure(&mut figures).await.map_err(|error| self.database.failed(&error))?;
         Ok(if self.json { as_json(&figures) } else { as_table(&figures) })
     }
 
@@ -67,7 +68,7 @@ impl BenchStore {
 
     async fn measure(&self, figures: &mut Vec<Figure>) -> Result<(), Error> {
         let most = self.connections.iter().copied().max().unwrap_or(1);
-        let bench = Arc::new(Bench::new(&self.database_url, most.max(16)).await?);
+        let bench = Arc::new(Bench::new(self.database.url(), most.max(16)).await?);
         let tell = |figure: Figure, figures: &mut Vec<Figure>| {
             eprintln!("{}", line(&figure));
             figures.push(figure);

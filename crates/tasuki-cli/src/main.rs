@@ -4,6 +4,9 @@
 //! stderr. This is also the one place that reads the real clock and hands it down.
 
 mod bench;
+mod database;
+mod doctor;
+mod migrate;
 mod output;
 mod schedule;
 
@@ -25,6 +28,10 @@ enum Noun {
     /// When a job fires
     #[command(subcommand)]
     Schedule(ScheduleVerb),
+    /// Bring a database's schema up to date
+    Migrate(migrate::Migrate),
+    /// Look for everything in a database that cannot be
+    Doctor(doctor::Doctor),
     /// How fast it is here
     #[command(subcommand)]
     Bench(BenchVerb),
@@ -52,6 +59,8 @@ fn main() -> ExitCode {
     let outcome = match Cli::parse().noun {
         Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
         Noun::Bench(BenchVerb::Store(bench)) => in_runtime(bench.run()),
+        Noun::Migrate(migrate) => migrate.run(),
+        Noun::Doctor(doctor) => doctor.run(Timestamp::now),
     };
     output::finish(outcome)
 }

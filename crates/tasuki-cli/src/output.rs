@@ -8,6 +8,8 @@ use tasuki_core::Invalid;
 /// Why a command did not do what it was asked.
 #[derive(Debug)]
 pub(crate) struct Failure {
+    /// What it has to say nevertheless, on stdout.
+    data: String,
     message: String,
     hint: Option<String>,
     exit: u8,
@@ -16,12 +18,22 @@ pub(crate) struct Failure {
 impl Failure {
     /// What was typed will not do (exit 2).
     pub(crate) fn usage(invalid: &Invalid) -> Self {
-        Self { message: invalid.to_string(), hint: None, exit: 2 }
+        Self::bad_usage(invalid.to_string())
     }
 
-    /// It could not be done (exit 1).
-    pub(crate) fn failed(message: impl Into<String>) -> Self {
-        Self { message: message.into(), hint: None, exit: 1 }
+    /// As `usage`, in words of one's own.
+    pub(crate) fn bad_usage(message: impl Into<String>) -> Self {
+        Self { exit: 2, ..Self::refused(message) }
+    }
+
+    /// It was refused or failed (exit 1).
+    pub(crate) fn refused(message: impl Into<String>) -> Self {
+        Self { data: String::new(), message: message.into(), hint: None, exit: 1 }
+    }
+
+    /// Adds what is to be printed on stdout first.
+    pub(crate) fn after(self, data: String) -> Self {
+        Self { data, ..self }
     }
 
     /// Adds what to do about it.
@@ -35,6 +47,7 @@ pub(crate) fn finish(outcome: Result<String, Failure>) -> ExitCode {
     match outcome {
         Ok(text) => print(&text),
         Err(failure) => {
+            let _ = print(&failure.data);
             eprintln!("error: {}", failure.message);
             if let Some(hint) = failure.hint {
                 eprintln!("\nhint: {hint}");

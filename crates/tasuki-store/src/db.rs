@@ -12,8 +12,8 @@ use sqlx::sqlite::{
     SqliteSynchronous,
 };
 use sqlx::{
-    AssertSqlSafe, Column as _, Executor as _, MySql, Postgres, Row as _, Sqlite, Transaction,
-    TypeInfo as _,
+    AssertSqlSafe, Column as _, ConnectOptions as _, Connection as _, Executor as _, MySql,
+    Postgres, Row as _, Sqlite, Transaction, TypeInfo as _,
 };
 use uuid::Uuid;
 
@@ -24,6 +24,8 @@ use crate::sql::{Dialect, Ready, Sql};
 /// that is stopped in mid-write delays the next mint by no more than this.
 const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(2);
 const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How long a server has to answer somebody who only wants to know whether it is there.
+const KNOCK: Duration = Duration::from_secs(5);
 
 /// A value for a named parameter. `None` still has a type: PostgreSQL wants to know it.
 #[derive(Debug, Clone)]
@@ -105,6 +107,32 @@ impl Db {
         Ok(Self { pools, bound_now: Arc::default() })
     }
 
+    /// Whether a database is there and answers, asked once: a pool would go on asking a server that
+    /// refuses for half a minute, and SQLite would make a file.
+    pub(crate) async fn reach(url: &str) -> Result<(), Error> {
+        let knock = async {
+            match url.split(':').next().unwrap_or_default() {
+                "sqlite" => {
+                    let options = SqliteConnectOptions::from_str(url)?;
+                    let file = options.get_filename();
+                    match is_in_memory(url) || file.exists() {
+                        true => Ok(()),
+                        false => Err(Error::NoFile { file: file.display().to_string() }),
+                    }
+                }
+                "postgres" | "postgresql" => {
+                    Ok(PgConnectOptions::from_str(url)?.connect().await?.close().await?)
+                }
+                "mysql" | "mariadb" => Ok(mysql_options(url)?.connect().await?.close().await?),
+                scheme => Err(Error::Url { found: scheme.to_owned() }),
+            }
+        };
+        match tokio::time::timeout(KNOCK, knock).await {
+            Ok(answer) => answer,
+            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()),
+        }
+    }
+
     pub(crate) fn dialect(&self) -> Dialect {
         match self.pools {
             Pools::Sqlite { .. } => Dialect::Sqlite,
@@ -131,6 +159,22 @@ impl Db {
             }
             Pools::Postgres(pool) => OpenTx::Postgres(pool.begin().await?),
             Pools::MySql(pool) => OpenTx::MySql(pool.begin().await?),
+        };
+        Ok(Tx { open, now: self.now() })
+    }
+
+    /// Begins a transaction that only reads and sees one moment throughout.
+    pub(crate) async fn look(&self) -> Result<Tx, Error> {
+        let open = match &self.pools {
+            Pools::Sqlite { readers, .. } => OpenTx::Sqlite(readers.begin().await?),
+            Pools::Postgres(pool) => {
+                let begin = "begin isolation level repeatable read, read only";
+                OpenTx::Postgres(pool.begin_with(begin).await?)
+            }
+            Pools::MySql(pool) => {
+                let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
+                OpenTx::MySql(pool.begin_with(begin).await?)
+            }
         };
         Ok(Tx { open, now: self.now() })
     }
@@ -412,15 +456,18 @@ async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
         .foreign_keys(true)
         .busy_timeout(LOCK_WAIT);
     let writer = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
-    // A database in memory exists only on the connection that made it.
-    let in_memory = url.contains(":memory:") || url.contains("mode=memory");
-    let readers = match in_memory {
+    let readers = match is_in_memory(url) {
         true => writer.clone(),
         false => {
             SqlitePoolOptions::new().max_connections(connections).connect_with(options).await?
         }
     };
     Ok(Pools::Sqlite { writer, readers })
+}
+
+/// A database in memory exists only on the connection that made it.
+fn is_in_memory(url: &str) -> bool {
+    url.contains(":memory:") || url.contains("mode=memory")
 }
 
 async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
@@ -435,9 +482,13 @@ async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
     Ok(Pools::Postgres(pool))
 }
 
-async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
+fn mysql_options(url: &str) -> Result<MySqlConnectOptions, Error> {
     let url = url.replacen("mariadb:", "mysql:", 1);
-    let options = MySqlConnectOptions::from_str(&url)?.charset("utf8mb4").collation("utf8mb4_bin");
+    Ok(MySqlConnectOptions::from_str(&url)?.charset("utf8mb4").collation("utf8mb4_bin"))
+}
+
+async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
+    let options = mysql_options(url)?;
     let pool = MySqlPoolOptions::new()
         .max_connections(connections)
         .after_connect(|connection, _| {

@@ -17,6 +17,12 @@ pub enum Error {
         /// What stood before the first colon; never the whole URL, which may hold a password.
         found: String,
     },
+    /// There is no such SQLite database yet.
+    #[error("there is no database file {file}")]
+    NoFile {
+        /// Where it was looked for.
+        file: String,
+    },
     /// The schema is from a newer tasuki.
     #[error("the database has schema {found}, but this tasuki knows only up to {known}")]
     NewerSchema {
@@ -60,6 +66,14 @@ impl Error {
             Self::Database(sqlx::Error::Database(error)) => error.is_unique_violation(),
             _ => false,
         }
+    }
+
+    /// Whether what was given is at fault: a URL that names no database, a value that cannot be stored.
+    pub fn is_invalid_input(&self) -> bool {
+        matches!(
+            self,
+            Self::Url { .. } | Self::Invalid(_) | Self::Database(sqlx::Error::Configuration(_))
+        )
     }
 
     /// Whether two transactions waited for each other and this one was the one to give way, or a

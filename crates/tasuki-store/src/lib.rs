@@ -15,6 +15,7 @@ mod coalesce;
 mod confirm;
 mod create;
 mod db;
+mod doctor;
 mod error;
 mod events;
 mod executions;
@@ -43,6 +44,7 @@ pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
 pub use create::{Author, Created, CursorMove, NewRun};
+pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
 pub use executions::Execution;
@@ -81,6 +83,11 @@ impl Store {
     /// connections.
     pub async fn open(url: &str, connections: u32) -> Result<Self, Error> {
         Ok(Self { db: Db::open(url, connections).await? })
+    }
+
+    /// Whether a database is there and answers, asked once and without changing anything.
+    pub async fn reach(url: &str) -> Result<(), Error> {
+        Db::reach(url).await
     }
 
     /// Which database it is.

@@ -57,6 +57,11 @@ impl Migration {
         }
     }
 
+    /// What it does, as SQL.
+    pub(crate) fn text(&self) -> &'static str {
+        self.text
+    }
+
     fn checksum(&self) -> String {
         Sha256::digest(self.text).iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -76,11 +81,11 @@ impl Store {
                 )
                 .await?;
             }
-            Dialect::MySql => tx.script("select get_lock('tasuki_migrate', 60)").await?,
+            Dialect::MySql => lock_mysql(&mut tx).await?,
         }
         let outcome = apply_pending(&mut tx).await;
         if dialect == Dialect::MySql {
-            tx.script("select release_lock('tasuki_migrate')").await?;
+            tx.script("select release_lock(concat('tasuki_migrate_', database()))").await?;
         }
         let applied = outcome?;
         tx.commit().await?;
@@ -96,6 +101,18 @@ impl Store {
         };
         tx.rollback().await?;
         Ok(pending)
+    }
+}
+
+/// The lock is the server's, so its name holds the database's.
+async fn lock_mysql(tx: &mut Tx) -> Result<(), Error> {
+    const TAKE: &str =
+        "select cast(get_lock(concat('tasuki_migrate_', database()), 60) as signed) as taken";
+    static LOCK: Sql = Sql::new("migration/lock", [TAKE; 3]);
+    let rows = tx.rows(&LOCK, vec![]).await?;
+    match rows.first().map(|row| row.opt_int("taken")).transpose()?.flatten() {
+        Some(1) => Ok(()),
+        _ => Err(Error::broken("another process has been migrating for a minute")),
     }
 }
 
@@ -115,7 +132,7 @@ async fn apply_pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
     Ok(pending)
 }
 
-async fn has_table(tx: &mut Tx) -> Result<bool, Error> {
+pub(crate) async fn has_table(tx: &mut Tx) -> Result<bool, Error> {
     static EXISTS: Sql = Sql::new(
         "migration/exists",
         [
@@ -127,7 +144,7 @@ async fn has_table(tx: &mut Tx) -> Result<bool, Error> {
     Ok(!tx.rows(&EXISTS, vec![]).await?.is_empty())
 }
 
-async fn pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
+pub(crate) async fn pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
     let known = Migration::all(tx.dialect());
     let newest = known.last().map_or(0, |migration| migration.version);
     let mut applied = Vec::new();

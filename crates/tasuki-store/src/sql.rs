@@ -59,15 +59,24 @@ impl Sql {
 /// Takes in `sql/<name>.sql` for all, or one file for each database.
 macro_rules! sql {
     ($name:literal) => {
-        Sql::new($name, [include_str!(concat!("../sql/", $name, ".sql")); 3])
+        Sql::new(
+            $name,
+            [include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/sql/", $name, ".sql")); 3],
+        )
     };
     ($name:literal, $sqlite:literal, $postgres:literal, $mysql:literal) => {
         Sql::new(
             $name,
             [
-                include_str!(concat!("../sql/", $name, $sqlite, ".sql")),
-                include_str!(concat!("../sql/", $name, $postgres, ".sql")),
-                include_str!(concat!("../sql/", $name, $mysql, ".sql")),
+                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/sql/", $name, $sqlite, ".sql")),
+                include_str!(concat!(
+                    env!("CARGO_MANIFEST_DIR"),
+                    "/sql/",
+                    $name,
+                    $postgres,
+                    ".sql"
+                )),
+                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/sql/", $name, $mysql, ".sql")),
             ],
         )
     };

@@ -3,5 +3,6 @@
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod database;
 mod schedule;
 mod workshop;

@@ -19,6 +19,7 @@ async fn given_changes(store: &TestStore, count: i64) -> Vec<AuditHead> {
 
 /// What an owner of the database can do: take the guards away.
 async fn tamper(store: &TestStore, typed: &str) {
+    store.spoil();
     let on = if store.dialect() == Dialect::Postgres { " on tasuki_audit" } else { "" };
     for trigger in ["tasuki_audit_no_update", "tasuki_audit_no_delete"] {
         let _ = store.script(&format!("drop trigger if exists {trigger}{on}")).await;
@@ -146,6 +147,7 @@ contract! {
     }
 
     async fn a_row_put_before_the_first_is_found(store: TestStore) {
+        store.spoil();
         given_changes(store, 2).await;
         store.script("insert into tasuki_audit select -5, at, actor, action, object, address, before_state, after_state, prev_hash, hash from tasuki_audit where seq = 1").await.unwrap();
         assert_eq!(store.audit_verify(None).await.unwrap(), Verified::Broken { seq: 1, flaw: Flaw::Missing });
@@ -189,6 +191,7 @@ contract! {
     }
 
     async fn rows_beyond_the_head_are_found(store: TestStore) {
+        store.spoil();
         let heads = given_changes(store, 2).await;
         let hash = literal(store.dialect(), &heads[0].hash);
         store.script(&format!("update tasuki_audit_head set seq = 1, hash = {hash}")).await.unwrap();

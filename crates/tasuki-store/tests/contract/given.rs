@@ -4,7 +4,7 @@ use std::future::Future;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -54,9 +54,12 @@ pub(crate) const REASSIGN: Duration = Duration::from_secs(15);
 /// A store on an empty, migrated database, with a leader and a worker in it, at noon.
 pub(crate) struct TestStore {
     store: Store,
+    pub(crate) url: String,
     pub(crate) epoch: Epoch,
     pub(crate) worker: WorkerId,
     counter: AtomicU64,
+    clock: AtomicI64,
+    spoiled: AtomicBool,
 }
 
 impl Deref for TestStore {
@@ -78,6 +81,9 @@ pub(crate) fn run(dialect: Dialect, test: impl AsyncFnOnce(&TestStore)) {
         let place = Place::new(dialect).await;
         let store = TestStore::new(&place.url).await;
         test(&store).await;
+        if !store.spoiled.load(Ordering::Relaxed) {
+            assert_eq!(store.findings().await, [] as [String; 0], "the doctor finds nothing");
+        }
         store.close().await;
         place.remove().await;
     });
@@ -94,6 +100,7 @@ pub(crate) fn run_in_parallel<F: Future<Output = ()>>(
         let place = Place::new(dialect).await;
         let store = Arc::new(TestStore::with_connections(&place.url, connections).await);
         test(Arc::clone(&store)).await;
+        assert_eq!(store.findings().await, [] as [String; 0], "the doctor finds nothing");
         store.close().await;
         place.remove().await;
     });
@@ -176,10 +183,32 @@ impl TestStore {
         store.set_clock(noon());
         let worker = WorkerId::from_random(1);
         let counter = AtomicU64::new(100);
-        let mut test = Self { store, epoch: Epoch(0), worker, counter };
+        let clock = AtomicI64::new(noon().as_microsecond());
+        let spoiled = AtomicBool::new(false);
+        let mut test =
+            Self { store, url: url.to_owned(), epoch: Epoch(0), worker, counter, clock, spoiled };
         test.register(worker).await;
         test.epoch = test.mint(worker, Epoch(0), Epoch(0), TTL).await.unwrap().unwrap();
         test
+    }
+
+    /// This test breaks the data by hand; otherwise the doctor looks at what every test leaves behind.
+    pub(crate) fn spoil(&self) {
+        self.spoiled.store(true, Ordering::Relaxed);
+    }
+
+    /// What the doctor finds, each with its check.
+    pub(crate) async fn findings(&self) -> Vec<String> {
+        let report = self.doctor(|| self.clock()).await.unwrap();
+        report
+            .findings()
+            .map(|(id, one)| format!("{id}: {} {:?}", one.what, one.examples))
+            .collect()
+    }
+
+    /// Where the clock stands.
+    pub(crate) fn clock(&self) -> Timestamp {
+        Timestamp::from_microsecond(self.clock.load(Ordering::Relaxed)).unwrap()
     }
 
     pub(crate) fn number(&self) -> u128 {
@@ -192,7 +221,9 @@ impl TestStore {
 
     /// So many seconds after noon.
     pub(crate) fn at(&self, seconds: i64) {
-        self.set_clock(noon() + SignedDuration::from_secs(seconds));
+        let now = noon() + SignedDuration::from_secs(seconds);
+        self.clock.store(now.as_microsecond(), Ordering::Relaxed);
+        self.set_clock(now);
     }
 
     pub(crate) async fn register(&self, id: WorkerId) {

@@ -6,6 +6,7 @@
 mod given;
 
 mod audit;
+mod doctor;
 mod events;
 mod leader;
 mod lists;

@@ -23,7 +23,7 @@ contract! {
 }
 
 /// Whether the verb moved (or touched) a run in this state, with everything but the state in favour.
-async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> bool {
+pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> bool {
     let lane = if verb == Verb::Claim { "queue" } else { "" };
     let like = match verb {
         // Only a run that has a time to pass can be late or expire.

@@ -13,6 +13,7 @@ use crate::given::{Like, TestStore, contract, noon};
 
 contract! {
     async fn records_are_kept_by_the_databases_own_clock(store: TestStore) {
+        store.spoil(); // the clocks of the test and of the database differ on purpose
         // A run of long ago, by the test's clock; then 1970, which stands for no clock of ours.
         store.set_clock("2024-11-15T12:00:00Z".parse().unwrap());
         let old = store.given_run(RunState::Canceled).await.id;

@@ -34,6 +34,7 @@ contract! {
     }
 
     async fn a_run_begins_as_pending(store: TestStore) {
+        store.spoil();
         for &state in RunState::ALL {
             let typed = format!(
                 "insert into tasuki_run (job_id, job_version, state, origin, lane, exclusive, max_attempts, tries_allowed, scheduled_for, created_at) values (1, 1, '{state}', 'task', '', 0, 1, 1, 1, 1)"
@@ -68,6 +69,7 @@ contract! {
             let refused = store.script(typed).await.expect_err(typed).to_string();
             assert!(refused.contains(expected), "{typed}: {refused}");
         }
+        store.spoil();
         store.script("delete from tasuki_attempt").await.expect("retention may delete");
     }
 

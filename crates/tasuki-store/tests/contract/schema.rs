@@ -11,6 +11,7 @@ contract! {
     }
 
     async fn a_newer_schema_is_refused_in_words(store: TestStore) {
+        store.spoil();
         store.script("insert into tasuki_migration (version, name, checksum, applied_at) values (99, 'x', 'y', 1)").await.unwrap();
         let refused = store.migrate().await.unwrap_err();
         assert!(matches!(refused, Error::NewerSchema { found: 99, .. }), "{refused}");
@@ -18,12 +19,14 @@ contract! {
     }
 
     async fn an_edited_migration_is_noticed(store: TestStore) {
+        store.spoil();
         store.script("update tasuki_migration set checksum = 'edited' where version = 3").await.unwrap();
         let refused = store.migrate().await.unwrap_err().to_string();
         assert_eq!(refused, "migration 3 (records) is not the one this tasuki knows by that number");
     }
 
     async fn one_that_broke_off_is_noticed(store: TestStore) {
+        store.spoil();
         store.script("update tasuki_migration set applied_at = null where version = 5").await.unwrap();
         let refused = store.migrate().await.unwrap_err().to_string();
         assert!(refused.starts_with("migration 5 (views) broke off half-way"), "{refused}");

@@ -69,6 +69,7 @@ contract! {
     }
 
     async fn nonsense_typed_by_hand_is_not_in_force(store: TestStore) {
+        store.spoil();
         store.script("insert into tasuki_setting (name, value, changed_at, changed_by) values ('leader_tick', 'never', 1, 'x')").await.unwrap();
         assert!(matches!(store.settings().await, Err(Error::Settings(_))));
     }

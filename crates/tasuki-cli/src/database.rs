@@ -1,0 +1,123 @@
+//! Commands that go to a database themselves: how they are told where it is, and how they fail.
+
+use clap::Args;
+use tasuki_store::{Error, Store};
+
+use crate::output::Failure;
+
+/// Where the database is.
+#[derive(Args)]
+pub(crate) struct Database {
+    /// The database: sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME
+    #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    database_url: String,
+}
+
+impl Database {
+    /// Does something with the database and closes it. One that does not answer is told at once.
+    pub(crate) fn with<T>(
+        &self,
+        may_create: bool,
+        work: impl AsyncFnOnce(&Store) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::refused(format!("cannot start: {error}")))?;
+        runtime.block_on(async {
+            let store = self.open(may_create).await.map_err(|error| self.unopened(&error))?;
+            let outcome = work(&store).await;
+            store.close().await;
+            outcome.map_err(|error| self.failed(&error))
+        })
+    }
+
+    async fn open(&self, may_create: bool) -> Result<Store, Error> {
+        match Store::reach(&self.database_url).await {
+            Err(Error::NoFile { .. }) if may_create => {}
+            answer => answer?,
+        }
+        Store::open(&self.database_url, 1).await
+    }
+
+    fn unopened(&self, error: &Error) -> Failure {
+        let shown = shown(&self.database_url);
+        match error {
+            Error::NoFile { .. } => Failure::refused(error.to_string())
+                .hint("tasuki migrate makes it; check the path if it should be there"),
+            error if error.is_invalid_input() => Failure::bad_usage(self.told(error))
+                .hint("a URL is sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME; % and @ in a password are written %25 and %40"),
+            error => Failure::refused(format!("cannot open {shown}: {}", self.told(error)))
+                .hint("is the server running, and are host, port, user, password and name right?"),
+        }
+    }
+
+    /// Where it is. Never to be printed: it may hold a password.
+    pub(crate) fn url(&self) -> &str {
+        &self.database_url
+    }
+
+    pub(crate) fn failed(&self, error: &Error) -> Failure {
+        let failure = Failure::refused(self.told(error));
+        match error {
+            Error::NewerSchema { .. } => {
+                failure.hint("use the tasuki that made it or a newer one; nothing was changed")
+            }
+            Error::Migration { .. } => {
+                failure.hint("docs/operating/doctor.md says what to do about the schema")
+            }
+            _ => failure,
+        }
+    }
+
+    /// The words of an error, without the password should they hold it.
+    fn told(&self, error: &Error) -> String {
+        let hide = |text: String, secret: &str| text.replace(secret, "***");
+        secrets(&self.database_url).fold(error.to_string(), hide)
+    }
+}
+
+/// What stands between the user's name and the host, and what is given as a parameter.
+fn secrets(url: &str) -> impl Iterator<Item = &str> {
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let user = rest.rsplit_once('@').map_or("", |(user, _)| user);
+    let in_front = user.split_once(':').map(|(_, password)| password);
+    let parameters = url.split(['?', '&']).filter_map(|one| one.strip_prefix("password="));
+    in_front.into_iter().chain(parameters).filter(|secret| !secret.is_empty())
+}
+
+/// A URL as it may be shown: without its password, and without parameters, which may hold one.
+fn shown(url: &str) -> String {
+    let without_parameters = |place: &str| place.split('?').next().unwrap_or_default().to_owned();
+    let Some((scheme, rest)) = url.split_once("://") else { return without_parameters(url) };
+    match rest.rsplit_once('@') {
+        None => without_parameters(url),
+        Some((user, host)) => {
+            let (name, _) = user.split_once(':').unwrap_or((user, ""));
+            format!("{scheme}://{name}@{}", without_parameters(host))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for (url, expected) in [
+            ("sqlite:data/tasuki.db", "sqlite:data/tasuki.db"),
+            ("mysql://host/db", "mysql://host/db"),
+            ("postgres://ann:s3cret@host:5432/db", "postgres://ann@host:5432/db"),
+            ("postgres://ann:s3@cret@host/db", "postgres://ann@host/db"),
+            ("postgres://ann:s3?cret@host/db", "postgres://ann@host/db"),
+            ("mysql://ann@host/db?password=s3cret", "mysql://ann@host/db"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+        let of = |url| secrets(url).collect::<Vec<_>>();
+        assert_eq!(of("postgres://ann:s3@cret@host/db"), ["s3@cret"]);
+        assert_eq!(of("postgres://ann:one@host/db?x=y&password=two"), ["one", "two"]);
+        assert_eq!(of("postgres://ann@host/db"), [] as [&str; 0]);
+    }
+}

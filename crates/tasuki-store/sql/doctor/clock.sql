@@ -1,0 +1,2 @@
+-- doctor/clock: the database's clock.
+select :now as clock

@@ -1,0 +1,17 @@
+-- doctor/keys: the columns of every unique key, of which one that leaves out only what is null is as good as whole.
+select m.name as table_name, il.name as key_name, ii.name as column_name
+  from sqlite_master m
+  join pragma_index_list(m.name) il
+  join pragma_index_info(il.name) ii
+ where m.type = 'table'
+   and il."unique" = 1
+   and (il.partial = 0
+        or exists (select 1 from sqlite_master i
+                    where i.name = il.name
+                      and (i.sql like '%where slot is not null' or i.sql like '%where idempotency_key is not null')))
+union all
+select m.name, 'primary key', ti.name
+  from sqlite_master m
+  join pragma_table_info(m.name) ti
+ where m.type = 'table'
+   and ti.pk > 0

@@ -1,0 +1,59 @@
+-- doctor/runs: what the rows of a stretch of runs say that cannot be. A column that is 1 is a finding; rows without one stay
+-- away. One look at the stretch serves all of them. Due is counted by key: for a `not exists` PostgreSQL may read all of due
+-- into memory, again for every stretch.
+select *
+  from (select r.id,
+               case when r.state in ('ASSIGNED', 'RUNNING')
+                     and (r.lease_token is null
+                          or r.worker_id is null
+                          or r.assigned_at is null
+                          or (r.state = 'RUNNING') <> (r.started_at is not null))
+                    then 1 else 0 end as no_attempt,
+               case when r.state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
+                     and (r.lease_token is not null
+                          or r.worker_id is not null
+                          or r.assigned_at is not null
+                          or r.started_at is not null)
+                    then 1 else 0 end as attempt_left,
+               case when r.state in ('ASSIGNED', 'RUNNING')
+                     and exists (select 1 from tasuki_lease l
+                                  where l.token = r.lease_token
+                                    and l.worker_id <> r.worker_id)
+                    then 1 else 0 end as lease_of_another,
+               case when (r.finished_at is not null) <> (r.state in ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'SKIPPED', 'EXPIRED'))
+                    then 1 else 0 end as wrongly_finished,
+               case when r.epoch > :term
+                    then 1 else 0 end as epoch_ahead,
+               case when r.state = 'SUCCEEDED' and (r.outcome is null or r.outcome <> 'SUCCEEDED' or r.started_at is null)
+                      or r.state <> 'SUCCEEDED' and r.outcome = 'SUCCEEDED'
+                    then 1 else 0 end as wrongly_succeeded,
+               case when r.tries < 0 or r.tries > r.tries_allowed or r.tries > r.attempt_no
+                    then 1 else 0 end as too_many_tries,
+               case when r.state = 'SKIPPED' and (r.tries <> 0 or r.started_at is not null)
+                    then 1 else 0 end as skipped_but_started,
+               case when r.exclusive <> 0
+                     and r.state in ('ASSIGNED', 'RUNNING')
+                     and not exists (select 1 from tasuki_hold h
+                                      where h.job_id = r.job_id
+                                        and h.scope_kind = r.scope_kind
+                                        and h.scope_id = r.scope_id
+                                        and h.run_id = r.id
+                                        and h.token = r.lease_token)
+                    then 1 else 0 end as no_hold,
+               case when r.started_at < coalesce(r.next_retry_at, r.scheduled_for)
+                    then 1 else 0 end as started_early,
+               case when r.state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
+                     and (select count(*) from tasuki_due d
+                           where d.lane = r.lane
+                             and d.due_at = coalesce(r.next_retry_at, r.scheduled_for)
+                             and d.run_id = r.id
+                             and d.exclusive = r.exclusive
+                             and d.alone = r.alone) = 0
+                    then 1 else 0 end as not_due
+          from tasuki_run r
+         where r.id >= :from
+           and r.id <= :to) x
+ where no_attempt + attempt_left + lease_of_another + wrongly_finished + epoch_ahead + wrongly_succeeded + too_many_tries
+       + skipped_but_started + no_hold + started_early + not_due > 0
+ order by id
+ limit :most

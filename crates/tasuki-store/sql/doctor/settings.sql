@@ -1,0 +1,4 @@
+-- doctor/settings: what has been set.
+select name, value
+  from tasuki_setting
+ order by name

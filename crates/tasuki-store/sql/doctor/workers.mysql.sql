@@ -1,0 +1,12 @@
+-- doctor/workers: what each worker carries under its leases, and its room. A list is a JSON text here.
+select l.worker_id,
+       w.slots + w.function_slots as room,
+       count(distinct r.id) as carried,
+       count(distinct case when r.state = 'RUNNING' then r.id end) as running
+  from tasuki_lease l
+ cross join json_table(case when json_valid(l.run_ids) then l.run_ids else '[]' end, '$[*]' columns (value bigint path '$')) x
+  join tasuki_run r on r.id = x.value
+                   and r.lease_token = l.token
+                   and r.state in ('ASSIGNED', 'RUNNING')
+  left join tasuki_worker w on w.id = l.worker_id
+ group by l.worker_id, w.slots, w.function_slots
