@@ -8,6 +8,7 @@ mod given;
 mod audit;
 mod doctor;
 mod events;
+mod fence;
 mod leader;
 mod lists;
 mod logs;

@@ -1,0 +1,118 @@
+//! The fence while it matters: an old leader's write that already waits for a row when a newer term
+//! is wanted. On the databases where a statement can wait.
+
+use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
+use tasuki_core::{Epoch, RunId, RunState, WorkerId};
+use tasuki_store::{Author, Dialect, Error};
+
+use crate::given::{self, TTL, TestStore};
+
+/// Somebody who holds a run's row in an open transaction.
+enum Bystander {
+    Postgres(PgConnection),
+    MySql(MySqlConnection),
+}
+
+impl Bystander {
+    async fn holding(store: &TestStore, run: RunId) -> Self {
+        let lock =
+            sqlx::AssertSqlSafe(format!("select id from tasuki_run where id = {run} for update"));
+        match store.dialect() {
+            Dialect::Postgres => {
+                let mut connection = PgConnection::connect(&store.url).await.unwrap();
+                connection.execute("begin").await.unwrap();
+                connection.execute(sqlx::raw_sql(lock)).await.unwrap();
+                Self::Postgres(connection)
+            }
+            Dialect::MySql => {
+                let mut connection = MySqlConnection::connect(&store.url).await.unwrap();
+                connection.execute("start transaction").await.unwrap();
+                connection.execute(sqlx::raw_sql(lock)).await.unwrap();
+                Self::MySql(connection)
+            }
+            Dialect::Sqlite => unreachable!("one writer at a time: nobody waits for a row"),
+        }
+    }
+
+    async fn let_go(self) {
+        match self {
+            Self::Postgres(mut connection) => drop(connection.execute("rollback").await.unwrap()),
+            Self::MySql(mut connection) => drop(connection.execute("rollback").await.unwrap()),
+        }
+    }
+}
+
+/// The old leader's cancel holds the fence and waits for the run; the mint waits for it. Whatever the
+/// old leader wrote was there before the new term, and nothing of it comes after.
+fn an_old_write_that_waits_lands_before_the_mint_or_never(dialect: Dialect) {
+    given::run_in_parallel(dialect, 4, |store| async move {
+        let run = store.given_run(RunState::Running).await.id;
+        let other = store.given_run(RunState::Running).await.id;
+        store.at(31);
+        let (old, rival) = (store.epoch, WorkerId::from_random(2));
+        let bystander = Bystander::holding(&store, run).await;
+
+        let writer = std::sync::Arc::clone(&store);
+        let write =
+            tokio::spawn(
+                async move { writer.cancel(Author::Leader(old), run, "replace", None).await },
+            );
+        while waiting(&store).await < 1 {
+            assert!(!write.is_finished(), "it has to wait for the row");
+        }
+        let minter = std::sync::Arc::clone(&store);
+        let mint = tokio::spawn(async move { minter.mint(rival, old, Epoch(0), TTL).await });
+        while waiting(&store).await < 2 {
+            assert!(!mint.is_finished(), "a mint does not overtake a write that has the fence");
+        }
+        assert_eq!(store.leader().await.unwrap().epoch, old);
+
+        bystander.let_go().await;
+        let written = write.await.unwrap().unwrap();
+        assert_eq!(mint.await.unwrap().unwrap(), Some(Epoch(old.0 + 1)));
+        assert!(written.is_applied(), "it was the leader's when it was written");
+
+        let late = store.cancel(Author::Leader(old), other, "replace", None).await;
+        assert!(matches!(late, Err(Error::Fenced(_))), "{late:?}");
+        assert_eq!(store.run_now(other).await.cancel_requested_at, None);
+    });
+}
+
+/// How many transactions of this test wait for a lock.
+async fn waiting(store: &TestStore) -> i64 {
+    match store.dialect() {
+        Dialect::Postgres => {
+            let mut connection = PgConnection::connect(&store.url).await.unwrap();
+            sqlx::query_scalar(
+                "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'",
+            )
+            .fetch_one(&mut connection)
+            .await
+            .unwrap()
+        }
+        Dialect::MySql => {
+            // It looks anew only at questions that are a tenth of a second apart.
+            tokio::time::sleep(std::time::Duration::from_millis(150)).await;
+            let mut connection = MySqlConnection::connect(&store.url).await.unwrap();
+            sqlx::query_scalar(
+                "select count(*) from information_schema.innodb_trx t
+                   join information_schema.processlist p on p.id = t.trx_mysql_thread_id
+                  where t.trx_state = 'LOCK WAIT' and p.db = database()",
+            )
+            .fetch_one(&mut connection)
+            .await
+            .unwrap()
+        }
+        Dialect::Sqlite => unreachable!("one writer at a time"),
+    }
+}
+
+#[test]
+fn an_old_write_that_waits_lands_before_the_mint_or_never_postgres() {
+    an_old_write_that_waits_lands_before_the_mint_or_never(Dialect::Postgres);
+}
+
+#[test]
+fn an_old_write_that_waits_lands_before_the_mint_or_never_mysql() {
+    an_old_write_that_waits_lands_before_the_mint_or_never(Dialect::MySql);
+}
