@@ -6,6 +6,7 @@
 mod given;
 
 mod audit;
+mod crash;
 mod doctor;
 mod events;
 mod fence;
