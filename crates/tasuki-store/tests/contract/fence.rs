@@ -1,9 +1,14 @@
 //! The fence while it matters: an old leader's write that already waits for a row when a newer term
 //! is wanted. On the databases where a statement can wait.
 
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
 use tasuki_core::{Epoch, RunId, RunState, WorkerId};
-use tasuki_store::{Author, Dialect, Error};
+use tasuki_store::{Author, Dialect, Error, Store};
 
 use crate::given::{self, TTL, TestStore};
 
@@ -105,6 +110,67 @@ async fn waiting(store: &TestStore) -> i64 {
         }
         Dialect::Sqlite => unreachable!("one writer at a time"),
     }
+}
+
+const STOPPED: &str = "TASUKI_TEST_STOPPED";
+
+/// A leader in a process of its own is stopped in mid-write, with the fence in its hand. The database
+/// ends its session by itself, the mint goes on, and what was half written never was.
+fn a_leader_that_is_stopped_in_mid_write_does_not_hold_up_the_next(dialect: Dialect) {
+    given::run_in_parallel(dialect, 4, |store| async move {
+        let run = store.given_run(RunState::Running).await;
+        store.at(31);
+        let bystander = Bystander::holding(&store, run.id).await;
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["fence::the_leader_that_is_stopped", "--exact"])
+            .env(STOPPED, format!("{} {} {}", store.epoch, run.id, store.url))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        while waiting(&store).await < 1 {
+            assert!(child.try_wait().unwrap().is_none(), "it has to wait for the row");
+        }
+        let pid = Pid::from_raw(child.id() as i32);
+        kill(pid, Signal::SIGSTOP).unwrap();
+        bystander.let_go().await;
+
+        let asked = Instant::now();
+        let minted = store.mint(WorkerId::from_random(2), store.epoch, Epoch(0), TTL).await;
+        println!("{dialect:?}: the mint took {:?}", asked.elapsed());
+        assert_eq!(minted.unwrap(), Some(Epoch(store.epoch.0 + 1)));
+
+        kill(pid, Signal::SIGCONT).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(0), "its write was refused");
+        assert_eq!(store.run_now(run.id).await, run, "and nothing of it is there");
+    });
+}
+
+/// What is run as a process of its own: one write of a leader, which must not succeed.
+#[test]
+fn the_leader_that_is_stopped() {
+    let Ok(told) = std::env::var(STOPPED) else {
+        let none = "1 2".split_once(' ').map(|(epoch, run)| (epoch.parse(), run.parse()));
+        assert_eq!(none, Some((Ok(Epoch(1)), Ok(RunId(2)))), "its orders can be read");
+        return;
+    };
+    let orders: Vec<&str> = told.splitn(3, ' ').collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let written = runtime.block_on(async {
+        let store = Store::open(orders[2], 1).await.unwrap();
+        let (epoch, run) = (orders[0].parse().unwrap(), orders[1].parse().unwrap());
+        store.cancel(Author::Leader(epoch), run, "replace", None).await
+    });
+    assert!(written.is_err(), "{written:?}");
+}
+
+#[test]
+fn a_stopped_leader_does_not_hold_up_the_next_postgres() {
+    a_leader_that_is_stopped_in_mid_write_does_not_hold_up_the_next(Dialect::Postgres);
+}
+
+#[test]
+fn a_stopped_leader_does_not_hold_up_the_next_mysql() {
+    a_leader_that_is_stopped_in_mid_write_does_not_hold_up_the_next(Dialect::MySql);
 }
 
 #[test]
