@@ -1,31 +1,20 @@
 //! The three drivers behind one face. Everything above reads as if there were one database.
 
-use std::str::FromStr as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions, MySqlRow};
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions, PgRow};
-use sqlx::sqlite::{
-    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteRow,
-    SqliteSynchronous,
-};
+use sqlx::mysql::MySqlRow;
+use sqlx::postgres::PgRow;
+use sqlx::sqlite::SqliteRow;
 use sqlx::{
-    AssertSqlSafe, Column as _, ConnectOptions as _, Connection as _, Executor as _, MySql,
-    Postgres, Row as _, Sqlite, Transaction, TypeInfo as _,
+    AssertSqlSafe, Column as _, Executor as _, MySql, Postgres, Row as _, Sqlite, Transaction,
+    TypeInfo as _,
 };
 use uuid::Uuid;
 
 use crate::Error;
+use crate::pools::Pools;
 use crate::sql::{Dialect, Ready, Sql};
-
-/// How long a session may sit in an open transaction, wait for a lock, or run a statement. A leader
-/// that is stopped in mid-write delays the next mint by no more than this.
-const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(2);
-const LOCK_WAIT: Duration = Duration::from_secs(5);
-/// How long a server has to answer somebody who only wants to know whether it is there.
-const KNOCK: Duration = Duration::from_secs(5);
 
 /// A value for a named parameter. `None` still has a type: PostgreSQL wants to know it.
 #[derive(Debug, Clone)]
@@ -83,54 +72,10 @@ pub(crate) struct Db {
     bound_now: Arc<AtomicI64>,
 }
 
-#[derive(Clone)]
-enum Pools {
-    /// One writer, so that nobody waits in vain for the only write lock; readers beside it.
-    Sqlite {
-        writer: SqlitePool,
-        readers: SqlitePool,
-    },
-    Postgres(PgPool),
-    MySql(MySqlPool),
-}
-
 impl Db {
     /// Opens a database by its URL: `sqlite:`, `postgres:` or `mysql:`.
     pub(crate) async fn open(url: &str, connections: u32) -> Result<Self, Error> {
-        let scheme = url.split(':').next().unwrap_or_default();
-        let pools = match scheme {
-            "sqlite" => open_sqlite(url, connections).await?,
-            "postgres" | "postgresql" => open_postgres(url, connections).await?,
-            "mysql" | "mariadb" => open_mysql(url, connections).await?,
-            _ => return Err(Error::Url { found: scheme.to_owned() }),
-        };
-        Ok(Self { pools, bound_now: Arc::default() })
-    }
-
-    /// Whether a database is there and answers, asked once: a pool would go on asking a server that
-    /// refuses for half a minute, and SQLite would make a file.
-    pub(crate) async fn reach(url: &str) -> Result<(), Error> {
-        let knock = async {
-            match url.split(':').next().unwrap_or_default() {
-                "sqlite" => {
-                    let options = SqliteConnectOptions::from_str(url)?;
-                    let file = options.get_filename();
-                    match is_in_memory(url) || file.exists() {
-                        true => Ok(()),
-                        false => Err(Error::NoFile { file: file.display().to_string() }),
-                    }
-                }
-                "postgres" | "postgresql" => {
-                    Ok(PgConnectOptions::from_str(url)?.connect().await?.close().await?)
-                }
-                "mysql" | "mariadb" => Ok(mysql_options(url)?.connect().await?.close().await?),
-                scheme => Err(Error::Url { found: scheme.to_owned() }),
-            }
-        };
-        match tokio::time::timeout(KNOCK, knock).await {
-            Ok(answer) => answer,
-            Err(_) => Err(sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()),
-        }
+        Ok(Self { pools: Pools::open(url, connections).await?, bound_now: Arc::default() })
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -446,65 +391,4 @@ fn json_list(list: Param) -> String {
         Param::Texts(list) => serde_json::json!(list).to_string(),
         _ => unreachable!("only lists come here"),
     }
-}
-
-async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
-    let options = SqliteConnectOptions::from_str(url)?
-        .create_if_missing(true)
-        .journal_mode(SqliteJournalMode::Wal)
-        .synchronous(SqliteSynchronous::Full)
-        .foreign_keys(true)
-        .busy_timeout(LOCK_WAIT);
-    let writer = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
-    let readers = match is_in_memory(url) {
-        true => writer.clone(),
-        false => {
-            SqlitePoolOptions::new().max_connections(connections).connect_with(options).await?
-        }
-    };
-    Ok(Pools::Sqlite { writer, readers })
-}
-
-/// A database in memory exists only on the connection that made it.
-fn is_in_memory(url: &str) -> bool {
-    url.contains(":memory:") || url.contains("mode=memory")
-}
-
-async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
-    let options = PgConnectOptions::from_str(url)?.application_name("tasuki").options([
-        ("idle_in_transaction_session_timeout", format!("{}ms", IDLE_IN_TRANSACTION.as_millis())),
-        ("lock_timeout", format!("{}ms", LOCK_WAIT.as_millis())),
-        ("statement_timeout", "30s".to_owned()),
-        ("default_transaction_isolation", "read committed".to_owned()),
-        ("timezone", "UTC".to_owned()),
-    ]);
-    let pool = PgPoolOptions::new().max_connections(connections).connect_with(options).await?;
-    Ok(Pools::Postgres(pool))
-}
-
-fn mysql_options(url: &str) -> Result<MySqlConnectOptions, Error> {
-    let url = url.replacen("mariadb:", "mysql:", 1);
-    Ok(MySqlConnectOptions::from_str(&url)?.charset("utf8mb4").collation("utf8mb4_bin"))
-}
-
-async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
-    let options = mysql_options(url)?;
-    let pool = MySqlPoolOptions::new()
-        .max_connections(connections)
-        .after_connect(|connection, _| {
-            Box::pin(async move {
-                connection
-                    .execute("set session transaction isolation level read committed")
-                    .await?;
-                connection
-                    .execute("set session innodb_lock_wait_timeout = 5, time_zone = '+00:00'")
-                    .await?;
-                // MariaDB ends a session that idles inside a transaction; MySQL does not know the setting.
-                let _ = connection.execute("set session idle_transaction_timeout = 2").await;
-                Ok(())
-            })
-        })
-        .connect_with(options)
-        .await?;
-    Ok(Pools::MySql(pool))
 }

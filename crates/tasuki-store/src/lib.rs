@@ -30,6 +30,7 @@ mod migrate;
 mod note;
 mod outcome;
 mod pass;
+mod pools;
 mod retention;
 mod retry;
 mod run;
@@ -87,7 +88,7 @@ impl Store {
 
     /// Whether a database is there and answers, asked once and without changing anything.
     pub async fn reach(url: &str) -> Result<(), Error> {
-        Db::reach(url).await
+        pools::Pools::reach(url).await
     }
 
     /// Which database it is.
