@@ -121,6 +121,8 @@ impl Place {
         let variable = match dialect {
             Dialect::Sqlite => {
                 let folder = std::env::temp_dir().join(&name);
+                // A test that failed may have left one, and its process number may come again.
+                let _ = std::fs::remove_dir_all(&folder);
                 std::fs::create_dir_all(&folder).unwrap();
                 let url = format!("sqlite:{}/test.db", folder.display());
                 return Self { url, server: None, folder: Some(folder) };
