@@ -35,6 +35,7 @@ impl Place {
         let name = format!("tasuki_cli_{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         let Some(variable) = variable else {
+            let _ = std::fs::remove_dir_all(&folder); // left by a test that failed
             std::fs::create_dir_all(&folder).unwrap();
             let url = format!("sqlite:{}/test.db", folder.display());
             return Self { url, server: None, folder };

@@ -19,6 +19,7 @@ impl Workshop {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         // Not under the build directory: the servers' own users may not be allowed in there.
         let copy = std::env::temp_dir().join(format!("tasuki {name} {}", std::process::id()));
+        let _ = fs::remove_dir_all(&copy); // left by a test that failed
         fs::create_dir_all(copy.join(".ci")).unwrap();
         for file in ["test", ".ci/services.sh"] {
             fs::copy(source.join(file), copy.join(file)).unwrap();
