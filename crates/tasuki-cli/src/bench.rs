@@ -83,10 +83,10 @@ impl BenchStore {
         }
         for &batch in &self.batches {
             let runs = if batch == 1 { self.runs / 10 } else { self.runs };
-            if self.wants("bulk") && batch > 1 {
-                tell(bench.enqueue_bulk(runs, batch).await?, figures);
-            }
             for &connections in &self.connections {
+                if self.wants("bulk") && batch > 1 {
+                    tell(bench.enqueue_bulk(runs, batch, connections).await?, figures);
+                }
                 if self.wants("claim") {
                     tell(bench.claim_and_finish(runs, batch, connections).await?, figures);
                 }
@@ -138,7 +138,8 @@ impl Bench {
         store.depose(seen).await?;
         let minted = store.mint(worker, seen, seen, TTL).await?;
         let epoch = minted.ok_or_else(|| Error::from(busy()))?;
-        let lane = format!("bench {started}");
+        // As short as the names of queues are.
+        let lane = format!("b{:x}", (started / 1_000) as u32);
         let claimed = job(&store, &lane, &lane, JobKind::Function).await?;
         let assigned = job(&store, &format!("{lane} assigned"), "", JobKind::Command).await?;
         Ok(Self {
@@ -205,15 +206,25 @@ impl Bench {
         Ok(figure)
     }
 
-    async fn enqueue_bulk(self: &Arc<Self>, runs: u32, batch: u32) -> Result<Figure, Error> {
+    async fn enqueue_bulk(
+        self: &Arc<Self>,
+        runs: u32,
+        batch: u32,
+        connections: u32,
+    ) -> Result<Figure, Error> {
         let began = Instant::now();
-        let mut done = 0;
-        while done < u64::from(runs) {
-            let runs: Vec<NewRun<'_>> = (0..batch).map(|_| task(&self.claimed)).collect();
-            self.store.create(Author::Api, &runs).await?;
-            done += u64::from(batch);
-        }
-        Ok(figure("enqueue bulk", batch, 1, done, began))
+        let share = u64::from(runs.div_ceil(connections));
+        self.in_parallel(connections, move |bench| async move {
+            let mut done = 0;
+            while done < share {
+                let runs: Vec<NewRun<'_>> = (0..batch).map(|_| task(&bench.claimed)).collect();
+                bench.store.create(Author::Api, &runs).await?;
+                done += u64::from(batch);
+            }
+            Ok(done)
+        })
+        .await
+        .map(|runs| figure("enqueue bulk", batch, connections, runs, began))
     }
 
     async fn claim_and_finish(

@@ -81,7 +81,7 @@ impl Db {
     pub(crate) fn dialect(&self) -> Dialect {
         match self.pools {
             Pools::Sqlite { .. } => Dialect::Sqlite,
-            Pools::Postgres(_) => Dialect::Postgres,
+            Pools::Postgres { .. } => Dialect::Postgres,
             Pools::MySql(_) => Dialect::MySql,
         }
     }
@@ -102,7 +102,7 @@ impl Db {
             Pools::Sqlite { writer, .. } => {
                 OpenTx::Sqlite(writer.begin_with("begin immediate").await?)
             }
-            Pools::Postgres(pool) => OpenTx::Postgres(pool.begin().await?),
+            Pools::Postgres { writer, .. } => OpenTx::Postgres(writer.begin().await?),
             Pools::MySql(pool) => OpenTx::MySql(pool.begin().await?),
         };
         Ok(Tx { open, now: self.now() })
@@ -112,9 +112,9 @@ impl Db {
     pub(crate) async fn look(&self) -> Result<Tx, Error> {
         let open = match &self.pools {
             Pools::Sqlite { readers, .. } => OpenTx::Sqlite(readers.begin().await?),
-            Pools::Postgres(pool) => {
+            Pools::Postgres { readers, .. } => {
                 let begin = "begin isolation level repeatable read, read only";
-                OpenTx::Postgres(pool.begin_with(begin).await?)
+                OpenTx::Postgres(readers.begin_with(begin).await?)
             }
             Pools::MySql(pool) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
@@ -130,7 +130,9 @@ impl Db {
         let ready = sql.ready(self.dialect(), now.is_some());
         Ok(match &self.pools {
             Pools::Sqlite { readers, .. } => rows!(Sqlite, sqlite, readers, ready, params, now),
-            Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
+            Pools::Postgres { readers, .. } => {
+                rows!(Postgres, postgres, readers, ready, params, now)
+            }
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
         })
     }
@@ -141,7 +143,7 @@ impl Db {
         let ready = sql.ready(self.dialect(), now.is_some());
         Ok(match &self.pools {
             Pools::Sqlite { writer, .. } => rows!(Sqlite, sqlite, writer, ready, params, now),
-            Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
+            Pools::Postgres { writer, .. } => rows!(Postgres, postgres, writer, ready, params, now),
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
         })
     }
@@ -151,7 +153,9 @@ impl Db {
         let text = AssertSqlSafe(text.to_owned());
         match &self.pools {
             Pools::Sqlite { writer, .. } => writer.execute(sqlx::raw_sql(text)).await.map(drop)?,
-            Pools::Postgres(pool) => pool.execute(sqlx::raw_sql(text)).await.map(drop)?,
+            Pools::Postgres { writer, .. } => {
+                writer.execute(sqlx::raw_sql(text)).await.map(drop)?;
+            }
             Pools::MySql(pool) => pool.execute(sqlx::raw_sql(text)).await.map(drop)?,
         }
         Ok(())
@@ -163,7 +167,10 @@ impl Db {
                 readers.close().await;
                 writer.close().await;
             }
-            Pools::Postgres(pool) => pool.close().await,
+            Pools::Postgres { writer, readers } => {
+                readers.close().await;
+                writer.close().await;
+            }
             Pools::MySql(pool) => pool.close().await,
         }
     }
@@ -330,14 +337,18 @@ macro_rules! bind {
     ($function:ident, $database:ty, $arguments:ty, $query:ident, $lists:expr) => {
         fn $function<'q>(
             ready: &'q Ready,
-            params: Params<'_>,
+            mut params: Params<'_>,
             now: Option<i64>,
         ) -> sqlx::query::Query<'q, $database, $arguments> {
             let mut $query = sqlx::query::<$database>(AssertSqlSafe(ready.text.as_str()));
-            for name in &ready.names {
-                let given = params.iter().find(|(given, _)| given == name);
+            for (at, name) in ready.names.iter().enumerate() {
+                let given = params.iter().position(|(given, _)| given == name);
                 let param = match (given, now) {
-                    (Some((_, param)), _) => param.clone(),
+                    // Cloned only where it is wanted once more: a list may be long.
+                    (Some(given), _) if ready.names[at + 1..].contains(name) => {
+                        params[given].1.clone()
+                    }
+                    (Some(given), _) => params.swap_remove(given).1,
                     (None, Some(now)) if name == "now" => Param::Int(Some(now)),
                     _ => panic!("no value for :{name} in {}", ready.statement),
                 };

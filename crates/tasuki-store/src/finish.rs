@@ -1,13 +1,12 @@
 //! T4, T5, T6 and T11: an attempt ends, and its worker says how.
 
-use std::collections::HashSet;
-
 use tasuki_core::exit::Failure;
 use tasuki_core::retry::{AtTheEnd, Next, decide};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, ErrorCode, LeaseToken, RunId, RunState};
 
 use crate::db::{Params, Tx, params};
+use crate::hot::Together;
 use crate::note::{self, Note};
 use crate::run::micros;
 use crate::sql::{Dialect, Sql, sql};
@@ -97,16 +96,16 @@ impl Store {
     ) -> Result<Vec<Outcome<Finished>>, Error> {
         let together = match self.dialect() {
             Dialect::Postgres => self.succeed_in_one_trip(token, ends).await?,
-            Dialect::Sqlite | Dialect::MySql => HashSet::new(),
+            Dialect::Sqlite | Dialect::MySql => Together::default(),
         };
         let mut outcomes = Vec::with_capacity(ends.len());
         for (run, finish) in ends {
-            outcomes.push(match together.contains(run) {
+            outcomes.push(match together.ended.contains(run) {
                 true => Outcome::Applied(Finished { state: RunState::Succeeded }),
                 false => self.finish_one(token, *run, finish).await?,
             });
         }
-        if outcomes.iter().any(Outcome::is_applied) {
+        if !together.closed && outcomes.iter().any(Outcome::is_applied) {
             self.close_if_empty(token).await?;
         }
         Ok(outcomes)

@@ -61,7 +61,7 @@ pub use retention::{PrunePlace, Pruned};
 pub use run::Run;
 pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;
-pub use take::{AssignBatch, ClaimBatch, Claimed, Wanted};
+pub use take::{AssignBatch, ClaimBatch, Claimed, Taken, Wanted};
 pub use verify::{Flaw, Verified};
 pub use worker::{NewWorker, Worker};
 

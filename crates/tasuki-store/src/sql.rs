@@ -32,6 +32,7 @@ impl Dialect {
 pub(crate) struct Sql {
     name: &'static str,
     texts: [&'static str; 3],
+    left_out: Option<&'static str>,
     ready: [OnceLock<Ready>; 6],
 }
 
@@ -44,14 +45,22 @@ pub(crate) struct Ready {
 
 impl Sql {
     pub(crate) const fn new(name: &'static str, texts: [&'static str; 3]) -> Self {
-        Self { name, texts, ready: [const { OnceLock::new() }; 6] }
+        Self { name, texts, left_out: None, ready: [const { OnceLock::new() }; 6] }
+    }
+
+    /// The same statement without one of its clauses.
+    pub(crate) const fn without(mut self, clause: &'static str) -> Self {
+        self.left_out = Some(clause);
+        self
     }
 
     /// The statement for a database. In tests `:now` is a parameter like any other.
     pub(crate) fn ready(&self, dialect: Dialect, now_is_bound: bool) -> &Ready {
         let index = dialect as usize * 2 + usize::from(now_is_bound);
         self.ready[index].get_or_init(|| {
-            translate(self.name, self.texts[dialect as usize], dialect, now_is_bound)
+            let text = self.texts[dialect as usize];
+            let text = self.left_out.map_or(text.into(), |clause| text.replace(clause, ""));
+            translate(self.name, &text, dialect, now_is_bound)
         })
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::{Epoch, LeaseToken, RunId, RunState, WorkerId};
+use tasuki_core::{Epoch, EventId, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
 
-use crate::db::{Tx, params};
+use crate::db::{Row, Tx, params};
 use crate::run::{micros, timestamp};
 use crate::sql::{Dialect, Sql, sql};
 use crate::{Error, Outcome, Run, Store, leader, lease, uuid, worker};
@@ -67,11 +67,58 @@ pub struct ClaimBatch<'a> {
     pub lease_ttl: Duration,
 }
 
+/// A run that its worker may launch now: it is RUNNING in the database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    /// Which.
+    pub id: RunId,
+    /// Of which job.
+    pub job: JobId,
+    /// Made from which version of it.
+    pub job_version: i64,
+    /// What made it.
+    pub origin: Origin,
+    /// For what.
+    pub scope: Scope,
+    /// Its planned instant.
+    pub scheduled_for: Timestamp,
+    /// When this attempt was due: the planned instant, or the next try.
+    pub due_at: Timestamp,
+    /// The number of this attempt.
+    pub attempt_no: u32,
+    /// How many attempts have started, this one included.
+    pub tries: u32,
+    /// What made it, if an event did.
+    pub event: Option<EventId>,
+    /// What it is given.
+    pub args: Option<String>,
+}
+
+impl Taken {
+    pub(crate) fn from_row(row: &Row) -> Result<Self, Error> {
+        let scheduled_for = row.int("scheduled_for")?;
+        let due_at = row.opt_int("next_retry_at")?.unwrap_or(scheduled_for);
+        Ok(Self {
+            id: RunId(row.int("id")?),
+            job: JobId(row.int("job_id")?),
+            job_version: row.int("job_version")?,
+            origin: row.text("origin")?.parse()?,
+            scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            scheduled_for: timestamp(scheduled_for)?,
+            due_at: timestamp(due_at)?,
+            attempt_no: row.int("attempt_no")? as u32,
+            tries: row.int("tries")? as u32,
+            event: row.opt_int("event_id")?.map(EventId),
+            args: row.opt_text("args")?,
+        })
+    }
+}
+
 /// What was claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Claimed {
     /// These run now, under the token.
-    Runs(Vec<Run>),
+    Runs(Vec<Taken>),
     /// The token was used already: the first claim landed, renew its lease to learn what it took.
     Before,
 }
@@ -166,8 +213,7 @@ impl Store {
         }
         let mut runs = Vec::with_capacity(taken.len());
         for id in taken {
-            let rows = tx.rows(&SHOW, params! { run_id: id }).await?;
-            runs.push(Run::from_row(rows.first().ok_or_else(|| Error::broken("a run vanished"))?)?);
+            runs.push(look(&mut tx, RunId(id)).await?);
         }
         tx.commit().await?;
         Ok(Claimed::Runs(runs))
@@ -180,7 +226,7 @@ impl Store {
         token: LeaseToken,
         runs: &[RunId],
         lease_ttl: Duration,
-    ) -> Result<Vec<Outcome<Run>>, Error> {
+    ) -> Result<Vec<Outcome<Taken>>, Error> {
         let mut tx = self.db.begin().await?;
         let attached = worker::look(&mut tx, worker).await?.is_some_and(|w| w.is_attached());
         let mine = params! {
@@ -193,43 +239,45 @@ impl Store {
             tx.rollback().await?;
             return self.all_lost(runs).await;
         }
-        let mut outcomes = Vec::with_capacity(runs.len());
+        let mut told = Vec::with_capacity(runs.len());
         for &run in runs {
             let guard = params! {
                 run_id: run.0,
                 token: uuid(token.as_bytes()),
                 worker_id: uuid(worker.as_bytes()),
             };
-            outcomes.push(match tx.execute(&START, guard.clone()).await? {
-                1 => Some(Some(run)),
-                _ => match tx.rows(&EARLY, guard).await?.is_empty() {
-                    false => None,
-                    true => Some(None),
-                },
+            let moved = tx.execute(&START, guard.clone()).await? == 1;
+            let early = !moved && !tx.rows(&EARLY, guard).await?.is_empty();
+            told.push(match (moved, early) {
+                (true, _) => Some(Outcome::Applied(look(&mut tx, run).await?)),
+                (false, true) => Some(Outcome::NotYet),
+                (false, false) => None,
             });
         }
         tx.commit().await?;
-        let mut told = Vec::with_capacity(runs.len());
-        for (&run, outcome) in runs.iter().zip(outcomes) {
-            told.push(match outcome {
-                Some(Some(_)) => match self.run(run).await? {
-                    Some(row) => Outcome::Applied(row),
-                    None => Outcome::Lost(self.explain(run).await?),
-                },
-                None => Outcome::NotYet,
-                Some(None) => Outcome::Lost(self.explain(run).await?),
+        let mut outcomes = Vec::with_capacity(runs.len());
+        for (&run, told) in runs.iter().zip(told) {
+            outcomes.push(match told {
+                Some(outcome) => outcome,
+                None => Outcome::Lost(self.explain(run).await?),
             });
         }
-        Ok(told)
+        Ok(outcomes)
     }
 
-    async fn all_lost(&self, runs: &[RunId]) -> Result<Vec<Outcome<Run>>, Error> {
+    async fn all_lost(&self, runs: &[RunId]) -> Result<Vec<Outcome<Taken>>, Error> {
         let mut told = Vec::with_capacity(runs.len());
         for &run in runs {
             told.push(Outcome::Lost(self.explain(run).await?));
         }
         Ok(told)
     }
+}
+
+/// What a worker must know of a run that was just given to it.
+async fn look(tx: &mut Tx, run: RunId) -> Result<Taken, Error> {
+    let rows = tx.rows(&SHOW, params! { run_id: run.0 }).await?;
+    Taken::from_row(rows.first().ok_or_else(|| Error::broken("a run vanished"))?)
 }
 
 async fn assign_one(tx: &mut Tx, batch: &AssignBatch<'_>, wanted: &Wanted) -> Result<bool, Error> {

@@ -80,14 +80,16 @@ create table tasuki_setting_version (
 );
 insert into tasuki_setting_version (id, version) values (1, 0);
 
--- Counts and sums for each minute; the worker in the key keeps one row from being everybody's.
+-- Counts and sums for each minute. The worker in the key keeps one row from being everybody's, the part (of the
+-- connection) from being every connection's of one worker.
 create table tasuki_stat (
     minute bigint not null,
     job_id bigint not null,
     outcome text not null,
     worker_id uuid not null,
+    part smallint not null,
     runs bigint not null,
     wait_us bigint not null,
     run_us bigint not null,
-    primary key (minute, job_id, outcome, worker_id)
+    primary key (minute, job_id, outcome, worker_id, part)
 );

@@ -80,14 +80,16 @@ create table tasuki_setting_version (
 );
 insert into tasuki_setting_version (id, version) values (1, 0);
 
--- Counts and sums for each minute; the worker in the key keeps one row from being everybody's.
+-- Counts and sums for each minute. The worker in the key keeps one row from being everybody's, the part (of the
+-- connection) from being every connection's of one worker.
 create table tasuki_stat (
     minute integer not null,
     job_id integer not null,
     outcome text not null,
     worker_id blob not null,
+    part integer not null,
     runs integer not null,
     wait_us integer not null,
     run_us integer not null,
-    primary key (minute, job_id, outcome, worker_id)
+    primary key (minute, job_id, outcome, worker_id, part)
 );

@@ -1,9 +1,10 @@
 -- run/claim_batch: T1c for a whole batch in one round trip: due rows deleted, holds taken, runs moved, lease opened.
--- Nobody else can move a waiting run without its due row, and those are locked here; so what is picked is moved.
+-- Nobody else can move a waiting run without its due row, and those are locked here; so what is picked is moved, and its
+-- place (ctid) stays where it is.
 with clock as materialized (
     select :now as now
 ), picked as materialized (
-    select d.lane, d.due_at, d.run_id, d.exclusive, d.alone
+    select d.ctid as place, d.due_at, d.run_id, d.exclusive, d.alone
       from tasuki_due d
      where d.lane = :lane
        and d.due_at <= (select now from clock)
@@ -32,9 +33,7 @@ with clock as materialized (
 ), gone as (
     delete from tasuki_due d
      using fit
-     where d.lane = fit.lane
-       and d.due_at = fit.due_at
-       and d.run_id = fit.run_id
+     where d.ctid = fit.place
        and (fit.exclusive = 0 or fit.run_id in (select run_id from held))
     returning d.run_id
 ), moved as (
@@ -53,7 +52,8 @@ with clock as materialized (
        and r.state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
        and r.cancel_requested_at is null
        and r.tries < r.tries_allowed
-    returning r.*
+    returning r.id, r.job_id, r.job_version, r.origin, r.scope_kind, r.scope_id, r.scheduled_for, r.next_retry_at,
+              r.attempt_no, r.tries, r.event_id, r.args
 ), leased as (
     insert into tasuki_lease (token, worker_id, lease_until, heartbeat_at, run_ids)
     select :token, :worker_id, (select now from clock) + :ttl, (select now from clock), '[' || string_agg(id::text, ',' order by id) || ']'

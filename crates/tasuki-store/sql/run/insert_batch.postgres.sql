@@ -1,17 +1,22 @@
 -- run/insert_batch: T0 for a whole batch in one round trip. A conflict on a slot or an idempotency key makes nothing.
+-- A list may be shorter than the batch: what is missing is as in the first run, or null where it may be.
 with clock as materialized (
     select :now as now
 ), made as (
     insert into tasuki_run (job_id, job_version, origin, scope_kind, scope_id, lane, exclusive, max_attempts, tries_allowed,
         scheduled_for, created_at, slot, idempotency_key, event_id, rerun_of, args, skip_at, expires_at)
-    select g.job_id, g.job_version, g.origin, g.scope_kind, g.scope_id, g.lane, g.exclusive, g.max_attempts, g.max_attempts,
-        coalesce(g.scheduled_for, clock.now), clock.now, g.slot, g.idempotency_key, g.event_id, g.rerun_of, g.args, g.skip_at,
-        g.expires_at
-      from unnest(:job_ids::bigint[], :job_versions::bigint[], :origins::text[], :scope_kinds::text[], :scope_ids::text[],
-               :lanes::text[], :exclusives::bigint[], :max_attempts::bigint[], :scheduled::bigint[], :slots::text[],
-               :keys::text[], :events::bigint[], :reruns::bigint[], :args::text[], :skips::bigint[], :expires::bigint[])
-           as g (job_id, job_version, origin, scope_kind, scope_id, lane, exclusive, max_attempts, scheduled_for, slot,
-               idempotency_key, event_id, rerun_of, args, skip_at, expires_at), clock
+    select coalesce(g.job_id, (:job_ids::bigint[])[1]), coalesce(g.job_version, (:job_versions::bigint[])[1]),
+        coalesce(g.origin, (:origins::text[])[1]), coalesce(g.scope_kind, (:scope_kinds::text[])[1]),
+        coalesce(g.scope_id, (:scope_ids::text[])[1]), coalesce(g.lane, (:lanes::text[])[1]),
+        coalesce(g.exclusive, (:exclusives::bigint[])[1]), coalesce(g.max_attempts, (:max_attempts::bigint[])[1]),
+        coalesce(g.max_attempts, (:max_attempts::bigint[])[1]), coalesce(g.scheduled_for, clock.now), clock.now, g.slot,
+        g.idempotency_key, g.event_id, g.rerun_of, g.args, g.skip_at, g.expires_at
+      from rows from (generate_series(1, :count::bigint), unnest(:job_ids::bigint[], :job_versions::bigint[], :origins::text[], :scope_kinds::text[],
+               :scope_ids::text[], :lanes::text[], :exclusives::bigint[], :max_attempts::bigint[], :scheduled::bigint[],
+               :slots::text[], :keys::text[], :events::bigint[], :reruns::bigint[], :args::text[], :skips::bigint[],
+               :expires::bigint[]))
+           as g (number, job_id, job_version, origin, scope_kind, scope_id, lane, exclusive, max_attempts, scheduled_for,
+               slot, idempotency_key, event_id, rerun_of, args, skip_at, expires_at), clock
     on conflict do nothing
     returning id, lane, scheduled_for, exclusive, skip_at, job_id, scope_kind, scope_id, slot, idempotency_key
 ), queued as (

@@ -13,7 +13,7 @@ use tasuki_core::exit::Failure;
 use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
     AssignBatch, Author, ClaimBatch, Claimed, Dialect, Finish, JobKind, JobSpec, JobVersion,
-    NewRun, NewWorker, Outcome, Run, Store, Trigger, Wanted,
+    NewRun, NewWorker, Outcome, Run, Store, Taken, Trigger, Wanted,
 };
 
 /// Makes one test for each database from one function.
@@ -353,7 +353,7 @@ impl TestStore {
         self.try_assign(self.wanted(id).await).await.expect("assigned")
     }
 
-    pub(crate) async fn try_start(&self, token: LeaseToken, id: RunId) -> Outcome<Run> {
+    pub(crate) async fn try_start(&self, token: LeaseToken, id: RunId) -> Outcome<Taken> {
         self.start(self.worker, token, &[id], TTL).await.unwrap().remove(0)
     }
 
@@ -369,7 +369,7 @@ impl TestStore {
         self.given_running(id).await
     }
 
-    pub(crate) async fn try_claim(&self, lane: &str, most: u32) -> (LeaseToken, Vec<Run>) {
+    pub(crate) async fn try_claim(&self, lane: &str, most: u32) -> (LeaseToken, Vec<Taken>) {
         let token = self.token();
         let batch = ClaimBatch { worker: self.worker, token, lane, most, lease_ttl: TTL };
         match self.claim(&batch).await.unwrap() {

@@ -229,7 +229,7 @@ contract! {
         let job = store.given_job(&like).await;
         store.given_waiting(&job, &like).await;
         let (token, runs) = store.try_claim("q", 1).await;
-        assert_eq!(runs[0].counters.tries, 1);
+        assert_eq!(runs[0].tries, 1);
         store.given_waiting(&job, &like).await;
         let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 1, lease_ttl: TTL };
         assert_eq!(store.claim(&batch).await.unwrap(), Claimed::Before);
