@@ -5,7 +5,7 @@ use tasuki_core::{Epoch, EventId, JobId, Origin, RunId, Scope, Slot};
 
 use crate::db::{Params, Tx, params};
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, JobVersion, Outcome, Store, leader};
+use crate::{Error, JobVersion, Outcome, Store, leader, sets};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
@@ -70,6 +70,13 @@ impl<'a> NewRun<'a> {
     }
 }
 
+impl NewRun<'_> {
+    /// Whether it may exist already.
+    pub(crate) fn has_key(&self) -> bool {
+        self.slot.is_some() || self.idempotency_key.is_some()
+    }
+}
+
 /// A run that is there now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Created {
@@ -98,13 +105,26 @@ impl Store {
         if self.dialect() == Dialect::Postgres && author == Author::Api {
             return self.create_in_one_trip(runs).await;
         }
-        let mut tx = self.db.begin().await?;
-        if let Author::Leader(epoch) = author {
-            leader::fence(&mut tx, epoch).await?;
+        let mut tx = self.begin_as(author).await?;
+        if self.dialect() != Dialect::Postgres && !runs.iter().any(NewRun::has_key) {
+            if let Some(created) = sets::insert_plain(&mut tx, runs).await? {
+                tx.commit().await?;
+                return Ok(created);
+            }
+            tx.rollback().await?;
+            tx = self.begin_as(author).await?;
         }
         let created = insert_all(&mut tx, runs).await?;
         tx.commit().await?;
         Ok(created)
+    }
+
+    async fn begin_as(&self, author: Author) -> Result<Tx, Error> {
+        let mut tx = self.db.begin().await?;
+        if let Author::Leader(epoch) = author {
+            leader::fence(&mut tx, epoch).await?;
+        }
+        Ok(tx)
     }
 
     /// Makes the runs of a schedule and moves its cursor, together. The cursor must still be where it
@@ -186,10 +206,10 @@ pub(crate) async fn insert_all(tx: &mut Tx, runs: &[NewRun<'_>]) -> Result<Vec<C
     Ok(created)
 }
 
-async fn insert(tx: &mut Tx, run: &NewRun<'_>) -> Result<Created, Error> {
+/// The row of a new run.
+pub(crate) fn columns(run: &NewRun<'_>) -> Params<'static> {
     let spec = &run.job.spec;
-    let slot = run.slot.map(|slot| slot.to_string());
-    let row = params! {
+    params! {
         job_id: run.job.job.0,
         job_version: run.job.version,
         origin: run.origin.as_str(),
@@ -199,14 +219,18 @@ async fn insert(tx: &mut Tx, run: &NewRun<'_>) -> Result<Created, Error> {
         exclusive: i64::from(spec.concurrency.needs_hold()),
         max_attempts: spec.max_attempts,
         scheduled_for: run.scheduled_for.map(Timestamp::as_microsecond),
-        slot: slot,
+        slot: run.slot.map(|slot| slot.to_string()),
         idempotency_key: run.idempotency_key.clone(),
         event_id: run.event.map(|event| event.0),
         rerun_of: run.rerun_of.map(|run| run.0),
         args: run.args.clone(),
         skip_at: run.skip_at.map(Timestamp::as_microsecond),
         expires_at: run.expires_at.map(Timestamp::as_microsecond),
-    };
+    }
+}
+
+async fn insert(tx: &mut Tx, run: &NewRun<'_>) -> Result<Created, Error> {
+    let row = columns(run);
     let made = match tx.dialect() {
         Dialect::Sqlite | Dialect::Postgres => tx.rows(&INSERT, row).await?,
         Dialect::MySql => match tx.execute(&INSERT, row).await {

@@ -13,56 +13,10 @@ use sqlx::{
 use uuid::Uuid;
 
 use crate::Error;
+pub(crate) use crate::bind::{Params, params};
+use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
 use crate::pools::Pools;
-use crate::sql::{Dialect, Ready, Sql};
-
-/// A value for a named parameter. `None` still has a type: PostgreSQL wants to know it.
-#[derive(Debug, Clone)]
-pub(crate) enum Param {
-    Int(Option<i64>),
-    Text(Option<String>),
-    Uuid(Option<Uuid>),
-    Bytes(Option<Vec<u8>>),
-    Ints(Vec<i64>),
-    OptInts(Vec<Option<i64>>),
-    Texts(Vec<Option<String>>),
-}
-
-macro_rules! param_from {
-    ($($type:ty => $variant:ident($value:ident) $to:expr;)+) => {
-        $(impl From<$type> for Param {
-            fn from($value: $type) -> Self {
-                Self::$variant($to)
-            }
-        })+
-    };
-}
-param_from! {
-    i64 => Int(value) Some(value);
-    Option<i64> => Int(value) value;
-    u32 => Int(value) Some(i64::from(value));
-    &str => Text(value) Some(value.to_owned());
-    String => Text(value) Some(value);
-    Option<String> => Text(value) value;
-    Uuid => Uuid(value) Some(value);
-    Option<Uuid> => Uuid(value) value;
-    Vec<u8> => Bytes(value) Some(value);
-    Option<Vec<u8>> => Bytes(value) value;
-    Vec<i64> => Ints(value) value;
-    Vec<Option<i64>> => OptInts(value) value;
-    Vec<Option<String>> => Texts(value) value;
-}
-
-/// Parameters by name.
-pub(crate) type Params<'a> = Vec<(&'a str, Param)>;
-
-/// `params! { run_id: 7, token: token }`
-macro_rules! params {
-    ($($name:ident: $value:expr),* $(,)?) => {
-        vec![$((stringify!($name), crate::db::Param::from($value))),*]
-    };
-}
-pub(crate) use params;
+use crate::sql::{Dialect, Sql};
 
 /// A database, and the clock tests may have put into it.
 #[derive(Clone)]
@@ -213,15 +167,46 @@ impl Tx {
         let now = self.now;
         let ready = sql.ready(self.dialect(), now.is_some());
         Ok(match &mut self.open {
-            OpenTx::Sqlite(tx) => {
-                bind_sqlite(ready, params, now).execute(&mut **tx).await?.rows_affected()
-            }
+            OpenTx::Sqlite(tx) => bind_sqlite(ready, in_order(ready, &ready.names, params, now))
+                .execute(&mut **tx)
+                .await?
+                .rows_affected(),
             OpenTx::Postgres(tx) => {
-                bind_postgres(ready, params, now).execute(&mut **tx).await?.rows_affected()
+                bind_postgres(ready, in_order(ready, &ready.names, params, now))
+                    .execute(&mut **tx)
+                    .await?
+                    .rows_affected()
+            }
+            OpenTx::MySql(tx) => bind_mysql(ready, in_order(ready, &ready.names, params, now))
+                .execute(&mut **tx)
+                .await?
+                .rows_affected(),
+        })
+    }
+
+    /// Inserts rows with one statement and returns the id of the first. Not for PostgreSQL, which has
+    /// arrays and `returning`.
+    pub(crate) async fn insert_many(
+        &mut self,
+        sql: &Sql,
+        rows: Vec<Params<'_>>,
+    ) -> Result<i64, Error> {
+        let (now, count) = (self.now, rows.len());
+        let ready = sql.repeated(self.dialect(), now.is_some(), count);
+        let names = ready.names.chunks((ready.names.len() / count.max(1)).max(1));
+        let values =
+            names.zip(rows).flat_map(|(names, row)| in_order(&ready, names, row, now)).collect();
+        // Not kept ready: there would be one for each number of rows.
+        Ok(match &mut self.open {
+            OpenTx::Sqlite(tx) => {
+                let query = bind_sqlite(&ready, values).persistent(false);
+                query.execute(&mut **tx).await?.last_insert_rowid() - count as i64 + 1
             }
             OpenTx::MySql(tx) => {
-                bind_mysql(ready, params, now).execute(&mut **tx).await?.rows_affected()
+                let query = bind_mysql(&ready, values).persistent(false);
+                query.execute(&mut **tx).await?.last_insert_id() as i64
             }
+            OpenTx::Postgres(_) => return Err(Error::broken("PostgreSQL inserts from arrays")),
         })
     }
 
@@ -314,13 +299,28 @@ impl Row {
 /// Fetches all rows with one driver and wraps them.
 macro_rules! rows {
     ($variant:ident, sqlite, $on:expr, $ready:expr, $params:expr, $now:expr) => {
-        wrap!($variant, bind_sqlite($ready, $params, $now).fetch_all($on).await?)
+        wrap!(
+            $variant,
+            bind_sqlite($ready, in_order($ready, &$ready.names, $params, $now))
+                .fetch_all($on)
+                .await?
+        )
     };
     ($variant:ident, postgres, $on:expr, $ready:expr, $params:expr, $now:expr) => {
-        wrap!($variant, bind_postgres($ready, $params, $now).fetch_all($on).await?)
+        wrap!(
+            $variant,
+            bind_postgres($ready, in_order($ready, &$ready.names, $params, $now))
+                .fetch_all($on)
+                .await?
+        )
     };
     ($variant:ident, mysql, $on:expr, $ready:expr, $params:expr, $now:expr) => {
-        wrap!($variant, bind_mysql($ready, $params, $now).fetch_all($on).await?)
+        wrap!(
+            $variant,
+            bind_mysql($ready, in_order($ready, &$ready.names, $params, $now))
+                .fetch_all($on)
+                .await?
+        )
     };
 }
 use rows;
@@ -331,75 +331,3 @@ macro_rules! wrap {
     };
 }
 use wrap;
-
-/// Binds parameters in the order a statement wants them.
-macro_rules! bind {
-    ($function:ident, $database:ty, $arguments:ty, $query:ident, $lists:expr) => {
-        fn $function<'q>(
-            ready: &'q Ready,
-            mut params: Params<'_>,
-            now: Option<i64>,
-        ) -> sqlx::query::Query<'q, $database, $arguments> {
-            let mut $query = sqlx::query::<$database>(AssertSqlSafe(ready.text.as_str()));
-            for (at, name) in ready.names.iter().enumerate() {
-                let given = params.iter().position(|(given, _)| given == name);
-                let param = match (given, now) {
-                    // Cloned only where it is wanted once more: a list may be long.
-                    (Some(given), _) if ready.names[at + 1..].contains(name) => {
-                        params[given].1.clone()
-                    }
-                    (Some(given), _) => params.swap_remove(given).1,
-                    (None, Some(now)) if name == "now" => Param::Int(Some(now)),
-                    _ => panic!("no value for :{name} in {}", ready.statement),
-                };
-                $query = match param {
-                    Param::Int(value) => $query.bind(value),
-                    Param::Text(value) => $query.bind(value),
-                    Param::Uuid(value) => $query.bind(value),
-                    Param::Bytes(value) => $query.bind(value),
-                    list => $lists($query, list),
-                };
-            }
-            $query
-        }
-    };
-}
-
-bind!(
-    bind_postgres,
-    Postgres,
-    sqlx::postgres::PgArguments,
-    query,
-    |query: sqlx::query::Query<'q, Postgres, sqlx::postgres::PgArguments>, list| match list {
-        Param::Ints(list) => query.bind(list),
-        Param::OptInts(list) => query.bind(list),
-        Param::Texts(list) => query.bind(list),
-        _ => unreachable!("single values are bound above"),
-    }
-);
-bind!(
-    bind_sqlite,
-    Sqlite,
-    sqlx::sqlite::SqliteArguments,
-    query,
-    |query: sqlx::query::Query<'q, Sqlite, sqlx::sqlite::SqliteArguments>, list| query
-        .bind(json_list(list))
-);
-bind!(
-    bind_mysql,
-    MySql,
-    sqlx::mysql::MySqlArguments,
-    query,
-    |query: sqlx::query::Query<'q, MySql, sqlx::mysql::MySqlArguments>, list| query
-        .bind(json_list(list))
-);
-
-/// Where there are no arrays, a list is a JSON text.
-fn json_list(list: Param) -> String {
-    match list {
-        Param::Ints(list) => serde_json::json!(list).to_string(),
-        Param::OptInts(list) => serde_json::json!(list).to_string(),
-        Param::Texts(list) => serde_json::json!(list).to_string(),
-        _ => unreachable!("only lists come here"),
-    }
-}

@@ -1,12 +1,13 @@
 //! T4, T5, T6 and T11: an attempt ends, and its worker says how.
 
+use std::collections::HashSet;
+
 use tasuki_core::exit::Failure;
 use tasuki_core::retry::{AtTheEnd, Next, decide};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, ErrorCode, LeaseToken, RunId, RunState};
 
 use crate::db::{Params, Tx, params};
-use crate::hot::Together;
 use crate::note::{self, Note};
 use crate::run::micros;
 use crate::sql::{Dialect, Sql, sql};
@@ -45,6 +46,14 @@ pub struct Finish {
     pub dice: u32,
 }
 
+/// What ended together.
+#[derive(Default)]
+pub(crate) struct Together {
+    pub(crate) ended: HashSet<RunId>,
+    /// Whether the lease is closed already.
+    pub(crate) closed: bool,
+}
+
 /// What became of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finished {
@@ -56,6 +65,11 @@ impl Finish {
     /// It failed like this.
     pub fn failed(failure: Failure) -> Self {
         Self { failure: Some(failure), ..Self::default() }
+    }
+
+    fn is_plain_success(&self) -> bool {
+        let fits = self.result.as_ref().is_none_or(|result| result.len() <= LONGEST_RESULT);
+        self.failure.is_none() && fits
     }
 
     pub(crate) fn columns(&self) -> Params<'static> {
@@ -87,16 +101,18 @@ impl Store {
         Ok(outcome)
     }
 
-    /// Reports the ends of several attempts under one token, in their order. Where the database can,
-    /// those that succeeded travel together.
+    /// Reports the ends of several attempts under one token, in their order. Those that succeeded
+    /// travel together.
     pub async fn finish_many(
         &self,
         token: LeaseToken,
         ends: &[(RunId, Finish)],
     ) -> Result<Vec<Outcome<Finished>>, Error> {
-        let together = match self.dialect() {
-            Dialect::Postgres => self.succeed_in_one_trip(token, ends).await?,
-            Dialect::Sqlite | Dialect::MySql => Together::default(),
+        let good: Vec<_> = ends.iter().filter(|(_, finish)| finish.is_plain_success()).collect();
+        let together = match (self.dialect(), good.is_empty()) {
+            (_, true) => Together::default(),
+            (Dialect::Postgres, _) => self.succeed_in_one_trip(token, &good).await?,
+            (Dialect::Sqlite | Dialect::MySql, _) => self.succeed_as_a_set(token, &good).await?,
         };
         let mut outcomes = Vec::with_capacity(ends.len());
         for (run, finish) in ends {

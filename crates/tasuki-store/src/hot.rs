@@ -5,31 +5,30 @@
 //! nothing to choose.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::{LeaseToken, RunId};
+use tasuki_core::{LeaseToken, RunId, WorkerId};
 
 use crate::create::{BY_KEY, key};
 use crate::db::params;
-use crate::finish::LONGEST_RESULT;
+use crate::finish::Together;
 use crate::run::micros;
 use crate::sql::{Sql, sql};
-use crate::{ClaimBatch, Claimed, Created, Error, Finish, NewRun, Store, Taken, uuid};
+use crate::{
+    AssignBatch, ClaimBatch, Claimed, Created, Error, Finish, NewRun, Renewed, RenewedRun, Store,
+    Taken, uuid,
+};
 
 static CLAIM: Sql = sql!("run/claim_batch", ".postgres", ".postgres", ".postgres");
+static ASSIGN: Sql = sql!("run/assign_batch", ".postgres", ".postgres", ".postgres");
+static START: Sql = sql!("run/start_batch", ".postgres", ".postgres", ".postgres");
+static RENEW: Sql = sql!("lease/renew_batch", ".postgres", ".postgres", ".postgres");
 static SUCCEED: Sql = sql!("run/succeed_batch", ".postgres", ".postgres", ".postgres");
 static INSERT: Sql = sql!("run/insert_batch", ".postgres", ".postgres", ".postgres");
 /// Looking for conflicts costs a tenth; runs without a key have none.
 static INSERT_PLAIN: Sql = sql!("run/insert_batch", ".postgres", ".postgres", ".postgres")
     .without("on conflict do nothing");
-
-/// What ended in one trip.
-#[derive(Default)]
-pub(crate) struct Together {
-    pub(crate) ended: HashSet<RunId>,
-    /// Whether the lease is closed already.
-    pub(crate) closed: bool,
-}
 
 impl Store {
     pub(crate) async fn claim_in_one_trip(&self, batch: &ClaimBatch<'_>) -> Result<Claimed, Error> {
@@ -50,20 +49,91 @@ impl Store {
         Ok(Claimed::Runs(runs))
     }
 
-    /// Ends the successes among these, and their lease with them if it had nothing else.
+    pub(crate) async fn assign_in_one_trip(
+        &self,
+        batch: &AssignBatch<'_>,
+    ) -> Result<Vec<RunId>, Error> {
+        let asked = params! {
+            epoch: batch.epoch.0,
+            worker_id: uuid(batch.worker.as_bytes()),
+            token: uuid(batch.token.as_bytes()),
+            ids: batch.runs.iter().map(|wanted| wanted.run.0).collect::<Vec<_>>(),
+            attempts: batch.runs.iter().map(|w| i64::from(w.attempt_no)).collect::<Vec<_>>(),
+            assign_ahead: micros(batch.assign_ahead),
+            reassign_after: micros(batch.reassign_after),
+        };
+        let rows = self.db.write(&ASSIGN, asked).await?;
+        let mut given = HashSet::new();
+        for row in &rows {
+            if row.int("free")? < 0 {
+                return Err(Error::Fenced(batch.epoch));
+            }
+            given.extend(row.opt_int("id")?.map(RunId));
+        }
+        Ok(batch.runs.iter().map(|wanted| wanted.run).filter(|run| given.contains(run)).collect())
+    }
+
+    /// Starts what can be started. `None`: the lease is not there, or its worker was cut off.
+    pub(crate) async fn start_in_one_trip(
+        &self,
+        worker: WorkerId,
+        token: LeaseToken,
+        runs: &[RunId],
+        lease_ttl: Duration,
+    ) -> Result<Option<HashMap<RunId, Taken>>, Error> {
+        let asked = params! {
+            worker_id: uuid(worker.as_bytes()),
+            token: uuid(token.as_bytes()),
+            ids: runs.iter().map(|run| run.0).collect::<Vec<_>>(),
+            ttl: micros(lease_ttl),
+        };
+        let rows = self.db.write(&START, asked).await?;
+        let mut started = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            if row.int("leased")? == 0 {
+                return Ok(None);
+            }
+            if row.opt_int("id")?.is_some() {
+                let taken = Taken::from_row(row)?;
+                started.insert(taken.id, taken);
+            }
+        }
+        Ok(Some(started))
+    }
+
+    pub(crate) async fn renew_in_one_trip(
+        &self,
+        worker: WorkerId,
+        tokens: &[LeaseToken],
+        lease_ttl: Duration,
+    ) -> Result<Vec<Renewed>, Error> {
+        let asked = params! {
+            worker_id: uuid(worker.as_bytes()),
+            tokens: tokens.iter().map(|token| uuid(token.as_bytes())).collect::<Vec<_>>(),
+            ttl: micros(lease_ttl),
+        };
+        let mut held: HashMap<LeaseToken, (Vec<RenewedRun>, bool)> = HashMap::new();
+        for row in self.db.write(&RENEW, asked).await? {
+            let token = LeaseToken::from_bytes(row.uuid("token")?.into_bytes());
+            let detached = row.int("attached")? == 0;
+            let (runs, _) = held.entry(token).or_insert_with(|| (Vec::new(), detached));
+            if row.opt_int("id")?.is_some() {
+                runs.push(RenewedRun::from_row(&row)?);
+            }
+        }
+        let told = tokens.iter().map(|token| match held.remove(token) {
+            Some((runs, detached)) => Renewed::Held { runs, detached },
+            None => Renewed::Gone,
+        });
+        Ok(told.collect())
+    }
+
+    /// Ends runs that succeeded, and their lease with them if it had nothing else.
     pub(crate) async fn succeed_in_one_trip(
         &self,
         token: LeaseToken,
-        ends: &[(RunId, Finish)],
+        good: &[&(RunId, Finish)],
     ) -> Result<Together, Error> {
-        let fits = |finish: &Finish| {
-            finish.failure.is_none()
-                && finish.result.as_ref().is_none_or(|r| r.len() <= LONGEST_RESULT)
-        };
-        let good: Vec<&(RunId, Finish)> = ends.iter().filter(|(_, finish)| fits(finish)).collect();
-        if good.is_empty() {
-            return Ok(Together::default());
-        }
         let ids: Vec<i64> = good.iter().map(|(run, _)| run.0).collect();
         let told = params! {
             token: uuid(token.as_bytes()),
@@ -117,7 +187,7 @@ impl Store {
             skips: ints(&|run| run.skip_at.map(Timestamp::as_microsecond)),
             expires: ints(&|run| run.expires_at.map(Timestamp::as_microsecond)),
         };
-        let keyed = runs.iter().any(|run| run.slot.is_some() || run.idempotency_key.is_some());
+        let keyed = runs.iter().any(NewRun::has_key);
         let insert = if keyed { &INSERT } else { &INSERT_PLAIN };
         let made = self.db.write(insert, row).await?;
         let mut plain = VecDeque::new();

@@ -70,6 +70,16 @@ pub(crate) enum Until {
     Ttl(Duration),
 }
 
+impl RenewedRun {
+    pub(crate) fn from_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            run: RunId(row.int("id")?),
+            state: row.text("state")?.parse()?,
+            cancel_asked: row.opt_int("cancel_requested_at")?.is_some(),
+        })
+    }
+}
+
 impl Lease {
     fn from_row(row: &Row) -> Result<Self, Error> {
         let ids: Vec<i64> = serde_json::from_str(&row.text("run_ids")?)
@@ -91,23 +101,40 @@ impl Store {
         token: LeaseToken,
         lease_ttl: Duration,
     ) -> Result<Renewed, Error> {
-        let mut tx = self.db.begin().await?;
-        let mine = params! {
-            token: uuid(token.as_bytes()),
-            worker_id: uuid(worker.as_bytes()),
-            ttl: micros(lease_ttl),
-        };
-        if tx.execute(&TOUCH, mine).await? == 0 {
-            tx.rollback().await?;
-            return Ok(Renewed::Gone);
+        let told = self.renew_many(worker, &[token], lease_ttl).await?.pop();
+        told.ok_or_else(|| Error::broken("a renewal says nothing"))
+    }
+
+    /// T3 for several leases of a worker, in their order.
+    pub async fn renew_many(
+        &self,
+        worker: WorkerId,
+        tokens: &[LeaseToken],
+        lease_ttl: Duration,
+    ) -> Result<Vec<Renewed>, Error> {
+        if self.dialect() == Dialect::Postgres {
+            return self.renew_in_one_trip(worker, tokens, lease_ttl).await;
         }
-        let rows = tx.rows(&SHOW, params! { token: uuid(token.as_bytes()) }).await?;
-        let lease =
-            Lease::from_row(rows.first().ok_or_else(|| Error::broken("a lease vanished"))?)?;
-        let runs = carried(&mut tx, &lease).await?;
+        let mut tx = self.db.begin().await?;
         let detached = worker::look(&mut tx, worker).await?.is_none_or(|w| !w.is_attached());
+        let mut told = Vec::with_capacity(tokens.len());
+        for token in tokens {
+            let mine = params! {
+                token: uuid(token.as_bytes()),
+                worker_id: uuid(worker.as_bytes()),
+                ttl: micros(lease_ttl),
+            };
+            if tx.execute(&TOUCH, mine).await? == 0 {
+                told.push(Renewed::Gone);
+                continue;
+            }
+            let rows = tx.rows(&SHOW, params! { token: uuid(token.as_bytes()) }).await?;
+            let lease =
+                Lease::from_row(rows.first().ok_or_else(|| Error::broken("a lease vanished"))?)?;
+            told.push(Renewed::Held { runs: carried(&mut tx, &lease).await?, detached });
+        }
         tx.commit().await?;
-        Ok(Renewed::Held { runs, detached })
+        Ok(told)
     }
 
     /// The leases in a worker's name.
@@ -131,29 +158,33 @@ impl Store {
             return self.db.write(&CLOSE_IF_EMPTY, key).await.map(drop);
         }
         let mut tx = self.db.begin().await?;
-        let rows = tx.rows(&LOCK, params! { token: uuid(token.as_bytes()) }).await?;
-        if let Some(lease) = rows.first().map(Lease::from_row).transpose()?
-            && carried(&mut tx, &lease).await?.is_empty()
-        {
-            tx.execute(&CLOSE, params! { token: uuid(token.as_bytes()) }).await?;
+        if let Some(lease) = lock(&mut tx, token).await? {
+            close_if_empty(&mut tx, &lease).await?;
         }
         tx.commit().await
     }
+}
+
+/// A lease, held still.
+pub(crate) async fn lock(tx: &mut Tx, token: LeaseToken) -> Result<Option<Lease>, Error> {
+    let rows = tx.rows(&LOCK, params! { token: uuid(token.as_bytes()) }).await?;
+    rows.first().map(Lease::from_row).transpose()
+}
+
+/// Deletes a lease that is held still, if nothing is carried under it any more.
+pub(crate) async fn close_if_empty(tx: &mut Tx, lease: &Lease) -> Result<bool, Error> {
+    if !carried(tx, lease).await?.is_empty() {
+        return Ok(false);
+    }
+    tx.execute(&CLOSE, params! { token: uuid(lease.token.as_bytes()) }).await?;
+    Ok(true)
 }
 
 /// What is still carried under a lease.
 pub(crate) async fn carried(tx: &mut Tx, lease: &Lease) -> Result<Vec<RenewedRun>, Error> {
     let ids: Vec<i64> = lease.runs.iter().map(|run| run.0).collect();
     let rows = tx.rows(&UNDER, params! { ids: ids, token: uuid(lease.token.as_bytes()) }).await?;
-    rows.iter()
-        .map(|row| {
-            Ok(RenewedRun {
-                run: RunId(row.int("id")?),
-                state: row.text("state")?.parse()?,
-                cancel_asked: row.opt_int("cancel_requested_at")?.is_some(),
-            })
-        })
-        .collect()
+    rows.iter().map(RenewedRun::from_row).collect()
 }
 
 pub(crate) async fn open(

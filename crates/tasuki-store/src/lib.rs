@@ -10,6 +10,7 @@
 
 mod audit;
 mod back;
+mod bind;
 mod cancel;
 mod coalesce;
 mod confirm;
@@ -34,6 +35,7 @@ mod pools;
 mod retention;
 mod retry;
 mod run;
+mod sets;
 mod settings;
 mod sql;
 mod take;

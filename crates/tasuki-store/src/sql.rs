@@ -54,14 +54,24 @@ impl Sql {
         self
     }
 
+    fn text(&self, dialect: Dialect) -> String {
+        let text = self.texts[dialect as usize];
+        self.left_out.map_or(text.to_owned(), |clause| text.replace(clause, ""))
+    }
+
+    /// An `insert ... values (...)` with its values repeated: the parameters of one row after another.
+    pub(crate) fn repeated(&self, dialect: Dialect, now_is_bound: bool, rows: usize) -> Ready {
+        let text = self.text(dialect);
+        let (head, row) = text.split_once("\nvalues ").expect("an insert of one row");
+        let rows = vec![row.trim_end(); rows].join(",\n");
+        rewrite(self.name, &format!("{head}\nvalues {rows}"), dialect, now_is_bound, false)
+    }
+
     /// The statement for a database. In tests `:now` is a parameter like any other.
     pub(crate) fn ready(&self, dialect: Dialect, now_is_bound: bool) -> &Ready {
         let index = dialect as usize * 2 + usize::from(now_is_bound);
-        self.ready[index].get_or_init(|| {
-            let text = self.texts[dialect as usize];
-            let text = self.left_out.map_or(text.into(), |clause| text.replace(clause, ""));
-            translate(self.name, &text, dialect, now_is_bound)
-        })
+        self.ready[index]
+            .get_or_init(|| translate(self.name, &self.text(dialect), dialect, now_is_bound))
     }
 }
 
@@ -93,6 +103,18 @@ macro_rules! sql {
 pub(crate) use sql;
 
 fn translate(statement: &'static str, text: &str, dialect: Dialect, now_is_bound: bool) -> Ready {
+    let numbered = dialect != Dialect::MySql;
+    rewrite(statement, text, dialect, now_is_bound, numbered)
+}
+
+/// Without numbers a parameter is bound wherever it stands, also one that was there before.
+fn rewrite(
+    statement: &'static str,
+    text: &str,
+    dialect: Dialect,
+    now_is_bound: bool,
+    numbered: bool,
+) -> Ready {
     let mut ready = Ready { statement, text: String::with_capacity(text.len()), names: Vec::new() };
     let mut rest = &*without_comments(text);
     while let Some(at) = rest.find([':', '\'']) {
@@ -111,7 +133,7 @@ fn translate(statement: &'static str, text: &str, dialect: Dialect, now_is_bound
             let name = &from[1..end];
             match name == "now" && !now_is_bound {
                 true => ready.text.push_str(dialect.now()),
-                false => ready.push_parameter(name, dialect),
+                false => ready.push_parameter(name, dialect, numbered),
             }
             rest = &from[end..];
         }
@@ -125,19 +147,19 @@ fn translate(statement: &'static str, text: &str, dialect: Dialect, now_is_bound
 }
 
 impl Ready {
-    fn push_parameter(&mut self, name: &str, dialect: Dialect) {
-        let known = self.names.iter().position(|one| one == name);
-        let number = match (known, dialect) {
-            (Some(index), Dialect::Sqlite | Dialect::Postgres) => index + 1,
-            _ => {
+    fn push_parameter(&mut self, name: &str, dialect: Dialect, numbered: bool) {
+        let known = self.names.iter().position(|one| numbered && one == name);
+        let number = known.map_or_else(
+            || {
                 self.names.push(name.to_owned());
                 self.names.len()
-            }
-        };
-        match dialect {
-            Dialect::Sqlite => self.text.push_str(&format!("?{number}")),
-            Dialect::Postgres => self.text.push_str(&format!("${number}")),
-            Dialect::MySql => self.text.push('?'),
+            },
+            |index| index + 1,
+        );
+        match (numbered, dialect) {
+            (false, _) => self.text.push('?'),
+            (true, Dialect::Postgres) => self.text.push_str(&format!("${number}")),
+            (true, _) => self.text.push_str(&format!("?{number}")),
         }
     }
 }

@@ -1,14 +1,15 @@
 //! T1, T1c and T2: runs are given, taken and started.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::{Epoch, EventId, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
 
-use crate::db::{Row, Tx, params};
+use crate::db::{Params, Row, Tx, params};
 use crate::run::{micros, timestamp};
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, Outcome, Run, Store, leader, lease, uuid, worker};
+use crate::{Error, Outcome, Run, Store, leader, lease, sets, uuid, worker};
 
 static DUE_TAKE: Sql = sql!("due/take");
 static DUE_PUT: Sql = sql!("due/put");
@@ -17,7 +18,6 @@ static DUE_LIST: Sql = sql!("due/list");
 static HOLD_TAKE: Sql = sql!("hold/take", ".sqlite", ".postgres", ".mysql");
 static LEASE_TOUCH: Sql = sql!("lease/touch");
 static ASSIGN: Sql = sql!("run/assign");
-static CLAIM: Sql = sql!("run/claim");
 static START: Sql = sql!("run/start");
 static EARLY: Sql = sql!("run/early");
 static SHOW: Sql = sql!("run/show");
@@ -127,22 +127,24 @@ impl Store {
     /// What waits in a lane and is due until an instant, soonest first.
     pub async fn due(&self, lane: &str, until: Timestamp, most: u32) -> Result<Vec<Wanted>, Error> {
         let page = params! { lane: lane, until: until.as_microsecond(), most: most };
-        let mut wanted = Vec::new();
-        for row in self.db.rows(&DUE_LIST, page).await? {
-            let run = RunId(row.int("run_id")?);
-            let attempt_no = self.run(run).await?.map_or(0, |run| run.counters.attempt_no);
-            wanted.push(Wanted {
-                run,
-                due_at: timestamp(row.int("due_at")?)?,
-                attempt_no,
-                exclusive: row.int("exclusive")? != 0,
-            });
-        }
-        Ok(wanted)
+        let rows = self.db.rows(&DUE_LIST, page).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Wanted {
+                    run: RunId(row.int("run_id")?),
+                    due_at: timestamp(row.int("due_at")?)?,
+                    attempt_no: row.int("attempt_no")? as u32,
+                    exclusive: row.int("exclusive")? != 0,
+                })
+            })
+            .collect()
     }
 
     /// T1: gives runs to a worker. Returns those it really gave.
     pub async fn assign(&self, batch: &AssignBatch<'_>) -> Result<Vec<RunId>, Error> {
+        if self.dialect() == Dialect::Postgres {
+            return self.assign_in_one_trip(batch).await;
+        }
         let mut tx = self.db.begin().await?;
         leader::fence(&mut tx, batch.epoch).await?;
         let active = worker::lock(&mut tx, batch.worker).await?.filter(worker::Worker::is_active);
@@ -184,20 +186,7 @@ impl Store {
         }
         let page = params! { lane: batch.lane, most: batch.most };
         let rows = tx.rows(&DUE_LOCK, page).await?;
-        let alone = rows.first().map(|row| row.int("alone")).transpose()? == Some(1);
-        let mut taken = Vec::new();
-        for row in &rows {
-            if alone && !taken.is_empty() {
-                break;
-            }
-            if !alone && row.int("alone")? == 1 {
-                continue;
-            }
-            let run = RunId(row.int("run_id")?);
-            if claim_one(&mut tx, batch, run, row.int("exclusive")? != 0).await? {
-                taken.push(run.0);
-            }
-        }
+        let taken = claim_rows(&mut tx, batch, &rows).await?;
         if taken.is_empty() {
             tx.commit().await?;
             return Ok(Claimed::Runs(Vec::new()));
@@ -211,10 +200,7 @@ impl Store {
             }
             Err(error) => return Err(error),
         }
-        let mut runs = Vec::with_capacity(taken.len());
-        for id in taken {
-            runs.push(look(&mut tx, RunId(id)).await?);
-        }
+        let runs = sets::taken(&mut tx, &taken).await?;
         tx.commit().await?;
         Ok(Claimed::Runs(runs))
     }
@@ -227,57 +213,87 @@ impl Store {
         runs: &[RunId],
         lease_ttl: Duration,
     ) -> Result<Vec<Outcome<Taken>>, Error> {
-        let mut tx = self.db.begin().await?;
-        let attached = worker::look(&mut tx, worker).await?.is_some_and(|w| w.is_attached());
-        let mine = params! {
-            token: uuid(token.as_bytes()),
-            worker_id: uuid(worker.as_bytes()),
-            ttl: micros(lease_ttl),
+        let started = match self.dialect() {
+            Dialect::Postgres => self.start_in_one_trip(worker, token, runs, lease_ttl).await?,
+            _ => self.start_one_by_one(worker, token, runs, lease_ttl).await?,
         };
-        // The lease first: without its row the start is lost, whatever the run says.
-        if !attached || tx.execute(&LEASE_TOUCH, mine).await? == 0 {
-            tx.rollback().await?;
-            return self.all_lost(runs).await;
-        }
+        let leased = started.is_some();
+        let mut started = started.unwrap_or_default();
         let mut told = Vec::with_capacity(runs.len());
         for &run in runs {
-            let guard = params! {
-                run_id: run.0,
-                token: uuid(token.as_bytes()),
-                worker_id: uuid(worker.as_bytes()),
-            };
-            let moved = tx.execute(&START, guard.clone()).await? == 1;
-            let early = !moved && !tx.rows(&EARLY, guard).await?.is_empty();
-            told.push(match (moved, early) {
-                (true, _) => Some(Outcome::Applied(look(&mut tx, run).await?)),
-                (false, true) => Some(Outcome::NotYet),
-                (false, false) => None,
-            });
-        }
-        tx.commit().await?;
-        let mut outcomes = Vec::with_capacity(runs.len());
-        for (&run, told) in runs.iter().zip(told) {
-            outcomes.push(match told {
-                Some(outcome) => outcome,
+            told.push(match started.remove(&run) {
+                Some(taken) => Outcome::Applied(taken),
+                None if leased && self.is_early(worker, token, run).await? => Outcome::NotYet,
                 None => Outcome::Lost(self.explain(run).await?),
             });
         }
-        Ok(outcomes)
+        Ok(told)
     }
 
-    async fn all_lost(&self, runs: &[RunId]) -> Result<Vec<Outcome<Taken>>, Error> {
-        let mut told = Vec::with_capacity(runs.len());
-        for &run in runs {
-            told.push(Outcome::Lost(self.explain(run).await?));
+    /// Starts what can be started. `None`: the lease is not there, or its worker was cut off.
+    async fn start_one_by_one(
+        &self,
+        worker: WorkerId,
+        token: LeaseToken,
+        runs: &[RunId],
+        lease_ttl: Duration,
+    ) -> Result<Option<HashMap<RunId, Taken>>, Error> {
+        let mut tx = self.db.begin().await?;
+        let attached = worker::look(&mut tx, worker).await?.is_some_and(|w| w.is_attached());
+        let mut mine = carrier(worker, token);
+        mine.push(("ttl", micros(lease_ttl).into()));
+        // The lease first: without its row the start is lost, whatever the run says.
+        if !attached || tx.execute(&LEASE_TOUCH, mine).await? == 0 {
+            tx.rollback().await?;
+            return Ok(None);
         }
-        Ok(told)
+        let mut started = Vec::with_capacity(runs.len());
+        for run in runs {
+            let mut guard = carrier(worker, token);
+            guard.push(("run_id", run.0.into()));
+            if tx.execute(&START, guard).await? == 1 {
+                started.push(run.0);
+            }
+        }
+        let taken = sets::taken(&mut tx, &started).await?;
+        tx.commit().await?;
+        Ok(Some(taken.into_iter().map(|taken| (taken.id, taken)).collect()))
+    }
+
+    /// Whether a start that did not match was merely too early.
+    async fn is_early(
+        &self,
+        worker: WorkerId,
+        token: LeaseToken,
+        run: RunId,
+    ) -> Result<bool, Error> {
+        let mut guard = carrier(worker, token);
+        guard.push(("run_id", run.0.into()));
+        Ok(!self.db.rows(&EARLY, guard).await?.is_empty())
     }
 }
 
-/// What a worker must know of a run that was just given to it.
-async fn look(tx: &mut Tx, run: RunId) -> Result<Taken, Error> {
-    let rows = tx.rows(&SHOW, params! { run_id: run.0 }).await?;
-    Taken::from_row(rows.first().ok_or_else(|| Error::broken("a run vanished"))?)
+fn carrier(worker: WorkerId, token: LeaseToken) -> Params<'static> {
+    params! { worker_id: uuid(worker.as_bytes()), token: uuid(token.as_bytes()) }
+}
+
+/// Claims what was locked. If the first was once lost together with others, it alone; and what gets no
+/// hold goes on waiting.
+async fn claim_rows(tx: &mut Tx, batch: &ClaimBatch<'_>, rows: &[Row]) -> Result<Vec<i64>, Error> {
+    let alone = rows.first().map(|row| row.int("alone")).transpose()? == Some(1);
+    let mut fit = Vec::with_capacity(rows.len());
+    for row in rows.iter().take(if alone { 1 } else { rows.len() }) {
+        let (due_at, run) = (row.int("due_at")?, RunId(row.int("run_id")?));
+        let passed_over = row.int("alone")? == 1 && !alone;
+        let free = row.int("exclusive")? == 0;
+        if !passed_over && (free || lease::take_hold(tx, &HOLD_TAKE, run, batch.token).await?) {
+            fit.push((due_at, run));
+        }
+    }
+    if !fit.is_empty() && sets::claim(tx, batch, &fit).await? != fit.len() as u64 {
+        return Err(Error::broken("a run was moved although its due row is locked"));
+    }
+    Ok(fit.into_iter().map(|(_, run)| run.0).collect())
 }
 
 async fn assign_one(tx: &mut Tx, batch: &AssignBatch<'_>, wanted: &Wanted) -> Result<bool, Error> {
@@ -296,27 +312,6 @@ async fn assign_one(tx: &mut Tx, batch: &AssignBatch<'_>, wanted: &Wanted) -> Re
     let hit = tx.execute(&ASSIGN, guard).await? == 1;
     if !hit {
         put_back(tx, wanted.run, wanted.exclusive, batch.token).await?;
-    }
-    Ok(hit)
-}
-
-async fn claim_one(
-    tx: &mut Tx,
-    batch: &ClaimBatch<'_>,
-    run: RunId,
-    exclusive: bool,
-) -> Result<bool, Error> {
-    if !take_due_and_hold(tx, run, exclusive, batch.token).await? {
-        return Ok(false);
-    }
-    let guard = params! {
-        run_id: run.0,
-        worker_id: uuid(batch.worker.as_bytes()),
-        token: uuid(batch.token.as_bytes()),
-    };
-    let hit = tx.execute(&CLAIM, guard).await? == 1;
-    if !hit {
-        put_back(tx, run, exclusive, batch.token).await?;
     }
     Ok(hit)
 }

@@ -76,3 +76,32 @@ begin
     return exists (select from tasuki_leader_term where id = 1 and epoch = wanted_epoch);
 end
 $$;
+
+-- How many more runs a worker takes from a leader of this epoch: -1 if a newer one leads. The worker is held still, so that
+-- two that give do not both see its room. Each statement here sees what was committed before it, also after a wait.
+create function tasuki_room(wanted_epoch bigint, wanted_worker uuid, now bigint) returns integer language plpgsql volatile as $$
+declare
+    room integer;
+begin
+    if not tasuki_fence(wanted_epoch) then
+        return -1;
+    end if;
+    select slots into room
+      from tasuki_worker
+     where id = wanted_worker
+       and draining_at is null and detached_at is null and dead_at is null and gone_at is null
+       for update;
+    if not found then
+        return 0;
+    end if;
+    return greatest(room - (
+        select count(*)
+          from tasuki_lease l
+         cross join lateral json_array_elements_text(l.run_ids::json) as x (id)
+          join tasuki_run r on r.id = x.id::bigint
+         where l.worker_id = wanted_worker
+           and r.lease_token = l.token
+           and (r.state = 'RUNNING'
+                or r.state = 'ASSIGNED' and coalesce(r.next_retry_at, r.scheduled_for) <= now + 1000000)), 0);
+end
+$$;

@@ -6,6 +6,7 @@
 mod given;
 
 mod audit;
+mod batches;
 mod crash;
 mod doctor;
 mod events;

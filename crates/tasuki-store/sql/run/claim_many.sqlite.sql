@@ -1,4 +1,4 @@
--- run/claim: T1c, a waiting run -> RUNNING. A worker takes and starts it in one.
+-- run/claim_many: T1c for runs whose due rows this transaction has deleted.
 update tasuki_run
    set state = 'RUNNING',
        attempt_no = attempt_no + 1,
@@ -9,9 +9,7 @@ update tasuki_run
        assigned_at = :now,
        started_at = :now,
        version = version + 1
- where id = :run_id
+ where id in (select value from json_each(:ids))
    and state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
    and cancel_requested_at is null
-   and coalesce(next_retry_at, scheduled_for) <= :now
-   and (tries > 0 or skip_at is null or skip_at >= :now)
    and tries < tries_allowed

@@ -1,0 +1,5 @@
+-- due/put_between: the runs that were just made in one insert wait.
+insert into tasuki_due (lane, due_at, run_id, exclusive, skip_at)
+select lane, scheduled_for, id, exclusive, skip_at
+  from tasuki_run
+ where id between :first and :last

@@ -1,0 +1,7 @@
+-- run/running: which of these run under the token, held still.
+select r.id, r.job_id, r.scope_kind, r.scope_id, r.exclusive
+  from json_table(:ids, '$[*]' columns (id bigint path '$')) x
+  straight_join tasuki_run r on r.id = x.id
+ where r.state = 'RUNNING'
+   and r.lease_token = :token
+   for update

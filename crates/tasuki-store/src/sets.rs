@@ -1,0 +1,150 @@
+//! The hot path on SQLite and MySQL/MariaDB: a batch is a few statements over a JSON list instead of
+//! a few statements for each run. What must come out is the same as in `hot`; the contract tests say so.
+
+use std::collections::HashSet;
+
+use serde_json::{Value, json};
+use tasuki_core::{LeaseToken, RunId};
+
+use crate::create::columns;
+use crate::db::{Params, Row, Tx, params};
+use crate::finish::Together;
+use crate::sql::{Sql, sql};
+use crate::{ClaimBatch, Created, Error, Finish, NewRun, Store, Taken, lease, uuid};
+
+static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql").without(ON_CONFLICT);
+static DUE_PUT: Sql = sql!("due/put_between");
+static DUE_TAKE: Sql = sql!("due/take_many", ".sqlite", ".mysql", ".mysql");
+static CLAIM: Sql = sql!("run/claim_many", ".sqlite", ".mysql", ".mysql");
+static TAKEN: Sql = sql!("run/taken", ".sqlite", ".mysql", ".mysql");
+static RUNNING: Sql = sql!("run/running", ".sqlite", ".mysql", ".mysql");
+static SUCCEED: Sql = sql!("run/succeed_many", ".sqlite", ".mysql", ".mysql");
+static STAT_ADD: Sql = sql!("stat/add_many", ".sqlite", ".mysql", ".mysql");
+static HOLD_GIVE: Sql = sql!("hold/give");
+
+const ON_CONFLICT: &str = "on conflict do nothing\nreturning id";
+
+/// The most runs in one insert: SQLite takes 32,766 parameters, MySQL 65,535.
+const MOST: usize = 500;
+
+/// Makes runs that have no key, which therefore cannot exist already. Their ids follow one another:
+/// SQLite has one writer, and MySQL reserves the ids of an insert of known length together. Where a
+/// cluster hands out every second id, the count of due rows tells: `None`, and nothing else is done.
+pub(crate) async fn insert_plain(
+    tx: &mut Tx,
+    runs: &[NewRun<'_>],
+) -> Result<Option<Vec<Created>>, Error> {
+    let mut created = Vec::with_capacity(runs.len());
+    for some in runs.chunks(MOST) {
+        let rows: Vec<Params<'_>> = some.iter().map(columns).collect();
+        let first = tx.insert_many(&INSERT, rows).await?;
+        let last = first + some.len() as i64 - 1;
+        let waiting = tx.execute(&DUE_PUT, params! { first: first, last: last }).await?;
+        if waiting != some.len() as u64 {
+            return Ok(None);
+        }
+        created.extend((first..=last).map(|id| Created { run: RunId(id), existed: false }));
+    }
+    Ok(Some(created))
+}
+
+/// Takes and starts runs that need no hold and whose due rows are locked. Returns how many it really
+/// moved: fewer than asked for is for the caller to undo.
+pub(crate) async fn claim(
+    tx: &mut Tx,
+    batch: &ClaimBatch<'_>,
+    places: &[(i64, RunId)],
+) -> Result<u64, Error> {
+    let list: Vec<Value> = places.iter().map(|(due_at, run)| json!([due_at, run.0])).collect();
+    let due = params! { lane: batch.lane, places: Value::Array(list).to_string() };
+    let taken = tx.execute(&DUE_TAKE, due).await?;
+    let guard = params! {
+        ids: places.iter().map(|(_, run)| run.0).collect::<Vec<_>>(),
+        worker_id: uuid(batch.worker.as_bytes()),
+        token: uuid(batch.token.as_bytes()),
+    };
+    Ok(taken.min(tx.execute(&CLAIM, guard).await?))
+}
+
+/// What a worker must know of the runs it was given, soonest first.
+pub(crate) async fn taken(tx: &mut Tx, runs: &[i64]) -> Result<Vec<Taken>, Error> {
+    let rows = tx.rows(&TAKEN, params! { ids: runs.to_vec() }).await?;
+    let mut taken = rows.iter().map(Taken::from_row).collect::<Result<Vec<_>, _>>()?;
+    taken.sort_by_key(|taken| (taken.due_at, taken.id));
+    match taken.len() == runs.len() {
+        true => Ok(taken),
+        false => Err(Error::broken("a run vanished")),
+    }
+}
+
+impl Store {
+    /// Ends runs that succeeded, and their lease with them if nothing else is under it. The lease is
+    /// locked before its runs, as everywhere.
+    pub(crate) async fn succeed_as_a_set(
+        &self,
+        token: LeaseToken,
+        good: &[&(RunId, Finish)],
+    ) -> Result<Together, Error> {
+        let mut tx = self.db.begin().await?;
+        let lease = lease::lock(&mut tx, token).await?;
+        let ids: Vec<i64> = good.iter().map(|(run, _)| run.0).collect();
+        let under = params! { ids: ids, token: uuid(token.as_bytes()) };
+        let rows = tx.rows(&RUNNING, under).await?;
+        let ended = rows.iter().map(|row| row.int("id").map(RunId)).collect::<Result<_, _>>()?;
+        let ended: HashSet<RunId> = ended;
+        if ended.is_empty() {
+            tx.rollback().await?;
+            return Ok(Together::default());
+        }
+        let mut left = ended.clone();
+        let ends: Vec<Value> = good
+            .iter()
+            .filter(|(run, _)| left.remove(run))
+            .map(|(run, finish)| told(*run, finish))
+            .collect();
+        let ends = params! { ends: Value::Array(ends).to_string(), token: uuid(token.as_bytes()) };
+        if tx.execute(&SUCCEED, ends).await? != ended.len() as u64 {
+            return Err(Error::broken("a run that is held still did not end"));
+        }
+        let ids: Vec<i64> = ended.iter().map(|run| run.0).collect();
+        tx.execute(&STAT_ADD, params! { ids: ids }).await?;
+        for row in &rows {
+            give_hold(&mut tx, row, token).await?;
+        }
+        let closed = match &lease {
+            Some(lease) => lease::close_if_empty(&mut tx, lease).await?,
+            None => true,
+        };
+        tx.commit().await?;
+        Ok(Together { ended, closed })
+    }
+}
+
+/// How a run ended; what is not there is left out, and becomes null.
+fn told(run: RunId, finish: &Finish) -> Value {
+    let mut end = serde_json::Map::from_iter([("id".to_owned(), json!(run.0))]);
+    let mut add = |name: &str, value: Option<Value>| {
+        if let Some(value) = value {
+            end.insert(name.to_owned(), value);
+        }
+    };
+    add("exit_code", finish.exit_code.map(Value::from));
+    add("result", finish.result.clone().map(Value::from));
+    add("rows_affected", finish.rows_affected.map(Value::from));
+    add("log_ref", finish.log_ref.clone().map(Value::from));
+    Value::Object(end)
+}
+
+async fn give_hold(tx: &mut Tx, row: &Row, token: LeaseToken) -> Result<(), Error> {
+    if row.int("exclusive")? == 0 {
+        return Ok(());
+    }
+    let place = params! {
+        job_id: row.int("job_id")?,
+        scope_kind: row.text("scope_kind")?,
+        scope_id: row.text("scope_id")?,
+        run_id: row.int("id")?,
+        token: uuid(token.as_bytes()),
+    };
+    tx.execute(&HOLD_GIVE, place).await.map(drop)
+}

@@ -1,0 +1,193 @@
+//! Batches: what moves together ends up exactly as if each had moved alone.
+
+use std::collections::BTreeSet;
+
+use jiff::SignedDuration;
+use tasuki_core::concurrency::ConcurrencyPolicy;
+use tasuki_core::{ErrorCode, RunId, RunState, Scope, WorkerId};
+use tasuki_store::{
+    AssignBatch, Author, Error, Finish, JobVersion, NewRun, NewWorker, Outcome, Renewed,
+};
+
+use crate::given::{AHEAD, Like, REASSIGN, TTL, TestStore, contract, failed, noon};
+
+/// So many runs of a job, each with its number as arguments.
+async fn given_many(store: &TestStore, job: &JobVersion, count: usize) -> Vec<RunId> {
+    let new = |number| NewRun { args: Some(format!("{{\"n\":{number}}}")), ..NewRun::task(job) };
+    let runs: Vec<NewRun<'_>> = (0..count).map(new).collect();
+    let created = store.create(Author::Api, &runs).await.unwrap();
+    assert!(created.iter().all(|created| !created.existed));
+    created.into_iter().map(|created| created.run).collect()
+}
+
+fn like_queue() -> Like {
+    Like { lane: "q", ..Like::default() }
+}
+
+contract! {
+    /// More than any single insert carries, in the order they were given.
+    async fn a_bulk_is_made_whole_and_in_order(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let runs = given_many(store, &job, 1_203).await;
+        assert_eq!(runs.iter().collect::<BTreeSet<_>>().len(), 1_203);
+        assert_eq!(store.due("q", noon(), 2_000).await.unwrap().len(), 1_203);
+        for number in [0, 499, 500, 1_202] {
+            let args = store.run_now(runs[number]).await.args;
+            assert_eq!(args, Some(format!("{{\"n\":{number}}}")));
+        }
+        assert_eq!(store.create(Author::Api, &[]).await.unwrap(), []);
+    }
+
+    /// A batch may hold what exists already, also twice; the rest of it is made.
+    async fn keys_in_a_bulk_make_one_run_each(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let with = |key: Option<&str>| NewRun { idempotency_key: key.map(str::to_owned), ..NewRun::task(&job) };
+        let first = store.create(Author::Api, &[with(Some("a"))]).await.unwrap();
+        let batch = [with(Some("b")), with(None), with(Some("a")), with(None), with(Some("c"))];
+        let made = store.create(Author::Api, &batch).await.unwrap();
+        assert_eq!(made.iter().map(|one| one.existed).collect::<Vec<_>>(), [false, false, true, false, false]);
+        assert_eq!(made[2].run, first[0].run);
+        assert_eq!(store.create(Author::Api, &batch[..1]).await.unwrap()[0].run, made[0].run);
+        assert_eq!(store.due("q", noon(), 10).await.unwrap().len(), 5);
+    }
+
+    async fn runs_of_a_bulk_may_differ_in_everything(store: TestStore) {
+        let (one, two) = (store.given_job(&like_queue()).await, store.given_job(&Like::default()).await);
+        let later = noon() + SignedDuration::from_secs(60);
+        let runs = [
+            NewRun { args: Some("1".to_owned()), ..NewRun::task(&one) },
+            NewRun { scope: Scope::new("tenant", "7").unwrap(), scheduled_for: Some(later), ..NewRun::task(&two) },
+            NewRun { expires_at: Some(later), ..NewRun::task(&one) },
+        ];
+        let made = store.create(Author::Api, &runs).await.unwrap();
+        let first = store.run_now(made[0].run).await;
+        assert_eq!((first.job, first.args.as_deref(), first.lane.as_str()), (one.job, Some("1"), "q"));
+        let second = store.run_now(made[1].run).await;
+        assert_eq!((second.job, second.scope.id(), second.scheduled_for, second.args), (two.job, "7", later, None));
+        let third = store.run_now(made[2].run).await;
+        assert_eq!((third.expires_at, third.scheduled_for), (Some(later), noon()));
+    }
+
+    /// What each gave back stands on its own row, whatever it contains.
+    async fn successes_that_travel_together_keep_what_they_said(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        given_many(store, &job, 5).await;
+        let (token, runs) = store.try_claim("q", 10).await;
+        let odd = "{\"said\":\"\\\"quoted\\\" \\\\ 'single' \u{1f38b} \u{65e5}\u{672c}\\n\"}";
+        let results = [Some(odd), None, Some("[]"), Some("\"\""), Some("null")];
+        let ends: Vec<(RunId, Finish)> = runs.iter().zip(results).enumerate().map(|(number, (run, result))| {
+            let number = number as i64;
+            let finish = Finish {
+                result: result.map(str::to_owned),
+                exit_code: (number > 0).then_some(number - 1),
+                rows_affected: (number > 1).then_some(number * 10),
+                log_ref: (number > 2).then(|| format!("s3://bucket/{number}")),
+                ..Finish::default()
+            };
+            (run.id, finish)
+        }).collect();
+        let told = store.finish_many(token, &ends).await.unwrap();
+        assert!(told.iter().all(Outcome::is_applied));
+        for ((run, finish), result) in ends.iter().zip(results) {
+            let row = store.run_now(*run).await;
+            assert_eq!((row.state, row.result.as_deref(), row.exit_code), (RunState::Succeeded, result, finish.exit_code));
+            let last = store.executions(*run).await.unwrap().pop().unwrap();
+            assert_eq!((last.rows_affected, &last.log_ref), (finish.rows_affected, &finish.log_ref));
+        }
+        assert_eq!(store.leases_of(store.worker).await.unwrap(), [], "the lease ended with its last run");
+    }
+
+    /// One report with everything in it: each is told its own.
+    async fn a_report_may_hold_all_kinds_of_ends(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        given_many(store, &job, 6).await;
+        let (token, runs) = store.try_claim("q", 5).await;
+        let (_, others) = store.try_claim("q", 1).await;
+        let good = Finish::default;
+        let ends = [
+            (runs[0].id, good()),
+            (runs[1].id, failed(ErrorCode::UNEXPECTED_ERROR)),
+            (others[0].id, good()),
+            (runs[2].id, failed(ErrorCode::INVALID_INPUT)),
+            (runs[3].id, good()),
+            (runs[0].id, good()),
+        ];
+        let told = store.finish_many(token, &ends).await.unwrap();
+        let states: Vec<Option<RunState>> = told.iter().map(|one| match one {
+            Outcome::Applied(finished) => Some(finished.state),
+            _ => None,
+        }).collect();
+        let succeeded = Some(RunState::Succeeded);
+        assert_eq!(states, [succeeded, Some(RunState::RetryWait), None, Some(RunState::Failed), succeeded, succeeded]);
+        assert_eq!(store.run_now(others[0].id).await.state, RunState::Running, "another's run is not touched");
+        let carried = store.renew(store.worker, token, TTL).await.unwrap();
+        assert!(matches!(carried, Renewed::Held { runs: left, .. } if left.len() == 1 && left[0].run == runs[4].id));
+        store.finish_many(token, &[(runs[4].id, good())]).await.unwrap();
+        assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), Renewed::Gone);
+    }
+
+    async fn holds_come_back_with_a_batch(store: TestStore) {
+        let like = Like { concurrency: ConcurrencyPolicy::Forbid, ..like_queue() };
+        let (one, two) = (store.given_job(&like).await, store.given_job(&like).await);
+        let free = store.given_job(&like_queue()).await;
+        for job in [&one, &one, &two, &free, &two, &free] {
+            store.given_waiting(job, &like).await;
+        }
+        let (token, runs) = store.try_claim("q", 10).await;
+        assert_eq!(runs.iter().map(|run| run.job).collect::<Vec<_>>(), [one.job, two.job, free.job, free.job]);
+        let ends: Vec<(RunId, Finish)> = runs.iter().map(|run| (run.id, Finish::default())).collect();
+        store.finish_many(token, &ends).await.unwrap();
+        let (_, runs) = store.try_claim("q", 10).await;
+        assert_eq!(runs.iter().map(|run| run.job).collect::<Vec<_>>(), [one.job, two.job]);
+    }
+
+    /// As many as fit, in the order they are wanted, and under one lease.
+    async fn a_worker_is_given_no_more_than_it_has_room_for(store: TestStore) {
+        let small = WorkerId::from_random(7);
+        let new = NewWorker {
+            id: small, node: "node".parse().unwrap(), pid: None, address: None, labels: None, slots: 3, function_slots: 1,
+        };
+        store.register_worker(&new).await.unwrap();
+        let job = store.given_job(&Like::default()).await;
+        let runs = given_many(store, &job, 5).await;
+        let mut wanted = store.due("", noon(), 10).await.unwrap();
+        wanted.reverse();
+        let token = store.token();
+        let batch = AssignBatch {
+            epoch: store.epoch, worker: small, token, runs: &wanted, assign_ahead: AHEAD, reassign_after: REASSIGN,
+        };
+        assert_eq!(store.assign(&batch).await.unwrap(), [runs[4], runs[3], runs[2]]);
+        assert_eq!(store.assign(&AssignBatch { token: store.token(), ..batch.clone() }).await.unwrap(), []);
+        let started = store.start(small, token, &[runs[0], runs[4], runs[3]], TTL).await.unwrap();
+        assert!(matches!(started[0], Outcome::Lost(_)), "it was never given");
+        let Outcome::Applied(taken) = &started[1] else { panic!("{:?}", started[1]) };
+        assert_eq!((taken.id, taken.attempt_no, taken.tries, taken.args.as_deref()), (runs[4], 1, 1, Some("{\"n\":4}")));
+        let late = AssignBatch { epoch: tasuki_core::Epoch(store.epoch.0 - 1), token: store.token(), ..batch.clone() };
+        assert!(matches!(store.assign(&late).await, Err(Error::Fenced(_))));
+        assert!(store.drain_worker(small).await.unwrap());
+        store.finish_many(token, &[(runs[4], Finish::default()), (runs[3], Finish::default())]).await.unwrap();
+        assert_eq!(store.assign(&AssignBatch { token: store.token(), ..batch }).await.unwrap(), [], "it is draining");
+    }
+
+    /// All leases of a worker at once; what was taken away is told among them.
+    async fn leases_are_renewed_together(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        given_many(store, &job, 3).await;
+        let claims = [store.try_claim("q", 2).await, store.try_claim("q", 1).await];
+        store.at(20);
+        let tokens = [claims[0].0, store.token(), claims[1].0];
+        let told = store.renew_many(store.worker, &tokens, TTL).await.unwrap();
+        let carried: Vec<Option<usize>> = told.iter().map(|one| match one {
+            Renewed::Held { runs, detached: false } => Some(runs.len()),
+            _ => None,
+        }).collect();
+        assert_eq!(carried, [Some(2), None, Some(1)]);
+        for lease in store.leases_of(store.worker).await.unwrap() {
+            assert_eq!(lease.lease_until, noon() + SignedDuration::from_secs(50));
+        }
+        assert_eq!(store.renew_many(WorkerId::from_random(99), &tokens[..1], TTL).await.unwrap(), [Renewed::Gone]);
+        assert!(store.detach_worker(store.worker, "test").await.unwrap());
+        let told = store.renew_many(store.worker, &tokens[..1], TTL).await.unwrap();
+        assert!(matches!(&told[..], [Renewed::Held { detached: true, .. }]));
+    }
+}
