@@ -88,6 +88,21 @@ impl Error {
             _ => false,
         }
     }
+
+    /// Whether the database was away, or went away before it had answered: what was asked may have
+    /// been done or not, and can be asked again when it is back.
+    pub fn is_unavailable(&self) -> bool {
+        match self {
+            Self::Database(sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut) => true,
+            Self::Database(sqlx::Error::Database(error)) => {
+                // Class 08 is the connection itself, MySQL's stopping server too; PostgreSQL's 57P01 to
+                // 57P03: it stops, another process of it crashed, it starts.
+                let code = error.code().unwrap_or_default();
+                code.starts_with("08") || matches!(&*code, "57P01" | "57P02" | "57P03")
+            }
+            _ => false,
+        }
+    }
 }
 
 fn told(problems: &[Problem]) -> String {

@@ -3,7 +3,9 @@
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod busy;
 mod given;
+mod private;
 
 mod audit;
 mod batches;
@@ -21,4 +23,5 @@ mod retention;
 mod rules;
 mod run_life;
 mod schema;
+mod server;
 mod settings;
