@@ -13,7 +13,7 @@ use sqlx::{
 use uuid::Uuid;
 
 use crate::Error;
-use crate::pools::Pools;
+use crate::pools::{LOOK, Pools};
 use crate::sql::{Dialect, Ready, Sql};
 
 /// A value for a named parameter. `None` still has a type: PostgreSQL wants to know it.
@@ -112,10 +112,7 @@ impl Db {
     pub(crate) async fn look(&self) -> Result<Tx, Error> {
         let open = match &self.pools {
             Pools::Sqlite { readers, .. } => OpenTx::Sqlite(readers.begin().await?),
-            Pools::Postgres { readers, .. } => {
-                let begin = "begin isolation level repeatable read, read only";
-                OpenTx::Postgres(readers.begin_with(begin).await?)
-            }
+            Pools::Postgres { readers, .. } => OpenTx::Postgres(readers.begin_with(LOOK).await?),
             Pools::MySql(pool) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
                 OpenTx::MySql(pool.begin_with(begin).await?)
