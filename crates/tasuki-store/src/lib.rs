@@ -30,6 +30,8 @@ mod migrate;
 mod note;
 mod outcome;
 mod pass;
+#[cfg(test)]
+mod plans;
 mod pools;
 mod retention;
 mod retry;

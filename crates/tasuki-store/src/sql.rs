@@ -92,7 +92,12 @@ macro_rules! sql {
 }
 pub(crate) use sql;
 
-fn translate(statement: &'static str, text: &str, dialect: Dialect, now_is_bound: bool) -> Ready {
+pub(crate) fn translate(
+    statement: &'static str,
+    text: &str,
+    dialect: Dialect,
+    now_is_bound: bool,
+) -> Ready {
     let mut ready = Ready { statement, text: String::with_capacity(text.len()), names: Vec::new() };
     let mut rest = &*without_comments(text);
     while let Some(at) = rest.find([':', '\'']) {
