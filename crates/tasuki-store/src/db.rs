@@ -15,7 +15,7 @@ use uuid::Uuid;
 use crate::Error;
 pub(crate) use crate::bind::{Params, params};
 use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
-use crate::pools::Pools;
+use crate::pools::{LOOK, Pools};
 use crate::sql::{Dialect, Sql};
 
 /// A database, and the clock tests may have put into it.
@@ -35,7 +35,7 @@ impl Db {
     pub(crate) fn dialect(&self) -> Dialect {
         match self.pools {
             Pools::Sqlite { .. } => Dialect::Sqlite,
-            Pools::Postgres { .. } => Dialect::Postgres,
+            Pools::Postgres(_) => Dialect::Postgres,
             Pools::MySql(_) => Dialect::MySql,
         }
     }
@@ -56,7 +56,7 @@ impl Db {
             Pools::Sqlite { writer, .. } => {
                 OpenTx::Sqlite(writer.begin_with("begin immediate").await?)
             }
-            Pools::Postgres { writer, .. } => OpenTx::Postgres(writer.begin().await?),
+            Pools::Postgres(pool) => OpenTx::Postgres(pool.begin().await?),
             Pools::MySql(pool) => OpenTx::MySql(pool.begin().await?),
         };
         Ok(Tx { open, now: self.now() })
@@ -66,10 +66,7 @@ impl Db {
     pub(crate) async fn look(&self) -> Result<Tx, Error> {
         let open = match &self.pools {
             Pools::Sqlite { readers, .. } => OpenTx::Sqlite(readers.begin().await?),
-            Pools::Postgres { readers, .. } => {
-                let begin = "begin isolation level repeatable read, read only";
-                OpenTx::Postgres(readers.begin_with(begin).await?)
-            }
+            Pools::Postgres(pool) => OpenTx::Postgres(pool.begin_with(LOOK).await?),
             Pools::MySql(pool) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
                 OpenTx::MySql(pool.begin_with(begin).await?)
@@ -84,8 +81,8 @@ impl Db {
         let ready = sql.ready(self.dialect(), now.is_some());
         Ok(match &self.pools {
             Pools::Sqlite { readers, .. } => rows!(Sqlite, sqlite, readers, ready, params, now),
-            Pools::Postgres { readers, .. } => {
-                rows!(Postgres, postgres, readers, ready, params, now)
+            Pools::Postgres(pool) => {
+                rows!(Postgres, postgres, pool, ready, params, now)
             }
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
         })
@@ -97,7 +94,7 @@ impl Db {
         let ready = sql.ready(self.dialect(), now.is_some());
         Ok(match &self.pools {
             Pools::Sqlite { writer, .. } => rows!(Sqlite, sqlite, writer, ready, params, now),
-            Pools::Postgres { writer, .. } => rows!(Postgres, postgres, writer, ready, params, now),
+            Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
         })
     }
@@ -107,8 +104,8 @@ impl Db {
         let text = AssertSqlSafe(text.to_owned());
         match &self.pools {
             Pools::Sqlite { writer, .. } => writer.execute(sqlx::raw_sql(text)).await.map(drop)?,
-            Pools::Postgres { writer, .. } => {
-                writer.execute(sqlx::raw_sql(text)).await.map(drop)?;
+            Pools::Postgres(pool) => {
+                pool.execute(sqlx::raw_sql(text)).await.map(drop)?;
             }
             Pools::MySql(pool) => pool.execute(sqlx::raw_sql(text)).await.map(drop)?,
         }
@@ -121,10 +118,7 @@ impl Db {
                 readers.close().await;
                 writer.close().await;
             }
-            Pools::Postgres { writer, readers } => {
-                readers.close().await;
-                writer.close().await;
-            }
+            Pools::Postgres(pool) => pool.close().await,
             Pools::MySql(pool) => pool.close().await,
         }
     }

@@ -31,6 +31,8 @@ mod migrate;
 mod note;
 mod outcome;
 mod pass;
+#[cfg(test)]
+mod plans;
 mod pools;
 mod retention;
 mod retry;

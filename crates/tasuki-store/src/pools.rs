@@ -26,10 +26,7 @@ pub(crate) enum Pools {
         writer: SqlitePool,
         readers: SqlitePool,
     },
-    Postgres {
-        writer: PgPool,
-        readers: PgPool,
-    },
+    Postgres(PgPool),
     MySql(MySqlPool),
 }
 
@@ -93,8 +90,8 @@ fn is_in_memory(url: &str) -> bool {
     url.contains(":memory:") || url.contains("mode=memory")
 }
 
-/// Writers go by index, whatever the statistics say: a statement that was planned for an empty table
-/// must not scan a full one. Readers leave the choice to the planner.
+/// Sessions go by index, whatever the statistics say: a statement that was planned for an empty table
+/// must not scan a full one.
 const BY_INDEX: [(&str, &str); 6] = [
     ("plan_cache_mode", "force_generic_plan"),
     ("enable_seqscan", "off"),
@@ -103,6 +100,11 @@ const BY_INDEX: [(&str, &str); 6] = [
     ("enable_mergejoin", "off"),
     ("enable_material", "off"),
 ];
+
+/// Begins a look at whole tables from one moment: there the planner knows best.
+pub(crate) const LOOK: &str = "begin isolation level repeatable read, read only;
+    set local plan_cache_mode = auto; set local enable_seqscan = on; set local enable_bitmapscan = on;
+    set local enable_hashjoin = on; set local enable_mergejoin = on; set local enable_material = on";
 
 async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
     let options = PgConnectOptions::from_str(url)?
@@ -118,11 +120,10 @@ async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
             ("default_transaction_isolation", "read committed".to_owned()),
             ("timezone", "UTC".to_owned()),
             ("jit", "off".to_owned()),
-        ]);
-    let pool = || PgPoolOptions::new().max_connections(connections);
-    let writer = pool().connect_with(options.clone().options(BY_INDEX)).await?;
-    let readers = pool().connect_lazy_with(options);
-    Ok(Pools::Postgres { writer, readers })
+        ])
+        .options(BY_INDEX);
+    let pool = PgPoolOptions::new().max_connections(connections).connect_with(options).await?;
+    Ok(Pools::Postgres(pool))
 }
 
 fn mysql_options(url: &str) -> Result<MySqlConnectOptions, Error> {

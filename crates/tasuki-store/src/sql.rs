@@ -102,7 +102,12 @@ macro_rules! sql {
 }
 pub(crate) use sql;
 
-fn translate(statement: &'static str, text: &str, dialect: Dialect, now_is_bound: bool) -> Ready {
+pub(crate) fn translate(
+    statement: &'static str,
+    text: &str,
+    dialect: Dialect,
+    now_is_bound: bool,
+) -> Ready {
     let numbered = dialect != Dialect::MySql;
     rewrite(statement, text, dialect, now_is_bound, numbered)
 }

@@ -184,7 +184,6 @@ create table tasuki_attempt (
     constraint tasuki_attempt_outcome check (outcome in ('SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'LOST', 'RELEASED')),
     constraint tasuki_attempt_started check ((outcome = 'RELEASED') = (started_at is null))
 );
-create index tasuki_attempt_token on tasuki_attempt (token);
 
 -- The rare moves, told: who, why, under which epoch or token.
 create table tasuki_run_note (

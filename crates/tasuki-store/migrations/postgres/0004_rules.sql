@@ -96,11 +96,12 @@ begin
     end if;
     return greatest(room - (
         select count(*)
-          from tasuki_lease l
-         cross join lateral json_array_elements_text(l.run_ids::json) as x (id)
-          join tasuki_run r on r.id = x.id::bigint
-         where l.worker_id = wanted_worker
-           and r.lease_token = l.token
+          from tasuki_run r
+         where r.id = any(array(
+                   select x.id::bigint
+                     from tasuki_lease l, json_array_elements_text(l.run_ids::json) as x (id)
+                    where l.worker_id = wanted_worker))
+           and r.worker_id = wanted_worker
            and (r.state = 'RUNNING'
                 or r.state = 'ASSIGNED' and coalesce(r.next_retry_at, r.scheduled_for) <= now + 1000000)), 0);
 end

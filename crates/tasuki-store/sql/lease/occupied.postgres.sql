@@ -1,9 +1,11 @@
--- lease/occupied: how much of a worker's room is taken: what runs, and what is due within a second.
+-- lease/occupied: how much of a worker's room is taken: what runs, and what is due within a second. The runs are asked for
+-- as a list: in a join the planner may begin with the runs, and read all of them.
+with mine as materialized (
+    select token, run_ids from tasuki_lease where worker_id = :worker_id
+)
 select count(*) as occupied
-  from tasuki_lease l
- cross join lateral json_array_elements_text(l.run_ids::json) as x (id)
-  join tasuki_run r on r.id = x.id::bigint
- where l.worker_id = :worker_id
-   and r.lease_token = l.token
+  from tasuki_run r
+ where r.id = any(array(select x.id::bigint from mine, json_array_elements_text(mine.run_ids::json) as x (id)))
+   and r.lease_token = any(array(select token from mine))
    and (r.state = 'RUNNING'
         or r.state = 'ASSIGNED' and coalesce(r.next_retry_at, r.scheduled_for) <= :now + 1000000)

@@ -1,7 +1,12 @@
--- run/by_key: the run that has the slot or the idempotency key already.
+-- run/by_key: the run that has the slot or the idempotency key already. Two questions, each with its own index: together
+-- with "or" they have none.
 select id
-  from tasuki_run
- where (job_id = :job_id and scope_kind = :scope_kind and scope_id = :scope_id and slot = :slot)
-    or idempotency_key = :idempotency_key
+  from (select id
+          from tasuki_run
+         where job_id = :job_id and scope_kind = :scope_kind and scope_id = :scope_id and slot = :slot
+        union all
+        select id
+          from tasuki_run
+         where idempotency_key = :idempotency_key) known
  order by id
  limit 1

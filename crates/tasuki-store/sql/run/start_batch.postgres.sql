@@ -8,7 +8,7 @@ with clock as materialized (
            heartbeat_at = clock.now
       from clock
      where l.token = :token
-       and l.worker_id = :worker_id
+       and case when l.worker_id = :worker_id then 1 else 0 end = 1
        and exists (select from tasuki_worker w
                     where w.id = :worker_id and w.detached_at is null and w.dead_at is null and w.gone_at is null)
     returning l.token
