@@ -135,7 +135,7 @@ impl Bench {
         };
         store.register_worker(&new).await?;
         let seen = store.leader().await?.epoch;
-        store.depose(seen).await?;
+        store.depose("bench", seen).await?;
         let minted = store.mint(worker, seen, seen, TTL).await?;
         let epoch = minted.ok_or_else(|| Error::from(busy()))?;
         // As short as the names of queues are.

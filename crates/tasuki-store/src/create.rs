@@ -1,15 +1,18 @@
 //! T0: runs come into being.
 
 use jiff::Timestamp;
-use tasuki_core::{Epoch, EventId, JobId, Origin, RunId, Scope, Slot};
+use serde_json::json;
+use tasuki_core::{Epoch, EventId, Invalid, JobId, Origin, RunId, Scope, Slot};
 
+use crate::audit::{self, Act, Actor};
 use crate::db::{Params, Tx, params};
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, JobVersion, Outcome, Store, leader};
+use crate::{Error, JobVersion, Outcome, Run, Store, leader};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
 pub(crate) static BY_KEY: Sql = sql!("run/by_key");
+static LOCK: Sql = sql!("run/lock");
 static DUE_PUT: Sql = sql!("due/put");
 static CURSOR_PUT: Sql = sql!("cursor/put");
 static CURSOR_MOVE: Sql = sql!("cursor/move");
@@ -160,11 +163,26 @@ impl Store {
         }
     }
 
-    /// Runs an ended run again: a new run with the same arguments, which points back at it.
-    pub async fn rerun(&self, job: &JobVersion, run: RunId) -> Result<Outcome<RunId>, Error> {
-        let Some(old) = self.run(run).await?.filter(|old| old.state.is_ended()) else {
+    /// Runs an ended run again: a new run with the same arguments, which points back at it. The old
+    /// one is held still until then, so that nobody gives it one more try meanwhile.
+    pub async fn rerun<'a>(
+        &self,
+        by: impl Into<Actor<'a>>,
+        job: &JobVersion,
+        run: RunId,
+    ) -> Result<Outcome<RunId>, Error> {
+        let mut tx = self.db.begin().await?;
+        let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
+        let old = rows.first().map(Run::from_row).transpose()?;
+        let Some(old) = old.filter(|old| old.state.is_ended()) else {
+            tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain(run).await?));
         };
+        if old.job != job.job {
+            tx.rollback().await?;
+            let expected = format!("job {}, which run {run} is of", old.job);
+            return Err(Invalid::described("job", job.job.to_string(), expected).into());
+        }
         let new = NewRun {
             origin: Origin::Rerun,
             scope: old.scope,
@@ -172,8 +190,16 @@ impl Store {
             args: old.args,
             ..NewRun::task(job)
         };
-        let created = self.create(Author::Api, &[new]).await?;
-        Ok(Outcome::Applied(created[0].run))
+        let created = insert(&mut tx, &new).await?;
+        let act = Act {
+            action: "rerun",
+            object: format!("run {run}"),
+            before: Some(json!({ "state": old.state.as_str(), "job_version": old.job_version })),
+            after: Some(json!({ "run": created.run.0, "job_version": job.version })),
+        };
+        audit::append(&mut tx, by.into(), act).await?;
+        tx.commit().await?;
+        Ok(Outcome::Applied(created.run))
     }
 }
 

@@ -42,7 +42,7 @@ contract! {
     async fn a_detached_worker_starts_nothing_and_is_told(store: TestStore) {
         let assigned = store.given_run(RunState::Assigned).await;
         let running = store.given_run(RunState::Running).await;
-        assert!(store.detach_worker(store.worker, "silent").await.unwrap());
+        assert!(store.detach_worker("test", store.worker, "silent").await.unwrap());
         assert!(!store.try_start(assigned.token.unwrap(), assigned.id).await.is_applied());
         let renewed = store.renew(store.worker, running.token.unwrap(), TTL).await.unwrap();
         let Renewed::Held { runs, detached } = renewed else { panic!("its lease holds") };
@@ -53,7 +53,7 @@ contract! {
 
     async fn work_is_given_only_to_those_who_take_it(store: TestStore) {
         let run = store.given_run(RunState::Pending).await;
-        assert!(store.drain_worker(store.worker).await.unwrap());
+        assert!(store.drain_worker("test", store.worker).await.unwrap());
         assert_eq!(store.try_assign(store.wanted(run.id).await).await, None);
         assert!(!store.wanted(run.id).await.exclusive);
         assert_eq!(store.due("", noon(), 10).await.unwrap().len(), 1, "it still waits");
@@ -279,10 +279,10 @@ contract! {
     async fn a_rerun_is_a_new_run(store: TestStore) {
         let job = store.given_job(&Like::default()).await;
         let id = store.given_waiting(&job, &Like::default()).await;
-        assert!(!store.rerun(&job, id).await.unwrap().is_applied(), "it has not ended");
+        assert!(!store.rerun("ann", &job, id).await.unwrap().is_applied(), "it has not ended");
         let token = store.given_running(id).await;
         assert!(store.finish(token, id, &Finish::default()).await.unwrap().is_applied());
-        let new = store.rerun(&job, id).await.unwrap().applied().unwrap();
+        let new = store.rerun("ann", &job, id).await.unwrap().applied().unwrap();
         assert_eq!(store.run_now(new).await.origin, Origin::Rerun);
         assert_eq!(store.run_now(id).await.state, RunState::Succeeded);
     }
