@@ -6,14 +6,16 @@ use tasuki_core::{Epoch, EventId, Invalid, JobId, Origin, RunId, Scope, Slot};
 
 use crate::audit::{self, Act, Actor};
 use crate::db::{Params, Tx, params};
+use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, JobVersion, Outcome, Run, Store, leader};
+use crate::{Error, JobVersion, Outcome, Run, Seen, Store, job, leader};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
 pub(crate) static BY_KEY: Sql = sql!("run/by_key");
 static LOCK: Sql = sql!("run/lock");
 static DUE_PUT: Sql = sql!("due/put");
+static CURSOR_DUE: Sql = sql!("cursor/due");
 static CURSOR_PUT: Sql = sql!("cursor/put");
 static CURSOR_MOVE: Sql = sql!("cursor/move");
 static CURSOR_END: Sql = sql!("cursor/end");
@@ -85,8 +87,8 @@ pub struct Created {
 /// A cursor that moves on with the runs it stands for.
 #[derive(Debug, Clone)]
 pub struct CursorMove {
-    /// Of which job.
-    pub job: JobId,
+    /// Of which job, as it was read.
+    pub job: Seen,
     /// For what.
     pub scope: Scope,
     /// Where it was read.
@@ -95,7 +97,33 @@ pub struct CursorMove {
     pub to: Option<Timestamp>,
 }
 
+/// A cursor as its row has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor {
+    /// Of which job.
+    pub job: JobId,
+    /// For what.
+    pub scope: Scope,
+    /// No slot before this is without a run.
+    pub next_fire: Timestamp,
+}
+
 impl Store {
+    /// Cursors that stand at an instant or before, soonest first, at most so many.
+    pub async fn cursors(&self, until: Timestamp, most: u32) -> Result<Vec<Cursor>, Error> {
+        let page = params! { until: until.as_microsecond(), most: most };
+        let rows = self.db.rows(&CURSOR_DUE, page).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Cursor {
+                    job: JobId(row.int("job_id")?),
+                    scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+                    next_fire: timestamp(row.int("next_fire")?)?,
+                })
+            })
+            .collect()
+    }
+
     /// Makes runs, all or none. A run that exists already is found, not made.
     pub async fn create(&self, author: Author, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
         if self.dialect() == Dialect::Postgres && author == Author::Api {
@@ -111,7 +139,8 @@ impl Store {
     }
 
     /// Makes the runs of a schedule and moves its cursor, together. The cursor must still be where it
-    /// was read; otherwise somebody else has planned these slots.
+    /// was read; otherwise somebody else has planned these slots. And the job must still be what was
+    /// read: nothing fires from an old definition.
     pub async fn create_slots(
         &self,
         epoch: Epoch,
@@ -121,7 +150,7 @@ impl Store {
         let mut tx = self.db.begin().await?;
         leader::fence(&mut tx, epoch).await?;
         let mut place = params! {
-            job_id: cursor.job.0,
+            job_id: cursor.job.job.0,
             scope_kind: cursor.scope.kind(),
             scope_id: cursor.scope.id(),
             from: cursor.from.as_microsecond(),
@@ -133,7 +162,8 @@ impl Store {
             }
             None => tx.execute(&CURSOR_END, place).await?,
         };
-        if moved == 0 {
+        // The cursor first: whoever changes the job has it until that is a fact.
+        if moved == 0 || !job::is_seen(&mut tx, cursor.job).await? {
             tx.rollback().await?;
             return Ok(None);
         }

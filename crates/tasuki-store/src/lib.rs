@@ -44,13 +44,15 @@ pub use audit::{Actor, AuditHead, AuditRow};
 pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
-pub use create::{Author, Created, CursorMove, NewRun};
+pub use create::{Author, Created, Cursor, CursorMove, NewRun};
 pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
 pub use executions::Execution;
 pub use finish::{Finish, Finished};
-pub use job::{Job, JobKind, JobSpec, JobVersion, Trigger};
+pub use job::{
+    Job, JobChange, JobCreated, JobDefinition, JobKind, JobSpec, JobVersion, Seen, Trigger,
+};
 pub use leader::{Leader, Term};
 pub use lease::{Lease, Renewed, RenewedRun};
 pub use lists::{RunCursor, RunFilter, RunPage};

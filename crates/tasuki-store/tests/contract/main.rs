@@ -4,12 +4,15 @@
 #![allow(clippy::unwrap_used)]
 
 mod given;
+mod like;
 
 mod audit;
 mod crash;
 mod doctor;
 mod events;
 mod fence;
+mod jobs;
+mod jobs_ahead;
 mod leader;
 mod lists;
 mod logs;

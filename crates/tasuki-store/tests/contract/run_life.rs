@@ -7,6 +7,7 @@ use tasuki_core::run::SkipReason;
 use tasuki_core::{AttemptOutcome, ErrorCode, Origin, RunState, Scope, WorkerId};
 use tasuki_store::{
     Author, Canceled, ClaimBatch, Claimed, CursorMove, Finish, NewRun, Outcome, Recovered, Renewed,
+    Seen,
 };
 
 use crate::given::{GRACE, Like, TTL, TestStore, applied, at_once, contract, failed, noon};
@@ -247,7 +248,8 @@ contract! {
             origin: Origin::Time, slot: Some(fire.slot), scheduled_for: Some(fire.at), ..NewRun::task(&job)
         };
         let next = schedule.next_after(fire.at).unwrap().at;
-        let cursor = CursorMove { job: job.job, scope: Scope::default(), from: fire.at, to: Some(next) };
+        let seen = Seen { job: job.job, version: job.version };
+        let cursor = CursorMove { job: seen, scope: Scope::default(), from: fire.at, to: Some(next) };
         let made = store.create_slots(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap().unwrap();
         assert!(!made[0].existed);
         assert_eq!(store.create_slots(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap(), None, "it has moved");
