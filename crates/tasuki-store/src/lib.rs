@@ -58,12 +58,13 @@ pub use lease::{Lease, Renewed, RenewedRun};
 pub use lists::{RunCursor, RunFilter, RunPage};
 pub use logs::{LogLine, LogPage, Logged, Stream};
 pub use migrate::Migration;
+pub use note::RunNote;
 pub use outcome::{Lost, Outcome};
 pub use retention::{PrunePlace, Pruned};
 pub use run::Run;
 pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;
-pub use take::{AssignBatch, ClaimBatch, Claimed, Taken, Wanted};
+pub use take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
 pub use verify::{Flaw, Verified};
 pub use worker::{NewWorker, Worker};
 
@@ -98,9 +99,10 @@ impl Store {
         self.db.dialect()
     }
 
-    /// For tests: from now on the clock stands still at this instant.
-    pub fn set_clock(&self, now: Timestamp) {
-        self.db.bind_now(Some(now.as_microsecond()));
+    /// For tests: from now on the clock stands still at this instant; `None`: it is the database's
+    /// own again.
+    pub fn set_clock(&self, now: Option<Timestamp>) {
+        self.db.bind_now(now.map(Timestamp::as_microsecond));
     }
 
     /// One run.

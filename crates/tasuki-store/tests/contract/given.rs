@@ -161,7 +161,7 @@ impl TestStore {
     async fn with_connections(url: &str, connections: u32) -> Self {
         let store = Store::open(url, connections).await.unwrap();
         store.migrate().await.unwrap();
-        store.set_clock(noon());
+        store.set_clock(Some(noon()));
         let worker = WorkerId::from_random(1);
         let counter = AtomicU64::new(100);
         let clock = AtomicI64::new(noon().as_microsecond());
@@ -204,7 +204,7 @@ impl TestStore {
     pub(crate) fn at(&self, seconds: i64) {
         let now = noon() + SignedDuration::from_secs(seconds);
         self.clock.store(now.as_microsecond(), Ordering::Relaxed);
-        self.set_clock(now);
+        self.set_clock(Some(now));
     }
 
     pub(crate) async fn register(&self, id: WorkerId) {

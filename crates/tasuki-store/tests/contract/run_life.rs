@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::SkipReason;
+use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, ErrorCode, Origin, RunState, Scope, WorkerId};
 use tasuki_store::{
-    Author, Canceled, ClaimBatch, Claimed, CursorMove, Finish, NewRun, Outcome, Recovered, Renewed,
-    Seen,
+    Author, Canceled, ClaimBatch, Claimed, CursorMove, Finish, MOST_CLAIMED, NewRun, NewWorker,
+    Outcome, Recovered, Renewed, Seen,
 };
 
 use crate::given::{GRACE, Like, TTL, TestStore, applied, at_once, contract, failed, noon};
@@ -310,6 +311,35 @@ contract! {
         assert!(store.confirm(token, run.id, Duration::from_secs(999)).await.unwrap().is_applied());
         store.at(30);
         assert!(!store.confirmed(token, run.id).await.unwrap().is_applied(), "the lease is over");
+    }
+
+    async fn a_note_of_confirming_names_the_attempt(store: TestStore) {
+        let run = store.given_run(RunState::RetryWait).await;
+        let token = store.given_running_later(run.id).await;
+        assert!(store.confirm(token, run.id, TTL).await.unwrap().is_applied());
+        assert!(store.confirmed(token, run.id).await.unwrap().is_applied());
+        let told = store.notes(run.id).await.unwrap();
+        let told: Vec<_> = told.iter().map(|note| (note.verb, note.attempt_no, note.reason.as_deref())).collect();
+        assert_eq!(told, [
+            (Verb::Confirm, 2, Some("asks whether it may go on")),
+            (Verb::Confirm, 2, Some("may go on")),
+        ]);
+    }
+
+    /// Whoever asks for everything gets a batch.
+    async fn a_claim_takes_only_so_many(store: TestStore) {
+        let wide = WorkerId::from_random(5);
+        let new = NewWorker {
+            id: wide, node: "node".parse().unwrap(), pid: None, address: None, labels: None,
+            slots: 0, function_slots: 2 * MOST_CLAIMED,
+        };
+        store.register_worker(&new).await.unwrap();
+        let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
+        let waiting = vec![NewRun::task(&job); MOST_CLAIMED as usize + 1];
+        assert_eq!(store.create(Author::Api, &waiting).await.unwrap().len(), waiting.len());
+        let batch = ClaimBatch { worker: wide, token: store.token(), lane: "q", most: u32::MAX, lease_ttl: TTL };
+        let Claimed::Runs(taken) = store.claim(&batch).await.unwrap() else { panic!("a fresh token") };
+        assert_eq!(taken.len(), MOST_CLAIMED as usize);
     }
 
     async fn another_worker_cannot_renew_or_start(store: TestStore) {
