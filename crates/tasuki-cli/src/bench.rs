@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{Epoch, LeaseToken, RunId, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, ClaimBatch, Claimed, Enqueuer, Error, Finish, JobKind, JobSpec,
-    JobVersion, NewRun, NewWorker, Store, Task, Trigger,
+    AssignBatch, Author, ClaimBatch, Claimed, Enqueuer, Error, Finish, JobCreated, JobDefinition,
+    JobKind, JobSpec, JobVersion, NewRun, NewWorker, Store, Task, Trigger,
 };
 
 use crate::database::Database;
@@ -135,7 +135,7 @@ impl Bench {
         };
         store.register_worker(&new).await?;
         let seen = store.leader().await?.epoch;
-        store.depose(seen).await?;
+        store.depose("bench", seen).await?;
         let minted = store.mint(worker, seen, seen, TTL).await?;
         let epoch = minted.ok_or_else(|| Error::from(busy()))?;
         // As short as the names of queues are.
@@ -361,9 +361,15 @@ async fn job(store: &Store, name: &str, lane: &str, kind: JobKind) -> Result<Job
         max_releases: 20,
         backoff: Duration::from_secs(30),
         backoff_cap: Duration::from_secs(900),
+        jitter_percent: 0,
         retry_lost: true,
+        labels: Default::default(),
     };
-    store.put_job("bench", &name.parse()?, Trigger::Task, None, spec).await
+    let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec };
+    match store.create_job("bench", &name.parse()?, &definition, None).await? {
+        JobCreated::Made(job) => Ok(job.newest),
+        JobCreated::NameTaken => Err(busy().into()),
+    }
 }
 
 fn busy() -> tasuki_core::Invalid {

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 use tasuki_core::run::transition::Verb;
-use tasuki_core::{RunId, RunState};
+use tasuki_core::{Epoch, RunId, RunState};
 
 use crate::audit::{self, Act, Actor};
-use crate::db::params;
+use crate::db::{Params, Tx, params};
 use crate::note::{self, Note};
 use crate::sql::{Sql, sql};
 use crate::{Author, Error, Outcome, Run, Store, leader, lease};
@@ -48,43 +48,19 @@ impl Store {
         let was_due = tx.execute(&DUE_TAKE, params! { run_id: run.0 }).await? == 1;
         let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
         let row = rows.first().map(Run::from_row).transpose()?;
-        let state = row.as_ref().map(|row| row.state);
-        let asked = params! {
-            run_id: run.0,
-            reason: reason.map(str::to_owned),
-            asked_by: by.name,
-        };
-        let (hit, done) = match state {
-            Some(from) if from.is_waiting() && was_due => {
-                let end = params! { state: "CANCELED", from_state: from.as_str() };
-                (tx.execute(&END_WAITING, [asked, end].concat()).await?, Canceled::Ended)
+        let asked = Asked { by: by.name, reason, epoch };
+        let done = match &row {
+            Some(row) if row.state.is_waiting() && !was_due => None,
+            Some(row) if row.state == RunState::Running => {
+                ask(&mut tx, row, &asked).await?.then_some(Canceled::Asked)
             }
-            Some(RunState::Assigned) => {
-                (tx.execute(&CANCEL_ASSIGNED, asked).await?, Canceled::Ended)
-            }
-            Some(RunState::Running) => (tx.execute(&CANCEL_ASK, asked).await?, Canceled::Asked),
-            Some(_) | None => (0, Canceled::Ended),
+            Some(row) => end_unstarted(&mut tx, row, &asked).await?.then_some(Canceled::Ended),
+            None => None,
         };
-        let Some(row) = row.filter(|_| hit == 1) else {
+        let (Some(row), Some(done)) = (row, done) else {
             tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain(run).await?));
         };
-        if done == Canceled::Ended {
-            if let Some(token) = row.token {
-                lease::give_hold(&mut tx, &row, token).await?;
-            }
-            tx.execute(&STAT_ADD, params! { run_id: run.0 }).await?;
-        }
-        let note = Note {
-            run,
-            attempt_no: row.counters.attempt_no,
-            verb: Verb::Cancel,
-            actor: by.name,
-            reason,
-            epoch,
-            token: row.token,
-        };
-        note::add(&mut tx, note).await?;
         if author == Author::Api {
             let after = if done == Canceled::Ended { RunState::Canceled } else { row.state };
             let act = Act {
@@ -105,4 +81,68 @@ impl Store {
         }
         Ok(Outcome::Applied(done))
     }
+}
+
+/// Who asks, and why.
+pub(crate) struct Asked<'a> {
+    pub(crate) by: &'a str,
+    pub(crate) reason: Option<&'a str>,
+    pub(crate) epoch: Option<Epoch>,
+}
+
+impl Asked<'_> {
+    fn columns(&self, run: RunId) -> Params<'static> {
+        params! {
+            run_id: run.0,
+            reason: self.reason.map(str::to_owned),
+            asked_by: self.by,
+        }
+    }
+
+    fn note(&self, row: &Run) -> Note<'_> {
+        Note {
+            run: row.id,
+            attempt_no: row.counters.attempt_no,
+            verb: Verb::Cancel,
+            actor: self.by,
+            reason: self.reason,
+            epoch: self.epoch,
+            token: row.token,
+        }
+    }
+}
+
+/// T9: a locked run that has not started never will. If it waited, its due row has been taken. `false`:
+/// it has started or ended, and nothing was written.
+pub(crate) async fn end_unstarted(
+    tx: &mut Tx,
+    row: &Run,
+    asked: &Asked<'_>,
+) -> Result<bool, Error> {
+    let hit = match row.state {
+        from if from.is_waiting() => {
+            let end = params! { state: "CANCELED", from_state: from.as_str() };
+            tx.execute(&END_WAITING, [asked.columns(row.id), end].concat()).await?
+        }
+        RunState::Assigned => tx.execute(&CANCEL_ASSIGNED, asked.columns(row.id)).await?,
+        _ => 0,
+    };
+    if hit == 0 {
+        return Ok(false);
+    }
+    if let Some(token) = row.token {
+        lease::give_hold(tx, row, token).await?;
+    }
+    tx.execute(&STAT_ADD, params! { run_id: row.id.0 }).await?;
+    note::add(tx, asked.note(row)).await?;
+    Ok(true)
+}
+
+/// T10: the worker of a locked, running run is asked to stop it. `false`: somebody has asked.
+async fn ask(tx: &mut Tx, row: &Run, asked: &Asked<'_>) -> Result<bool, Error> {
+    if tx.execute(&CANCEL_ASK, asked.columns(row.id)).await? == 0 {
+        return Ok(false);
+    }
+    note::add(tx, asked.note(row)).await?;
+    Ok(true)
 }

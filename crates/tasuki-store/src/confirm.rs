@@ -9,9 +9,10 @@ use crate::db::params;
 use crate::note::{self, Note};
 use crate::run::micros;
 use crate::sql::{Sql, sql};
-use crate::{Error, Outcome, Store, uuid};
+use crate::{Error, Outcome, Run, Store, uuid};
 
 static LEASE_SHOW: Sql = sql!("lease/show");
+static RUN_SHOW: Sql = sql!("run/show");
 static CONFIRM: Sql = sql!("run/confirm");
 static CONFIRMED: Sql = sql!("run/confirmed");
 
@@ -60,9 +61,11 @@ impl Store {
             tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain(run).await?));
         }
+        let rows = tx.rows(&RUN_SHOW, params! { run_id: run.0 }).await?;
+        let row = Run::from_row(rows.first().ok_or_else(|| Error::broken("a run vanished"))?)?;
         let note = Note {
             run,
-            attempt_no: 0,
+            attempt_no: row.counters.attempt_no,
             verb: Verb::Confirm,
             actor: "worker",
             reason: Some(reason),

@@ -1,16 +1,21 @@
 //! T0: runs come into being.
 
 use jiff::Timestamp;
-use tasuki_core::{Epoch, EventId, JobId, Origin, RunId, Scope, Slot};
+use serde_json::json;
+use tasuki_core::{Epoch, EventId, Invalid, JobId, Origin, RunId, Scope, Slot};
 
+use crate::audit::{self, Act, Actor};
 use crate::db::{Params, Tx, params};
+use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, JobVersion, Outcome, Store, leader, sets};
+use crate::{Error, JobVersion, Outcome, Run, Seen, Store, job, leader, sets};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
 pub(crate) static BY_KEY: Sql = sql!("run/by_key");
+static LOCK: Sql = sql!("run/lock");
 static DUE_PUT: Sql = sql!("due/put");
+static CURSOR_DUE: Sql = sql!("cursor/due");
 static CURSOR_PUT: Sql = sql!("cursor/put");
 static CURSOR_MOVE: Sql = sql!("cursor/move");
 static CURSOR_END: Sql = sql!("cursor/end");
@@ -89,8 +94,8 @@ pub struct Created {
 /// A cursor that moves on with the runs it stands for.
 #[derive(Debug, Clone)]
 pub struct CursorMove {
-    /// Of which job.
-    pub job: JobId,
+    /// Of which job, as it was read.
+    pub job: Seen,
     /// For what.
     pub scope: Scope,
     /// Where it was read.
@@ -99,7 +104,33 @@ pub struct CursorMove {
     pub to: Option<Timestamp>,
 }
 
+/// A cursor as its row has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Cursor {
+    /// Of which job.
+    pub job: JobId,
+    /// For what.
+    pub scope: Scope,
+    /// No slot before this is without a run.
+    pub next_fire: Timestamp,
+}
+
 impl Store {
+    /// Cursors that stand at an instant or before, soonest first, at most so many.
+    pub async fn cursors(&self, until: Timestamp, most: u32) -> Result<Vec<Cursor>, Error> {
+        let page = params! { until: until.as_microsecond(), most: most };
+        let rows = self.db.rows(&CURSOR_DUE, page).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(Cursor {
+                    job: JobId(row.int("job_id")?),
+                    scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+                    next_fire: timestamp(row.int("next_fire")?)?,
+                })
+            })
+            .collect()
+    }
+
     /// Makes runs, all or none. A run that exists already is found, not made.
     pub async fn create(&self, author: Author, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
         if self.dialect() == Dialect::Postgres && author == Author::Api {
@@ -128,7 +159,8 @@ impl Store {
     }
 
     /// Makes the runs of a schedule and moves its cursor, together. The cursor must still be where it
-    /// was read; otherwise somebody else has planned these slots.
+    /// was read; otherwise somebody else has planned these slots. And the job must still be what was
+    /// read: nothing fires from an old definition.
     pub async fn create_slots(
         &self,
         epoch: Epoch,
@@ -138,7 +170,7 @@ impl Store {
         let mut tx = self.db.begin().await?;
         leader::fence(&mut tx, epoch).await?;
         let mut place = params! {
-            job_id: cursor.job.0,
+            job_id: cursor.job.job.0,
             scope_kind: cursor.scope.kind(),
             scope_id: cursor.scope.id(),
             from: cursor.from.as_microsecond(),
@@ -150,7 +182,8 @@ impl Store {
             }
             None => tx.execute(&CURSOR_END, place).await?,
         };
-        if moved == 0 {
+        // The cursor first: whoever changes the job has it until that is a fact.
+        if moved == 0 || !job::is_seen(&mut tx, cursor.job).await? {
             tx.rollback().await?;
             return Ok(None);
         }
@@ -180,11 +213,26 @@ impl Store {
         }
     }
 
-    /// Runs an ended run again: a new run with the same arguments, which points back at it.
-    pub async fn rerun(&self, job: &JobVersion, run: RunId) -> Result<Outcome<RunId>, Error> {
-        let Some(old) = self.run(run).await?.filter(|old| old.state.is_ended()) else {
+    /// Runs an ended run again: a new run with the same arguments, which points back at it. The old
+    /// one is held still until then, so that nobody gives it one more try meanwhile.
+    pub async fn rerun<'a>(
+        &self,
+        by: impl Into<Actor<'a>>,
+        job: &JobVersion,
+        run: RunId,
+    ) -> Result<Outcome<RunId>, Error> {
+        let mut tx = self.db.begin().await?;
+        let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
+        let old = rows.first().map(Run::from_row).transpose()?;
+        let Some(old) = old.filter(|old| old.state.is_ended()) else {
+            tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain(run).await?));
         };
+        if old.job != job.job {
+            tx.rollback().await?;
+            let expected = format!("job {}, which run {run} is of", old.job);
+            return Err(Invalid::described("job", job.job.to_string(), expected).into());
+        }
         let new = NewRun {
             origin: Origin::Rerun,
             scope: old.scope,
@@ -192,8 +240,16 @@ impl Store {
             args: old.args,
             ..NewRun::task(job)
         };
-        let created = self.create(Author::Api, &[new]).await?;
-        Ok(Outcome::Applied(created[0].run))
+        let created = insert(&mut tx, &new).await?;
+        let act = Act {
+            action: "rerun",
+            object: format!("run {run}"),
+            before: Some(json!({ "state": old.state.as_str(), "job_version": old.job_version })),
+            after: Some(json!({ "run": created.run.0, "job_version": job.version })),
+        };
+        audit::append(&mut tx, by.into(), act).await?;
+        tx.commit().await?;
+        Ok(Outcome::Applied(created.run))
     }
 }
 

@@ -18,18 +18,22 @@ use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
 use crate::pools::{LOOK, Pools};
 use crate::sql::{Dialect, Sql};
 
+/// No instant: the clock is the database's own.
+const OWN_CLOCK: i64 = i64::MIN;
+
 /// A database, and the clock tests may have put into it.
 #[derive(Clone)]
 pub(crate) struct Db {
     pools: Pools,
-    /// Microseconds since 1970, or 0 for the database's own clock.
+    /// Microseconds since 1970, or [`OWN_CLOCK`].
     bound_now: Arc<AtomicI64>,
 }
 
 impl Db {
     /// Opens a database by its URL: `sqlite:`, `postgres:` or `mysql:`.
     pub(crate) async fn open(url: &str, connections: u32) -> Result<Self, Error> {
-        Ok(Self { pools: Pools::open(url, connections).await?, bound_now: Arc::default() })
+        let bound_now = Arc::new(AtomicI64::new(OWN_CLOCK));
+        Ok(Self { pools: Pools::open(url, connections).await?, bound_now })
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -42,11 +46,11 @@ impl Db {
 
     /// From now on the clock stands at this instant; `None` gives the database its own clock back.
     pub(crate) fn bind_now(&self, micros: Option<i64>) {
-        self.bound_now.store(micros.unwrap_or(0), Ordering::Relaxed);
+        self.bound_now.store(micros.unwrap_or(OWN_CLOCK), Ordering::Relaxed);
     }
 
     fn now(&self) -> Option<i64> {
-        Some(self.bound_now.load(Ordering::Relaxed)).filter(|&now| now != 0)
+        Some(self.bound_now.load(Ordering::Relaxed)).filter(|&now| now != OWN_CLOCK)
     }
 
     /// Begins a transaction that may write: read committed, and the write lock at once on SQLite, so

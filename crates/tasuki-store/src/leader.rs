@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
+use serde_json::json;
 use tasuki_core::{Epoch, WorkerId};
 
-use crate::db::{Tx, params};
+use crate::audit::{self, Act, Actor};
+use crate::db::{Row, Tx, params};
 use crate::run::{micros, timestamp};
 use crate::sql::{Sql, sql};
 use crate::{Error, Store, uuid};
@@ -45,17 +47,23 @@ pub struct Term {
     pub minted_at: Timestamp,
 }
 
-impl Store {
-    /// Who leads.
-    pub async fn leader(&self) -> Result<Leader, Error> {
-        let rows = self.db.rows(&SHOW, params! {}).await?;
+impl Leader {
+    fn from_rows(rows: &[Row]) -> Result<Self, Error> {
         let row = rows.first().ok_or_else(|| Error::broken("there is no leader row"))?;
-        Ok(Leader {
+        Ok(Self {
             epoch: Epoch(row.int("epoch")?),
             holder: row.opt_uuid("holder")?.map(|id| WorkerId::from_bytes(id.into_bytes())),
             lease_until: timestamp(row.int("lease_until")?)?,
             clock: timestamp(row.int("clock")?)?,
         })
+    }
+}
+
+impl Store {
+    /// Who leads.
+    pub async fn leader(&self) -> Result<Leader, Error> {
+        let rows = self.db.rows(&SHOW, params! {}).await?;
+        Leader::from_rows(&rows)
     }
 
     /// Takes the lead if nobody has it, at the epoch that was seen. `mirror` is the highest epoch
@@ -109,13 +117,45 @@ impl Store {
         Ok(renewed == 1)
     }
 
-    /// Gives the lead up, or takes it from a leader that was seen at this epoch. `false`: the epoch is
-    /// no longer that, or it was given up already.
-    pub async fn depose(&self, epoch: Epoch) -> Result<bool, Error> {
+    /// Gives the lead up, or takes it from a leader that was seen at this epoch and is silent. `false`:
+    /// the epoch is no longer that, or it was given up already. A worker acts under its own id.
+    pub async fn depose<'a>(&self, by: impl Into<Actor<'a>>, epoch: Epoch) -> Result<bool, Error> {
+        self.end_lease("depose", by.into(), epoch, None).await
+    }
+
+    /// Somebody wants another leader than the one that was seen at this epoch. `false`: there is
+    /// another already.
+    pub async fn demote<'a>(
+        &self,
+        by: impl Into<Actor<'a>>,
+        epoch: Epoch,
+        reason: &str,
+    ) -> Result<bool, Error> {
+        self.end_lease("demote", by.into(), epoch, Some(reason)).await
+    }
+
+    async fn end_lease(
+        &self,
+        action: &'static str,
+        by: Actor<'_>,
+        epoch: Epoch,
+        reason: Option<&str>,
+    ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
-        let deposed = tx.execute(&RESIGN, params! { epoch: epoch.0 }).await?;
+        if tx.execute(&RESIGN, params! { epoch: epoch.0 }).await? == 0 {
+            tx.rollback().await?;
+            return Ok(false);
+        }
+        let leader = Leader::from_rows(&tx.rows(&SHOW, params! {}).await?)?;
+        let act = Act {
+            action,
+            object: format!("leader of epoch {epoch}"),
+            before: Some(json!({ "holder": leader.holder.map(|holder| holder.to_string()) })),
+            after: Some(json!({ "holder": null, "reason": reason })),
+        };
+        audit::append(&mut tx, by, act).await?;
         tx.commit().await?;
-        Ok(deposed == 1)
+        Ok(true)
     }
 
     /// Every term there was, in order.

@@ -48,24 +48,27 @@ pub use audit::{Actor, AuditHead, AuditRow};
 pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
-pub use create::{Author, Created, CursorMove, NewRun};
+pub use create::{Author, Created, Cursor, CursorMove, NewRun};
 pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
 pub use executions::Execution;
 pub use finish::{Finish, Finished};
-pub use job::{Job, JobKind, JobSpec, JobVersion, Trigger};
+pub use job::{
+    Job, JobChange, JobCreated, JobDefinition, JobKind, JobSpec, JobVersion, Seen, Trigger,
+};
 pub use leader::{Leader, Term};
 pub use lease::{Lease, Renewed, RenewedRun};
 pub use lists::{RunCursor, RunFilter, RunPage};
 pub use logs::{LogLine, LogPage, Logged, Stream};
 pub use migrate::Migration;
+pub use note::RunNote;
 pub use outcome::{Lost, Outcome};
 pub use retention::{PrunePlace, Pruned};
 pub use run::Run;
 pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;
-pub use take::{AssignBatch, ClaimBatch, Claimed, Taken, Wanted};
+pub use take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
 pub use verify::{Flaw, Verified};
 pub use worker::{NewWorker, Worker};
 
@@ -100,9 +103,10 @@ impl Store {
         self.db.dialect()
     }
 
-    /// For tests: from now on the clock stands still at this instant.
-    pub fn set_clock(&self, now: Timestamp) {
-        self.db.bind_now(Some(now.as_microsecond()));
+    /// For tests: from now on the clock stands still at this instant; `None`: it is the database's
+    /// own again.
+    pub fn set_clock(&self, now: Option<Timestamp>) {
+        self.db.bind_now(now.map(Timestamp::as_microsecond));
     }
 
     /// One run.

@@ -92,9 +92,9 @@ impl Store {
         Ok(applied)
     }
 
-    /// What `migrate` would apply.
+    /// What `migrate` would apply. Only a look: it neither writes nor waits for who does.
     pub async fn pending(&self) -> Result<Vec<&'static Migration>, Error> {
-        let mut tx = self.db.begin().await?;
+        let mut tx = self.db.look().await?;
         let pending = match has_table(&mut tx).await? {
             true => pending(&mut tx).await?,
             false => Migration::all(tx.dialect()).iter().collect(),

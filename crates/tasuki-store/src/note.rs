@@ -1,14 +1,56 @@
 //! Notes: the rare moves of a run, told in the transaction that makes them.
 
+use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{Epoch, LeaseToken, RunId};
 
-use crate::Error;
 use crate::db::{Tx, params};
+use crate::run::timestamp;
 use crate::sql::{Sql, sql};
+use crate::{Error, Store};
 
 static ADD: Sql = sql!("note/add");
+static OF_RUN: Sql = sql!("note/of_run");
+
+/// A rare move of a run, as it was told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunNote {
+    /// In which attempt; 0 before the first.
+    pub attempt_no: u32,
+    /// What was done.
+    pub verb: Verb,
+    /// By whom.
+    pub actor: String,
+    /// Why.
+    pub reason: Option<String>,
+    /// In which term, if a leader did it.
+    pub epoch: Option<Epoch>,
+    /// Under which lease: notes of one lease have the same.
+    pub token_hash: Option<String>,
+    /// When.
+    pub at: Timestamp,
+}
+
+impl Store {
+    /// The rare moves of a run, in order.
+    pub async fn notes(&self, run: RunId) -> Result<Vec<RunNote>, Error> {
+        let rows = self.db.rows(&OF_RUN, params! { run_id: run.0 }).await?;
+        rows.iter()
+            .map(|row| {
+                Ok(RunNote {
+                    attempt_no: row.int("attempt_no")? as u32,
+                    verb: row.text("verb")?.parse()?,
+                    actor: row.text("actor")?,
+                    reason: row.opt_text("reason")?,
+                    epoch: row.opt_int("epoch")?.map(Epoch),
+                    token_hash: row.opt_text("token_hash")?,
+                    at: timestamp(row.int("at")?)?,
+                })
+            })
+            .collect()
+    }
+}
 
 pub(crate) struct Note<'a> {
     pub(crate) run: RunId,

@@ -22,6 +22,9 @@ static START: Sql = sql!("run/start");
 static EARLY: Sql = sql!("run/early");
 static SHOW: Sql = sql!("run/show");
 
+/// The most runs one claim takes, whatever it asks for: a longer transaction serves nobody.
+pub const MOST_CLAIMED: u32 = 1_000;
+
 /// A run that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
@@ -61,7 +64,7 @@ pub struct ClaimBatch<'a> {
     pub token: LeaseToken,
     /// From where.
     pub lane: &'a str,
-    /// At most so many: never more than its free slots.
+    /// At most so many: never more than its free slots, nor than [`MOST_CLAIMED`].
     pub most: u32,
     /// How long the lease lasts without renewal.
     pub lease_ttl: Duration,
@@ -175,6 +178,7 @@ impl Store {
 
     /// T1c: takes and starts what is due. A run that was once lost together with others comes alone.
     pub async fn claim(&self, batch: &ClaimBatch<'_>) -> Result<Claimed, Error> {
+        let batch = &ClaimBatch { most: batch.most.min(MOST_CLAIMED), ..batch.clone() };
         if self.dialect() == Dialect::Postgres {
             return self.claim_in_one_trip(batch).await;
         }

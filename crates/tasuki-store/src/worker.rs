@@ -1,8 +1,10 @@
 //! Workers: one row for each incarnation.
 
 use jiff::Timestamp;
+use serde_json::{Value, json};
 use tasuki_core::{NodeName, WorkerId};
 
+use crate::audit::{self, Act, Actor};
 use crate::db::{Row, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Sql, sql};
@@ -71,6 +73,15 @@ impl Worker {
         self.detached_at.is_none() && self.dead_at.is_none() && self.gone_at.is_none()
     }
 
+    /// As the audit tells it.
+    fn told(&self) -> Value {
+        json!({
+            "node": self.node.as_str(),
+            "draining": self.draining_at.is_some(),
+            "detached": self.detached_at.is_some(),
+        })
+    }
+
     fn from_row(row: &Row) -> Result<Self, Error> {
         let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
         Ok(Self {
@@ -108,14 +119,55 @@ impl Store {
         self.change_worker(&HEARTBEAT, params! { id: uuid(worker.as_bytes()) }).await
     }
 
-    /// No new work for it.
-    pub async fn drain_worker(&self, worker: WorkerId) -> Result<bool, Error> {
-        self.change_worker(&DRAIN, params! { id: uuid(worker.as_bytes()) }).await
+    /// No new work for it. `false`: it drains already, or is gone. A worker that drains by itself acts
+    /// under its own id.
+    pub async fn drain_worker<'a>(
+        &self,
+        by: impl Into<Actor<'a>>,
+        worker: WorkerId,
+    ) -> Result<bool, Error> {
+        self.put_aside("drain", &DRAIN, by.into(), worker, None).await
     }
 
-    /// Cut off: no new work, and what is assigned to it goes elsewhere.
-    pub async fn detach_worker(&self, worker: WorkerId, reason: &str) -> Result<bool, Error> {
-        self.change_worker(&DETACH, params! { id: uuid(worker.as_bytes()), reason: reason }).await
+    /// Cut off: no new work, and what is assigned to it goes elsewhere. `false`: it is cut off already,
+    /// or gone. A leader that detaches acts under its own id.
+    pub async fn detach_worker<'a>(
+        &self,
+        by: impl Into<Actor<'a>>,
+        worker: WorkerId,
+        reason: &str,
+    ) -> Result<bool, Error> {
+        self.put_aside("detach", &DETACH, by.into(), worker, Some(reason)).await
+    }
+
+    async fn put_aside(
+        &self,
+        action: &'static str,
+        sql: &Sql,
+        by: Actor<'_>,
+        worker: WorkerId,
+        reason: Option<&str>,
+    ) -> Result<bool, Error> {
+        let mut tx = self.db.begin().await?;
+        let change = params! {
+            id: uuid(worker.as_bytes()),
+            reason: reason.map(str::to_owned),
+        };
+        let before = lock(&mut tx, worker).await?;
+        let hit = tx.execute(sql, change).await? == 1;
+        let (Some(before), true) = (before, hit) else {
+            tx.rollback().await?;
+            return Ok(false);
+        };
+        let after =
+            look(&mut tx, worker).await?.ok_or_else(|| Error::broken("a worker vanished"))?;
+        let mut told = after.told();
+        told["reason"] = reason.into();
+        let object = format!("worker {worker}");
+        let act = Act { action, object, before: Some(before.told()), after: Some(told) };
+        audit::append(&mut tx, by, act).await?;
+        tx.commit().await?;
+        Ok(true)
     }
 
     /// Reported dead by a newer incarnation on the same node, which holds the data directory's lock,

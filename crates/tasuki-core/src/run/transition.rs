@@ -114,7 +114,7 @@ pub const TABLE: &[Transition] = &[
         verb: Verb::Create,
         moves: &[Move::Enter(Pending)],
         who: "leader (time, event); API (task, run now, rerun)",
-        guard: "F for the leader; the cursor is what was read; unique keys (a conflict returns the existing run)",
+        guard: "F for the leader; the cursor, then the job, is what was read; unique keys (a conflict returns the existing run)",
         effects: "cursor moves on; event gets processed_at; due row; command, limits and policy are copied into the run",
     },
     Transition {
@@ -204,9 +204,9 @@ pub const TABLE: &[Transition] = &[
         number: "T9",
         verb: Verb::Cancel,
         moves: &[Move::Go(&[Pending, Orphaned, RetryWait, Assigned], &[Canceled])],
-        who: "API; edit or delete of the job; `replace`",
+        who: "API; any change of the job (what lies ahead); `replace`",
         guard: "state; F for the leader",
-        effects: "due row deleted; hold given back; audit",
+        effects: "due row deleted; hold given back; audit; slot left free if the job changed",
     },
     Transition {
         number: "T10",

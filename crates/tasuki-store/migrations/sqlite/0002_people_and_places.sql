@@ -18,7 +18,6 @@ create table tasuki_worker (
     gone_at integer,
     constraint tasuki_worker_slots check (slots >= 0 and function_slots >= 0)
 );
-create index tasuki_worker_heartbeat on tasuki_worker (heartbeat_at);
 
 -- The term is what leader writes are fenced by; the lease is renewed without touching it.
 create table tasuki_leader_term (

@@ -1,5 +1,5 @@
 -- job/insert: a new definition.
-insert into tasuki_job (name, trigger_type, schedule_type, schedule_value, zone, dst_gap, dst_fold, misfire, misfire_value,
-    event_types, event_filter, created_at, updated_at)
-values (:name, :trigger_type, :schedule_type, :schedule_value, :zone, :dst_gap, :dst_fold, :misfire, :misfire_value,
-    :event_types, :event_filter, :now, :now)
+insert into tasuki_job (name, enabled, trigger_type, schedule_type, schedule_value, zone, dst_gap, dst_fold, misfire,
+    misfire_value, event_types, event_filter, created_at, updated_at)
+values (:name, :enabled, :trigger_type, :schedule_type, :schedule_value, :zone, :dst_gap, :dst_fold, :misfire,
+    :misfire_value, :event_types, :event_filter, :now, :now)

@@ -11,7 +11,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "run/assign run/start run/succeed run/fail run/wait run/retry run/end_waiting run/lock run/show
          run/cancel_ask run/cancel_assigned run/confirm run/confirmed run/early run/late run/is_due run/expired
          run/under run/brief run/by_ids run/lock_old run/delete due/put hold/take attempt/append attempt/append_last
-         log/open stat/add due/put_between",
+         log/open stat/add due/put_between run/free_slot",
     ),
     (&["run by run_pkey on id", "worker by worker_pkey on id"], "run/orphanable"),
     // Sorted: the exclusive runs of one batch, so that holds are taken in one order.
@@ -69,6 +69,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "run/by_key",
     ),
     (&["run by run_scheduled on scheduled_for, id"], "run/list_scheduled run/old"),
+    (&["run by run_scheduled on scheduled_for"], "run/ahead"),
     (&["run by run_job on job_id, id"], "run/list_of_job"),
     (&["run by run_badly on ended_badly_at"], "run/list_badly"),
     // What waits.
@@ -79,6 +80,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     (&["due along due_pkey"], "due/list_first"),
     (&["cursor by cursor_next_fire on next_fire"], "cursor/due"),
     (&["cursor by cursor_pkey on job_id, scope_kind, scope_id"], "cursor/move cursor/end"),
+    (&["cursor by cursor_pkey on job_id"], "cursor/delete cursor/replan"),
     // Leases and holds.
     (&["lease by lease_pkey on token"], "lease/touch lease/show lease/lock lease/close"),
     (&["lease by lease_pkey on token", "run by run_pkey on id"], "lease/close_if_empty"),
@@ -124,7 +126,16 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     ),
     (&["event by event_dedupe on source, dedupe_key"], "event/by_key"),
     // Jobs, counts and the audit.
-    (&["job by job_name on name"], "job/by_name job/list"),
+    (&["job by job_pkey on id"], "job/lock job/seen job/update"),
+    (&["job by job_name on name"], "job/lock_name"),
+    (
+        &["job by job_pkey on id", "job_version by job_version_pkey on job_id, version"],
+        "job/by_id",
+    ),
+    (
+        &["job by job_name on name", "job_version by job_version_pkey on job_id, version"],
+        "job/by_name job/list",
+    ),
     (&["job_version by job_version_pkey on job_id, version"], "job/version_show"),
     (&["stat along stat_pkey"], "stat/old"),
     (&["stat by stat_pkey on minute"], "stat/delete"),
@@ -162,7 +173,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // These reach for nothing: they insert what they are given, or take a lock.
     (
         &[],
-        "run/insert run/insert_batch lease/open lease/open_for cursor/put event/emit job/insert job/version_insert
+        "run/insert run/insert_batch lease/open lease/open_for cursor/put cursor/begin event/emit job/insert job/version_insert
          log/add note/add audit/append setting/add worker/register leader/mint_history leader/lock_mint
          leader/lock_share",
     ),

@@ -10,7 +10,8 @@ use tasuki_core::{LeaseToken, RunId, WorkerId};
 use super::given::Place;
 use super::plan::one;
 use crate::{
-    Author, ClaimBatch, Claimed, Finish, JobKind, JobSpec, NewRun, NewWorker, Store, Trigger,
+    Author, ClaimBatch, Claimed, Finish, JobCreated, JobDefinition, JobKind, JobSpec, NewRun,
+    NewWorker, Store, Trigger,
 };
 
 const RUNS: usize = 6_000;
@@ -59,12 +60,18 @@ async fn enqueue(store: &Store) {
         max_releases: 3,
         backoff: Duration::from_secs(30),
         backoff_cap: Duration::from_secs(900),
+        jitter_percent: 0,
         retry_lost: true,
+        labels: Default::default(),
     };
     let name = "bulk".parse().unwrap();
-    let job = store.put_job("test", &name, Trigger::Task, None, spec).await.unwrap();
+    let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec };
+    let JobCreated::Made(job) = store.create_job("test", &name, &definition, None).await.unwrap()
+    else {
+        panic!("a database of its own has no other job");
+    };
     let args = Some(format!("{{\"text\":\"{}\"}}", "x".repeat(100)));
-    let runs = vec![NewRun { args, ..NewRun::task(&job) }; BATCH as usize];
+    let runs = vec![NewRun { args, ..NewRun::task(&job.newest) }; BATCH as usize];
     for _ in 0..RUNS / runs.len() {
         store.create(Author::Api, &runs).await.unwrap();
     }

@@ -1,10 +1,10 @@
 //! The audit: told with the change, and no change to it goes unnoticed.
 
 use sha2::{Digest as _, Sha256};
-use tasuki_core::RunState;
+use tasuki_core::{Epoch, ErrorCode, RunState, WorkerId};
 use tasuki_store::{Actor, AuditHead, AuditRow, Author, Dialect, Flaw, Outcome, Verified};
 
-use crate::given::{TestStore, at_once, contract, noon};
+use crate::given::{Like, TTL, TestStore, at_once, contract, noon};
 
 /// Some history: a row for each of these changes.
 async fn given_changes(store: &TestStore, count: i64) -> Vec<AuditHead> {
@@ -231,8 +231,83 @@ contract! {
         assert_eq!(store.audit_head().await.unwrap(), start);
     }
 
+    async fn a_rerun_is_told_with_the_new_run(store: TestStore) {
+        let ann = Actor { name: "ann", address: Some("10.0.0.7") };
+        let job = store.given_job(&Like::default()).await;
+        let other = store.given_job(&Like::default()).await;
+        let run = store.given_waiting(&job, &Like::default()).await;
+        let start = store.audit_head().await.unwrap();
+        assert!(!store.rerun(ann, &job, run).await.unwrap().is_applied(), "it has not ended");
+        assert_eq!(store.audit_head().await.unwrap(), start, "what was refused is not told");
+        assert!(store.cancel(Author::Api, run, ann, None).await.unwrap().is_applied());
+        assert!(store.rerun(ann, &other, run).await.unwrap_err().is_invalid_input(), "another job's");
+        let new = store.rerun(ann, &job, run).await.unwrap().applied().unwrap();
+        let told = store.audit_list(start.seq + 1, 10).await.unwrap();
+        assert_eq!(words(&told), [("ann", "rerun", format!("run {run}"))]);
+        assert_eq!(told[0].address.as_deref(), Some("10.0.0.7"));
+        assert_eq!(told[0].before.as_deref(), Some(r#"{"job_version":1,"state":"CANCELED"}"#));
+        assert_eq!(told[0].after.clone().unwrap(), format!(r#"{{"job_version":1,"run":{new}}}"#));
+    }
+
+    /// Whether it has ended is asked in the transaction that makes the new run: once somebody has
+    /// given it one more try, nobody runs it again beside that.
+    async fn no_rerun_follows_a_retry(store: TestStore) {
+        let job = store.given_job(&Like::default()).await;
+        for round in 0..20 {
+            let run = store.given_waiting(&job, &Like::default()).await;
+            store.given_failure(run, ErrorCode::INVALID_INPUT).await;
+            let start = store.audit_head().await.unwrap().seq;
+            let (rerun, retry) = tokio::join!(store.rerun("ann", &job, run), store.retry(run, "bob", None));
+            assert!(retry.unwrap().is_applied(), "round {round}");
+            let told = store.audit_list(start, 10).await.unwrap();
+            let actions: Vec<&str> = told.iter().map(|row| row.action.as_str()).collect();
+            let expected: &[&str] = if rerun.unwrap().is_applied() { &["rerun", "retry"] } else { &["retry"] };
+            assert_eq!(actions, expected, "round {round}");
+        }
+    }
+
+    async fn putting_a_worker_aside_is_told(store: TestStore) {
+        let start = store.audit_head().await.unwrap().seq;
+        let (worker, leader) = (store.worker, store.worker.to_string());
+        assert!(store.drain_worker("ann", worker).await.unwrap());
+        assert!(!store.drain_worker("ann", worker).await.unwrap(), "once");
+        assert!(store.detach_worker(leader.as_str(), worker, "silent").await.unwrap());
+        assert!(!store.detach_worker("bob", worker, "silent").await.unwrap(), "once");
+        let nobody = WorkerId::from_random(99);
+        assert!(!store.drain_worker("ann", nobody).await.unwrap());
+        let told = store.audit_list(start, 10).await.unwrap();
+        let object = format!("worker {worker}");
+        assert_eq!(words(&told), [("ann", "drain", object.clone()), (&leader, "detach", object)]);
+        assert_eq!(told[0].before.as_deref(), Some(r#"{"detached":false,"draining":false,"node":"node"}"#));
+        assert_eq!(told[1].before.as_deref(), Some(r#"{"detached":false,"draining":true,"node":"node"}"#));
+        assert_eq!(
+            told[1].after.as_deref(),
+            Some(r#"{"detached":true,"draining":true,"node":"node","reason":"silent"}"#)
+        );
+    }
+
+    async fn taking_the_lead_away_is_told(store: TestStore) {
+        let start = store.audit_head().await.unwrap().seq;
+        let (first, rival) = (store.worker.to_string(), WorkerId::from_random(2));
+        assert!(!store.depose("ann", Epoch(7)).await.unwrap(), "not the epoch");
+        assert!(store.depose(rival.to_string().as_str(), store.epoch).await.unwrap());
+        assert!(!store.demote("ann", store.epoch, "slow").await.unwrap(), "given up already");
+        let epoch = store.mint(rival, store.epoch, Epoch(0), TTL).await.unwrap().unwrap();
+        assert!(!store.demote("ann", store.epoch, "slow").await.unwrap(), "there is another");
+        assert!(store.demote("ann", epoch, "slow").await.unwrap());
+        assert!(!store.renew_term(rival, epoch, TTL, TTL).await.unwrap());
+        let told = store.audit_list(start, 10).await.unwrap();
+        assert_eq!(words(&told), [
+            (rival.to_string().as_str(), "depose", "leader of epoch 1".to_owned()),
+            ("ann", "demote", "leader of epoch 2".to_owned()),
+        ]);
+        assert_eq!(told[0].before.clone().unwrap(), format!(r#"{{"holder":"{first}"}}"#));
+        assert_eq!(told[1].before.clone().unwrap(), format!(r#"{{"holder":"{rival}"}}"#));
+        assert_eq!(told[1].after.as_deref(), Some(r#"{"holder":null,"reason":"slow"}"#));
+    }
+
     async fn a_new_job_is_told(store: TestStore) {
-        let job = store.given_job(&crate::given::Like::default()).await;
+        let job = store.given_job(&Like::default()).await;
         let told = store.audit_list(0, 10).await.unwrap();
         assert_eq!((told[0].actor.as_str(), told[0].action.as_str()), ("test", "create"));
         assert_eq!((told[0].object.clone(), &told[0].before), (format!("job {}", job.job), &None));
@@ -283,6 +358,11 @@ contract! {
             assert!(refused.contains(expected), "{refused}");
         }
     }
+}
+
+/// Who did what on what.
+fn words(told: &[AuditRow]) -> Vec<(&str, &str, String)> {
+    told.iter().map(|row| (row.actor.as_str(), row.action.as_str(), row.object.clone())).collect()
 }
 
 /// One more change, when so many have been made.

@@ -164,7 +164,7 @@ contract! {
         assert_eq!((taken.id, taken.attempt_no, taken.tries, taken.args.as_deref()), (runs[4], 1, 1, Some("{\"n\":4}")));
         let late = AssignBatch { epoch: tasuki_core::Epoch(store.epoch.0 - 1), token: store.token(), ..batch.clone() };
         assert!(matches!(store.assign(&late).await, Err(Error::Fenced(_))));
-        assert!(store.drain_worker(small).await.unwrap());
+        assert!(store.drain_worker("test", small).await.unwrap());
         store.finish_many(token, &[(runs[4], Finish::default()), (runs[3], Finish::default())]).await.unwrap();
         assert_eq!(store.assign(&AssignBatch { token: store.token(), ..batch }).await.unwrap(), [], "it is draining");
     }
@@ -186,7 +186,7 @@ contract! {
             assert_eq!(lease.lease_until, noon() + SignedDuration::from_secs(50));
         }
         assert_eq!(store.renew_many(WorkerId::from_random(99), &tokens[..1], TTL).await.unwrap(), [Renewed::Gone]);
-        assert!(store.detach_worker(store.worker, "test").await.unwrap());
+        assert!(store.detach_worker("test", store.worker, "test").await.unwrap());
         let told = store.renew_many(store.worker, &tokens[..1], TTL).await.unwrap();
         assert!(matches!(&told[..], [Renewed::Held { detached: true, .. }]));
     }

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, ClaimBatch, Claimed, Error, Finish, Finished, JobKind, JobSpec,
-    JobVersion, NewRun, NewWorker, Outcome, Store, Trigger,
+    AssignBatch, Author, ClaimBatch, Claimed, Error, Finish, Finished, JobCreated, JobDefinition,
+    JobKind, JobSpec, JobVersion, NewRun, NewWorker, Outcome, Store, Trigger,
 };
 
 use crate::given::failed;
@@ -97,11 +97,16 @@ impl Busy {
                 max_releases: 3,
                 backoff: Duration::from_millis(1),
                 backoff_cap: Duration::from_millis(5),
+                jitter_percent: 0,
                 retry_lost: true,
+                labels: Default::default(),
             };
             let name = format!("{worker} {}", busy.jobs.len()).parse()?;
-            let job = busy.store.put_job("test", &name, Trigger::Task, None, spec).await?;
-            busy.jobs.push(job);
+            let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec };
+            match busy.store.create_job("test", &name, &definition, None).await? {
+                JobCreated::Made(job) => busy.jobs.push(job.newest),
+                JobCreated::NameTaken => unreachable!("a worker's id is its own"),
+            }
         }
         Ok(busy)
     }

@@ -68,8 +68,8 @@ fn lead_and_assign(store: &TestStore, wanted: Wanted) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let other = Store::open(&store.url, 1).await.unwrap();
-        other.set_clock(noon());
-        assert!(other.depose(store.epoch).await.unwrap());
+        other.set_clock(Some(noon()));
+        assert!(other.depose("test", store.epoch).await.unwrap());
         let epoch = other.mint(store.worker, store.epoch, Epoch(0), TTL).await.unwrap().unwrap();
         let batch = AssignBatch {
             epoch,

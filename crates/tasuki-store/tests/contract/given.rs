@@ -8,13 +8,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::exit::Failure;
 use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, ClaimBatch, Claimed, Dialect, Finish, JobKind, JobSpec, JobVersion,
-    NewRun, NewWorker, Outcome, Run, Store, Taken, Trigger, Wanted,
+    AssignBatch, Author, ClaimBatch, Claimed, Dialect, Finish, JobCreated, JobDefinition,
+    JobVersion, NewRun, NewWorker, Outcome, Run, Store, Taken, Trigger, Wanted,
 };
+
+pub(crate) use crate::like::Like;
 
 /// Makes one test for each database from one function.
 macro_rules! contract {
@@ -152,28 +153,6 @@ impl Place {
     }
 }
 
-/// What a run is like, beyond its state.
-#[derive(Debug, Clone)]
-pub(crate) struct Like {
-    pub(crate) lane: &'static str,
-    pub(crate) concurrency: ConcurrencyPolicy,
-    pub(crate) max_attempts: u32,
-    pub(crate) skip_after: Option<i64>,
-    pub(crate) expire_after: Option<i64>,
-}
-
-impl Default for Like {
-    fn default() -> Self {
-        Self {
-            lane: "",
-            concurrency: ConcurrencyPolicy::Allow,
-            max_attempts: 3,
-            skip_after: None,
-            expire_after: None,
-        }
-    }
-}
-
 impl TestStore {
     async fn new(url: &str) -> Self {
         Self::with_connections(url, 4).await
@@ -182,7 +161,7 @@ impl TestStore {
     async fn with_connections(url: &str, connections: u32) -> Self {
         let store = Store::open(url, connections).await.unwrap();
         store.migrate().await.unwrap();
-        store.set_clock(noon());
+        store.set_clock(Some(noon()));
         let worker = WorkerId::from_random(1);
         let counter = AtomicU64::new(100);
         let clock = AtomicI64::new(noon().as_microsecond());
@@ -225,7 +204,7 @@ impl TestStore {
     pub(crate) fn at(&self, seconds: i64) {
         let now = noon() + SignedDuration::from_secs(seconds);
         self.clock.store(now.as_microsecond(), Ordering::Relaxed);
-        self.set_clock(now);
+        self.set_clock(Some(now));
     }
 
     pub(crate) async fn register(&self, id: WorkerId) {
@@ -242,19 +221,12 @@ impl TestStore {
     }
 
     pub(crate) async fn given_job(&self, like: &Like) -> JobVersion {
-        let spec = JobSpec {
-            kind: JobKind::Command,
-            spec: r#"{"command":["true"]}"#.to_owned(),
-            lane: like.lane.to_owned(),
-            concurrency: like.concurrency,
-            max_attempts: like.max_attempts,
-            max_releases: 3,
-            backoff: Duration::from_secs(30),
-            backoff_cap: Duration::from_secs(900),
-            retry_lost: true,
-        };
         let name = format!("job {}", self.number()).parse().unwrap();
-        self.put_job("test", &name, Trigger::Task, None, spec).await.unwrap()
+        let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec: like.spec() };
+        match self.create_job("test", &name, &definition, None).await.unwrap() {
+            JobCreated::Made(job) => job.newest,
+            JobCreated::NameTaken => panic!("{name} is taken"),
+        }
     }
 
     pub(crate) async fn given_waiting(&self, job: &JobVersion, like: &Like) -> RunId {

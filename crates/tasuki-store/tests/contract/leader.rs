@@ -30,9 +30,9 @@ contract! {
     }
 
     async fn a_leader_can_resign_and_be_deposed_at_the_epoch_seen(store: TestStore) {
-        assert!(!store.depose(Epoch(7)).await.unwrap());
-        assert!(store.depose(store.epoch).await.unwrap());
-        assert!(!store.depose(store.epoch).await.unwrap(), "once");
+        assert!(!store.depose("ann", Epoch(7)).await.unwrap());
+        assert!(store.depose("ann", store.epoch).await.unwrap());
+        assert!(!store.depose("ann", store.epoch).await.unwrap(), "once");
         assert!(!store.renew_term(store.worker, store.epoch, TTL, TTL).await.unwrap());
         let next = store.mint(WorkerId::from_random(2), store.epoch, Epoch(0), TTL).await.unwrap();
         assert_eq!(next, Some(Epoch(2)));

@@ -5,6 +5,7 @@
 
 mod busy;
 mod given;
+mod like;
 mod private;
 
 mod audit;
@@ -13,6 +14,8 @@ mod crash;
 mod doctor;
 mod events;
 mod fence;
+mod jobs;
+mod jobs_ahead;
 mod leader;
 mod lists;
 mod logs;

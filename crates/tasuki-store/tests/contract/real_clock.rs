@@ -9,18 +9,28 @@ use tasuki_store::{
     Author, LogLine, NewEvent, NewRun, PrunePlace, RunFilter, SettingsChange, Stream, Verified,
 };
 
-use crate::given::{Like, TestStore, contract, noon};
+use crate::given::{Like, TestStore, contract};
 
 contract! {
+    /// Every instant can be bound, 1970 too.
+    async fn the_clock_stands_where_a_test_puts_it(store: TestStore) {
+        store.spoil(); // nobody would believe 1970
+        for at in [Timestamp::UNIX_EPOCH, "2024-11-15T12:00:00Z".parse().unwrap()] {
+            store.set_clock(Some(at));
+            assert_eq!(store.leader().await.unwrap().clock, at);
+        }
+        store.set_clock(None);
+        assert!(store.leader().await.unwrap().clock > "2025-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+    }
+
     async fn records_are_kept_by_the_databases_own_clock(store: TestStore) {
         store.spoil(); // the clocks of the test and of the database differ on purpose
-        // A run of long ago, by the test's clock; then 1970, which stands for no clock of ours.
-        store.set_clock("2024-11-15T12:00:00Z".parse().unwrap());
+        // A run of long ago, by the test's clock; then no clock of ours.
+        store.set_clock(Some("2024-11-15T12:00:00Z".parse().unwrap()));
         let old = store.given_run(RunState::Canceled).await.id;
         let event = NewEvent { event_type: "x", source: "test", dedupe_key: Some("1"), job_name: None, payload: None };
         let old_event = store.emit(&event).await.unwrap().event;
-        store.set_clock(noon());
-        store.set_clock(Timestamp::UNIX_EPOCH);
+        store.set_clock(None);
         let near = |at: Timestamp| {
             let apart = Timestamp::now().duration_since(at).abs();
             assert!(apart < SignedDuration::from_mins(5), "{at} is not now");

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::SkipReason;
+use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, ErrorCode, Origin, RunState, Scope, WorkerId};
 use tasuki_store::{
-    Author, Canceled, ClaimBatch, Claimed, CursorMove, Finish, NewRun, Outcome, Recovered, Renewed,
+    Author, Canceled, ClaimBatch, Claimed, CursorMove, Finish, MOST_CLAIMED, NewRun, NewWorker,
+    Outcome, Recovered, Renewed, Seen,
 };
 
 use crate::given::{GRACE, Like, TTL, TestStore, applied, at_once, contract, failed, noon};
@@ -42,7 +44,7 @@ contract! {
     async fn a_detached_worker_starts_nothing_and_is_told(store: TestStore) {
         let assigned = store.given_run(RunState::Assigned).await;
         let running = store.given_run(RunState::Running).await;
-        assert!(store.detach_worker(store.worker, "silent").await.unwrap());
+        assert!(store.detach_worker("test", store.worker, "silent").await.unwrap());
         assert!(!store.try_start(assigned.token.unwrap(), assigned.id).await.is_applied());
         let renewed = store.renew(store.worker, running.token.unwrap(), TTL).await.unwrap();
         let Renewed::Held { runs, detached } = renewed else { panic!("its lease holds") };
@@ -53,7 +55,7 @@ contract! {
 
     async fn work_is_given_only_to_those_who_take_it(store: TestStore) {
         let run = store.given_run(RunState::Pending).await;
-        assert!(store.drain_worker(store.worker).await.unwrap());
+        assert!(store.drain_worker("test", store.worker).await.unwrap());
         assert_eq!(store.try_assign(store.wanted(run.id).await).await, None);
         assert!(!store.wanted(run.id).await.exclusive);
         assert_eq!(store.due("", noon(), 10).await.unwrap().len(), 1, "it still waits");
@@ -247,7 +249,8 @@ contract! {
             origin: Origin::Time, slot: Some(fire.slot), scheduled_for: Some(fire.at), ..NewRun::task(&job)
         };
         let next = schedule.next_after(fire.at).unwrap().at;
-        let cursor = CursorMove { job: job.job, scope: Scope::default(), from: fire.at, to: Some(next) };
+        let seen = Seen { job: job.job, version: job.version };
+        let cursor = CursorMove { job: seen, scope: Scope::default(), from: fire.at, to: Some(next) };
         let made = store.create_slots(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap().unwrap();
         assert!(!made[0].existed);
         assert_eq!(store.create_slots(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap(), None, "it has moved");
@@ -279,10 +282,10 @@ contract! {
     async fn a_rerun_is_a_new_run(store: TestStore) {
         let job = store.given_job(&Like::default()).await;
         let id = store.given_waiting(&job, &Like::default()).await;
-        assert!(!store.rerun(&job, id).await.unwrap().is_applied(), "it has not ended");
+        assert!(!store.rerun("ann", &job, id).await.unwrap().is_applied(), "it has not ended");
         let token = store.given_running(id).await;
         assert!(store.finish(token, id, &Finish::default()).await.unwrap().is_applied());
-        let new = store.rerun(&job, id).await.unwrap().applied().unwrap();
+        let new = store.rerun("ann", &job, id).await.unwrap().applied().unwrap();
         assert_eq!(store.run_now(new).await.origin, Origin::Rerun);
         assert_eq!(store.run_now(id).await.state, RunState::Succeeded);
     }
@@ -308,6 +311,35 @@ contract! {
         assert!(store.confirm(token, run.id, Duration::from_secs(999)).await.unwrap().is_applied());
         store.at(30);
         assert!(!store.confirmed(token, run.id).await.unwrap().is_applied(), "the lease is over");
+    }
+
+    async fn a_note_of_confirming_names_the_attempt(store: TestStore) {
+        let run = store.given_run(RunState::RetryWait).await;
+        let token = store.given_running_later(run.id).await;
+        assert!(store.confirm(token, run.id, TTL).await.unwrap().is_applied());
+        assert!(store.confirmed(token, run.id).await.unwrap().is_applied());
+        let told = store.notes(run.id).await.unwrap();
+        let told: Vec<_> = told.iter().map(|note| (note.verb, note.attempt_no, note.reason.as_deref())).collect();
+        assert_eq!(told, [
+            (Verb::Confirm, 2, Some("asks whether it may go on")),
+            (Verb::Confirm, 2, Some("may go on")),
+        ]);
+    }
+
+    /// Whoever asks for everything gets a batch.
+    async fn a_claim_takes_only_so_many(store: TestStore) {
+        let wide = WorkerId::from_random(5);
+        let new = NewWorker {
+            id: wide, node: "node".parse().unwrap(), pid: None, address: None, labels: None,
+            slots: 0, function_slots: 2 * MOST_CLAIMED,
+        };
+        store.register_worker(&new).await.unwrap();
+        let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
+        let waiting = vec![NewRun::task(&job); MOST_CLAIMED as usize + 1];
+        assert_eq!(store.create(Author::Api, &waiting).await.unwrap().len(), waiting.len());
+        let batch = ClaimBatch { worker: wide, token: store.token(), lane: "q", most: u32::MAX, lease_ttl: TTL };
+        let Claimed::Runs(taken) = store.claim(&batch).await.unwrap() else { panic!("a fresh token") };
+        assert_eq!(taken.len(), MOST_CLAIMED as usize);
     }
 
     async fn another_worker_cannot_renew_or_start(store: TestStore) {

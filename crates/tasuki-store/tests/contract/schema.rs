@@ -33,6 +33,27 @@ contract! {
     }
 }
 
+/// A look does not wait for whoever writes.
+#[test]
+fn what_is_pending_is_told_while_somebody_writes() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let place = Place::new(Dialect::Sqlite).await;
+        let (store, writer) =
+            (Store::open(&place.url, 2).await.unwrap(), Store::open(&place.url, 1).await.unwrap());
+        assert_eq!(store.pending().await.unwrap().len(), Migration::all(Dialect::Sqlite).len());
+        writer.script("begin immediate").await.unwrap();
+        let told = tokio::time::timeout(std::time::Duration::from_secs(2), store.pending()).await;
+        assert_eq!(told.expect("it waits").unwrap().len(), Migration::all(Dialect::Sqlite).len());
+        writer.script("rollback").await.unwrap();
+        assert!(!store.migrate().await.unwrap().is_empty());
+        assert!(store.pending().await.unwrap().is_empty());
+        writer.close().await;
+        store.close().await;
+        place.remove().await;
+    });
+}
+
 #[test]
 fn the_three_folders_have_the_same_numbers_and_names() {
     let names = |dialect| -> Vec<(i64, &str)> {

@@ -1,0 +1,10 @@
+-- run/ahead: what a job's schedule made ahead of time and nobody has started. By planned instant, and `+ 0` so that no
+-- planner thinks otherwise: a job's history is long, what lies ahead of now is not.
+select id
+  from tasuki_run
+ where scheduled_for > :clock
+   and job_id + 0 = :job_id
+   and origin = 'time'
+   and tries = 0
+   and state in ('PENDING', 'ORPHANED', 'ASSIGNED')
+ order by scheduled_for, id
