@@ -1,12 +1,12 @@
 //! The fence while it matters: an old leader's write that already waits for a row when a newer term
-//! is wanted. On the databases where a statement can wait.
+//! is wanted.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection};
+use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection, SqliteConnection};
 use tasuki_core::{Epoch, RunId, RunState, WorkerId};
 use tasuki_store::{Author, Dialect, Error, Store};
 
@@ -110,6 +110,41 @@ async fn waiting(store: &TestStore) -> i64 {
         }
         Dialect::Sqlite => unreachable!("one writer at a time"),
     }
+}
+
+/// SQLite has no rows to wait for, but one lock for all writers: the old leader waits for it while a
+/// newer term is minted under it.
+#[test]
+fn an_old_write_that_waits_comes_after_the_mint_and_is_refused_sqlite() {
+    given::run_in_parallel(Dialect::Sqlite, 2, |store| async move {
+        let run = store.given_run(RunState::Running).await;
+        store.at(31);
+        let old = store.epoch;
+        let mut rival = SqliteConnection::connect(&store.url).await.unwrap();
+        let now = store.clock().as_microsecond();
+        // What a mint writes, in a transaction that stays open for a while.
+        let mint = format!(
+            "begin immediate;
+             update tasuki_leader_lease set epoch = epoch + 1, holder = zeroblob(16), lease_until = {now} + 30000000,
+                    renewed_at = {now}, fresh_since = {now};
+             update tasuki_leader_term set epoch = epoch + 1, holder = zeroblob(16), minted_at = {now};
+             insert into tasuki_term_history (epoch, holder, minted_at) values ({old} + 1, zeroblob(16), {now})"
+        );
+        rival.execute(sqlx::raw_sql(sqlx::AssertSqlSafe(mint))).await.unwrap();
+        let writer = std::sync::Arc::clone(&store);
+        let (id, (begun, begins)) = (run.id, tokio::sync::oneshot::channel());
+        let write = tokio::spawn(async move {
+            begun.send(()).unwrap();
+            writer.cancel(Author::Leader(old), id, "replace", None).await
+        });
+        begins.await.unwrap();
+        assert_eq!(store.leader().await.unwrap().epoch, old, "nothing is committed yet");
+        assert!(!write.is_finished(), "it has to wait for the lock");
+        rival.execute("commit").await.unwrap();
+        let late = write.await.unwrap();
+        assert!(matches!(late, Err(Error::Fenced(_))), "{late:?}");
+        assert_eq!(store.run_now(run.id).await, run, "and nothing of it is there");
+    });
 }
 
 const STOPPED: &str = "TASUKI_TEST_STOPPED";
