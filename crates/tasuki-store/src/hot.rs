@@ -44,6 +44,9 @@ impl Store {
             Err(error) if error.is_conflict() => return Ok(Claimed::Before),
             Err(error) => return Err(error),
         };
+        if rows.is_empty() {
+            return self.nothing_claimed(batch.token).await;
+        }
         let mut runs = rows.iter().map(Taken::from_row).collect::<Result<Vec<_>, _>>()?;
         runs.sort_by_key(|taken| (taken.due_at, taken.id));
         Ok(Claimed::Runs(runs))
@@ -121,8 +124,8 @@ impl Store {
                 runs.push(RenewedRun::from_row(&row)?);
             }
         }
-        let told = tokens.iter().map(|token| match held.remove(token) {
-            Some((runs, detached)) => Renewed::Held { runs, detached },
+        let told = tokens.iter().map(|token| match held.get(token) {
+            Some((runs, detached)) => Renewed::Held { runs: runs.clone(), detached: *detached },
             None => Renewed::Gone,
         });
         Ok(told.collect())

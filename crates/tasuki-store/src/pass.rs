@@ -7,9 +7,9 @@ use tasuki_core::{Epoch, RunId, RunState};
 use crate::db::{Tx, params};
 use crate::note::{self, Note};
 use crate::sql::{Sql, sql};
+use crate::take::take_due;
 use crate::{Error, Outcome, Run, Store, job, leader, lease};
 
-static DUE_TAKE: Sql = sql!("due/take");
 static LOCK: Sql = sql!("run/lock");
 static SHOW: Sql = sql!("run/show");
 static LATE: Sql = sql!("run/late");
@@ -102,7 +102,7 @@ impl Store {
 /// Takes a waiting run out of due and holds it still. `None`: it does not wait.
 async fn take_waiting(tx: &mut Tx, epoch: Epoch, run: RunId) -> Result<Option<Run>, Error> {
     leader::fence(tx, epoch).await?;
-    if tx.execute(&DUE_TAKE, params! { run_id: run.0 }).await? == 0 {
+    if !take_due(tx, run).await? {
         return Ok(None);
     }
     let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;

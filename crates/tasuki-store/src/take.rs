@@ -11,11 +11,13 @@ use crate::run::{micros, timestamp};
 use crate::sql::{Dialect, Sql, sql};
 use crate::{Error, Outcome, Run, Store, leader, lease, sets, uuid, worker};
 
+static DUE_PLACE: Sql = sql!("due/place");
 static DUE_TAKE: Sql = sql!("due/take");
 static DUE_PUT: Sql = sql!("due/put");
-static DUE_LOCK: Sql = sql!("due/lock");
+static DUE_LOCK: Sql = sql!("due/lock", ".mysql", ".mysql", ".mysql");
 static DUE_LIST: Sql = sql!("due/list");
 static HOLD_TAKE: Sql = sql!("hold/take", ".sqlite", ".postgres", ".mysql");
+static LEASE_SHOW: Sql = sql!("lease/show");
 static LEASE_TOUCH: Sql = sql!("lease/touch");
 static ASSIGN: Sql = sql!("run/assign");
 static START: Sql = sql!("run/start");
@@ -60,7 +62,8 @@ pub struct AssignBatch<'a> {
 pub struct ClaimBatch<'a> {
     /// Who.
     pub worker: WorkerId,
-    /// The lease, made by the caller; the same token again after a lost answer.
+    /// The lease, made by the caller; the same token again after a lost answer, once the first can no
+    /// longer be under way.
     pub token: LeaseToken,
     /// From where.
     pub lane: &'a str,
@@ -193,7 +196,7 @@ impl Store {
         let taken = claim_rows(&mut tx, batch, &rows).await?;
         if taken.is_empty() {
             tx.commit().await?;
-            return Ok(Claimed::Runs(Vec::new()));
+            return self.nothing_claimed(batch.token).await;
         }
         let until = lease::Until::Ttl(batch.lease_ttl);
         match lease::open(&mut tx, batch.token, batch.worker, None, until, &taken).await {
@@ -209,6 +212,12 @@ impl Store {
         Ok(Claimed::Runs(runs))
     }
 
+    /// Nothing was there to claim; or it was, and this very claim has taken it before.
+    pub(crate) async fn nothing_claimed(&self, token: LeaseToken) -> Result<Claimed, Error> {
+        let rows = self.db.rows(&LEASE_SHOW, params! { token: uuid(token.as_bytes()) }).await?;
+        Ok(if rows.is_empty() { Claimed::Runs(Vec::new()) } else { Claimed::Before })
+    }
+
     /// T2: starts what was assigned. Only what comes back as applied may be launched.
     pub async fn start(
         &self,
@@ -217,9 +226,12 @@ impl Store {
         runs: &[RunId],
         lease_ttl: Duration,
     ) -> Result<Vec<Outcome<Taken>>, Error> {
+        // Locked in one order by all.
+        let mut sorted = runs.to_vec();
+        sorted.sort_unstable();
         let started = match self.dialect() {
-            Dialect::Postgres => self.start_in_one_trip(worker, token, runs, lease_ttl).await?,
-            _ => self.start_one_by_one(worker, token, runs, lease_ttl).await?,
+            Dialect::Postgres => self.start_in_one_trip(worker, token, &sorted, lease_ttl).await?,
+            _ => self.start_one_by_one(worker, token, &sorted, lease_ttl).await?,
         };
         let leased = started.is_some();
         let mut started = started.unwrap_or_default();
@@ -320,6 +332,14 @@ async fn assign_one(tx: &mut Tx, batch: &AssignBatch<'_>, wanted: &Wanted) -> Re
     Ok(hit)
 }
 
+/// Deletes the due row of a run. `false`: it does not wait, or somebody else has it.
+pub(crate) async fn take_due(tx: &mut Tx, run: RunId) -> Result<bool, Error> {
+    let rows = tx.rows(&DUE_PLACE, params! { run_id: run.0 }).await?;
+    let Some(row) = rows.first() else { return Ok(false) };
+    let place = params! { lane: row.text("lane")?, due_at: row.int("due_at")?, run_id: run.0 };
+    Ok(tx.execute(&DUE_TAKE, place).await? == 1)
+}
+
 /// The due row, then the hold: a run that gets no hold keeps its due row.
 async fn take_due_and_hold(
     tx: &mut Tx,
@@ -327,7 +347,7 @@ async fn take_due_and_hold(
     exclusive: bool,
     token: LeaseToken,
 ) -> Result<bool, Error> {
-    if tx.execute(&DUE_TAKE, params! { run_id: run.0 }).await? == 0 {
+    if !take_due(tx, run).await? {
         return Ok(false);
     }
     if exclusive && !lease::take_hold(tx, &HOLD_TAKE, run, token).await? {

@@ -77,7 +77,7 @@ begin
 end
 $$;
 
--- How many more runs a worker takes from a leader of this epoch: -1 if a newer one leads. The worker is held still, so that
+-- How many more runs a worker takes from a leader of this epoch: -1 if a newer one leads. What it claimed has slots of its own. The worker is held still, so that
 -- two that give do not both see its room. Each statement here sees what was committed before it, also after a wait.
 create function tasuki_room(wanted_epoch bigint, wanted_worker uuid, now bigint) returns integer language plpgsql volatile as $$
 declare
@@ -100,9 +100,33 @@ begin
          where r.id = any(array(
                    select x.id::bigint
                      from tasuki_lease l, json_array_elements_text(l.run_ids::json) as x (id)
-                    where l.worker_id = wanted_worker))
+                    where l.worker_id = wanted_worker and l.epoch is not null))
            and r.worker_id = wanted_worker
            and (r.state = 'RUNNING'
                 or r.state = 'ASSIGNED' and coalesce(r.next_retry_at, r.scheduled_for) <= now + 1000000)), 0);
+end
+$$;
+
+-- A lease of a worker, held still. Whether it is there, and its worker not cut off, after whatever wait that took.
+create function tasuki_hold_lease(wanted_token uuid, wanted_worker uuid) returns boolean language plpgsql volatile as $$
+begin
+    perform from tasuki_lease where token = wanted_token and worker_id = wanted_worker for update;
+    return found and exists (
+        select
+          from tasuki_worker w
+         where w.id = wanted_worker and w.detached_at is null and w.dead_at is null and w.gone_at is null);
+end
+$$;
+
+-- What is still carried under a lease that this transaction holds: as it is after the wait for the lease, not before.
+create function tasuki_carried(wanted_token uuid, run_ids text)
+    returns table (id bigint, state text, cancel_requested_at bigint) language plpgsql volatile as $$
+begin
+    return query
+        select r.id, r.state, r.cancel_requested_at
+          from tasuki_run r
+         where r.id = any(array(select x.id::bigint from json_array_elements_text(run_ids::json) as x (id)))
+           and r.lease_token = wanted_token
+           and r.state in ('ASSIGNED', 'RUNNING');
 end
 $$;

@@ -1,9 +1,10 @@
--- lease/occupied: how much of a worker's room is taken: what runs, and what is due within a second.
+-- lease/occupied: how much of a worker's room is taken: what runs, and what is due within a second. What it claimed has slots of its own.
 select count(*) as occupied
   from tasuki_lease l
   join json_table(l.run_ids, '$[*]' columns (id bigint path '$')) x
   join tasuki_run r on r.id = x.id
  where l.worker_id = :worker_id
+   and l.epoch is not null
    and r.lease_token = l.token
    and (r.state = 'RUNNING'
         or r.state = 'ASSIGNED' and coalesce(r.next_retry_at, r.scheduled_for) <= :now + 1000000)

@@ -1,7 +1,8 @@
--- lease/occupied: how much of a worker's room is taken: what runs, and what is due within a second. The runs are asked for
--- as a list: in a join the planner may begin with the runs, and read all of them.
+-- lease/occupied: how much of a worker's room is taken: what runs, and what is due within a second. What it
+-- claimed has slots of its own. The runs are asked for as a list: in a join the planner may begin with the runs, and read
+-- all of them.
 with mine as materialized (
-    select token, run_ids from tasuki_lease where worker_id = :worker_id
+    select token, run_ids from tasuki_lease where worker_id = :worker_id and epoch is not null
 )
 select count(*) as occupied
   from tasuki_run r

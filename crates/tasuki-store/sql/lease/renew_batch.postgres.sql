@@ -10,16 +10,10 @@ with clock as materialized (
      where l.token = g.token
        and case when l.worker_id = :worker_id then 1 else 0 end = 1
     returning l.token, l.run_ids
-), carried as materialized (
-    -- Asked for as a list: in a join the planner may begin with the runs, and read all of them.
-    select r.id, r.state, r.cancel_requested_at, r.lease_token
-      from tasuki_run r
-     where r.id = any(array(select x.id::bigint from touched, json_array_elements_text(touched.run_ids::json) as x (id)))
-       and r.state in ('ASSIGNED', 'RUNNING')
 )
 select touched.token, carried.id, carried.state, carried.cancel_requested_at,
        exists (select from tasuki_worker w
                 where w.id = :worker_id and w.detached_at is null and w.dead_at is null and w.gone_at is null)::int as attached
   from touched
-  left join carried on carried.lease_token = touched.token
+  left join lateral tasuki_carried(touched.token, touched.run_ids) as carried on true
  order by touched.token, carried.id

@@ -13,6 +13,11 @@ with room as materialized (
      where r.attempt_no = g.attempt_no
        and d.due_at <= (select now from clock) + :assign_ahead
        and (d.skip_at is null or d.skip_at >= (select now from clock))
+       -- Passed over here, so that a run that must wait does not use up the room of one that need not; the hold decides.
+       and (d.exclusive = 0 or not exists (
+               select
+                 from tasuki_hold h
+                where h.job_id = r.job_id and h.scope_kind = r.scope_kind and h.scope_id = r.scope_id))
      order by g.place
      limit greatest((select free from room), 0)
        for update of d skip locked

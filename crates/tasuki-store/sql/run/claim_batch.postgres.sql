@@ -9,12 +9,18 @@ with clock as materialized (
      where d.lane = :lane
        and d.due_at <= (select now from clock)
        and (d.skip_at is null or d.skip_at >= (select now from clock))
+       -- Passed over here, so that a run that must wait does not use up the room of one that need not; the hold decides.
+       -- `offset 0`: each by its key, where the planner might think of reading all runs once.
+       and (d.exclusive = 0 or not exists (
+               select
+                 from (select job_id, scope_kind, scope_id from tasuki_run where id = d.run_id offset 0) r
+                 join tasuki_hold h on h.job_id = r.job_id and h.scope_kind = r.scope_kind and h.scope_id = r.scope_id))
        and exists (select from tasuki_worker w
                     where w.id = :worker_id
                       and w.draining_at is null and w.detached_at is null and w.dead_at is null and w.gone_at is null)
      order by d.due_at, d.run_id
      limit :most
-       for update skip locked
+       for update of d skip locked
 ), lead as (
     select run_id, alone from picked order by due_at, run_id limit 1
 ), fit as materialized (

@@ -1,16 +1,16 @@
 -- run/start_batch: T2 for a whole batch in one round trip. The lease first: without its row, or for a worker that was cut
--- off, nothing starts, whatever the runs say. One row always comes back, to tell whether the lease was there.
-with clock as materialized (
-    select :now as now
+-- off, nothing starts, whatever the runs say; and the clock is read after the wait for it. One row always comes back, to
+-- tell whether the lease was there.
+with held as materialized (
+    select tasuki_hold_lease(:token, :worker_id) as mine
+), clock as materialized (
+    select :now as now from held where mine
 ), touched as (
     update tasuki_lease l
        set lease_until = clock.now + :ttl,
            heartbeat_at = clock.now
       from clock
      where l.token = :token
-       and case when l.worker_id = :worker_id then 1 else 0 end = 1
-       and exists (select from tasuki_worker w
-                    where w.id = :worker_id and w.detached_at is null and w.dead_at is null and w.gone_at is null)
     returning l.token
 ), moved as (
     update tasuki_run r

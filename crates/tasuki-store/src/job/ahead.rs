@@ -14,6 +14,7 @@ use crate::audit::Actor;
 use crate::cancel::{self, Asked};
 use crate::db::{Tx, params};
 use crate::sql::{Sql, sql};
+use crate::take::take_due;
 use crate::{Error, Run};
 
 static REPLAN: Sql = sql!("cursor/replan");
@@ -21,7 +22,6 @@ static BEGIN: Sql = sql!("cursor/begin", ".postgres", ".postgres", ".mysql");
 static DELETE: Sql = sql!("cursor/delete");
 static AHEAD: Sql = sql!("run/ahead");
 static FREE_SLOT: Sql = sql!("run/free_slot");
-static DUE_TAKE: Sql = sql!("due/take");
 static DUE_PUT: Sql = sql!("due/put");
 static LOCK: Sql = sql!("run/lock");
 
@@ -103,7 +103,7 @@ pub(super) async fn plan_anew(
     // All due rows before any run, soonest first like whoever assigns them.
     for row in tx.rows(&AHEAD, page).await? {
         let run = RunId(row.int("id")?);
-        ahead.push((run, tx.execute(&DUE_TAKE, params! { run_id: run.0 }).await? == 1));
+        ahead.push((run, take_due(tx, run).await?));
     }
     ahead.sort_unstable_by_key(|(run, _)| *run);
     let mut unstarted = Vec::new();
@@ -137,7 +137,7 @@ async fn hold_still(tx: &mut Tx, run: RunId, was_due: bool) -> Result<Option<Run
         return Ok(None);
     }
     // It was assigned when it was listed and has been given back since.
-    if row.state.is_waiting() && !was_due && tx.execute(&DUE_TAKE, key).await? == 0 {
+    if row.state.is_waiting() && !was_due && !take_due(tx, run).await? {
         return Err(Error::broken(format!("run {run} waits but is not due")));
     }
     Ok(Some(row))

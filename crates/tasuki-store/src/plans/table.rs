@@ -11,7 +11,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "run/assign run/start run/succeed run/fail run/wait run/retry run/end_waiting run/lock run/show
          run/cancel_ask run/cancel_assigned run/confirm run/confirmed run/early run/late run/is_due run/expired
          run/under run/brief run/by_ids run/lock_old run/delete due/put hold/take attempt/append attempt/append_last
-         log/open stat/add due/put_between run/free_slot",
+         log/open stat/add due/put_between due/place run/free_slot",
     ),
     (&["run by run_pkey on id", "worker by worker_pkey on id"], "run/orphanable"),
     // Sorted: the exclusive runs of one batch, so that holds are taken in one order.
@@ -19,6 +19,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         &[
             "due by due_pkey on lane, due_at",
             "due by its place",
+            "hold by hold_pkey on job_id, scope_kind, scope_id",
             "run by run_pkey on id",
             "sorted",
             "worker by worker_pkey on id",
@@ -37,26 +38,15 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         &[
             "due by due_pkey on lane, due_at, run_id",
             "due by its place",
+            "hold by hold_pkey on job_id, scope_kind, scope_id",
             "run by run_pkey on id",
         ],
         "run/assign_batch",
     ),
-    (
-        &[
-            "lease by lease_pkey on token",
-            "run by run_pkey on id",
-            "worker by worker_pkey on id",
-        ],
-        "run/start_batch",
-    ),
+    (&["lease by lease_pkey on token", "run by run_pkey on id"], "run/start_batch"),
     // Sorted: what one worker carries.
     (
-        &[
-            "lease by lease_pkey on token",
-            "run by run_pkey on id",
-            "sorted",
-            "worker by worker_pkey on id",
-        ],
+        &["lease by lease_pkey on token", "sorted", "worker by worker_pkey on id"],
         "lease/renew_batch",
     ),
     // Sorted: two rows at most.
@@ -73,10 +63,8 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     (&["run by run_job on job_id, id"], "run/list_of_job"),
     (&["run by run_badly on ended_badly_at"], "run/list_badly"),
     // What waits.
-    (&["due by due_pkey on lane, due_at"], "due/lock"),
     (&["due by due_pkey on lane, due_at", "run by run_pkey on id"], "due/list"),
-    (&["due by due_pkey on lane, due_at, run_id", "run by run_pkey on id"], "due/take"),
-    (&["due by due_pkey on lane, due_at, run_id"], "due/list_next"),
+    (&["due by due_pkey on lane, due_at, run_id"], "due/take due/list_next"),
     (&["due along due_pkey"], "due/list_first"),
     (&["cursor by cursor_next_fire on next_fire"], "cursor/due"),
     (&["cursor by cursor_pkey on job_id, scope_kind, scope_id"], "cursor/move cursor/end"),

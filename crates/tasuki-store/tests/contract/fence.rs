@@ -1,5 +1,5 @@
-//! The fence while it matters: an old leader's write that already waits for a row when a newer term
-//! is wanted.
+//! Writes that wait: an old leader's that already waits for a row when a newer term is wanted; a worker's
+//! that waits for its lease. What counts is what is true after the wait.
 
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -8,7 +8,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection, SqliteConnection};
 use tasuki_core::{Epoch, RunId, RunState, WorkerId};
-use tasuki_store::{Author, Dialect, Error, Store};
+use tasuki_store::{Author, Dialect, Error, Renewed, Store};
 
 use crate::given::{self, TTL, TestStore};
 
@@ -20,8 +20,11 @@ enum Bystander {
 
 impl Bystander {
     async fn holding(store: &TestStore, run: RunId) -> Self {
-        let lock =
-            sqlx::AssertSqlSafe(format!("select id from tasuki_run where id = {run} for update"));
+        Self::doing(store, format!("select id from tasuki_run where id = {run} for update")).await
+    }
+
+    async fn doing(store: &TestStore, what: String) -> Self {
+        let lock = sqlx::AssertSqlSafe(what);
         match store.dialect() {
             Dialect::Postgres => {
                 let mut connection = PgConnection::connect(&store.url).await.unwrap();
@@ -40,9 +43,13 @@ impl Bystander {
     }
 
     async fn let_go(self) {
+        self.end("rollback").await;
+    }
+
+    async fn end(self, how: &'static str) {
         match self {
-            Self::Postgres(mut connection) => drop(connection.execute("rollback").await.unwrap()),
-            Self::MySql(mut connection) => drop(connection.execute("rollback").await.unwrap()),
+            Self::Postgres(mut connection) => drop(connection.execute(how).await.unwrap()),
+            Self::MySql(mut connection) => drop(connection.execute(how).await.unwrap()),
         }
     }
 }
@@ -80,6 +87,65 @@ fn an_old_write_that_waits_lands_before_the_mint_or_never(dialect: Dialect) {
         let late = store.cancel(Author::Leader(old), other, "replace", None).await;
         assert!(matches!(late, Err(Error::Fenced(_))), "{late:?}");
         assert_eq!(store.run_now(other).await.cancel_requested_at, None);
+    });
+}
+
+/// A start is under way when its worker renews. The renewal waits for the lease, and tells what is true
+/// then: the worker that had no answer to its start learns that it has started.
+fn a_renewal_tells_what_is_true_after_its_wait(dialect: Dialect) {
+    given::run_in_parallel(dialect, 4, |store| async move {
+        let run = store.given_run(RunState::Assigned).await;
+        let (id, token) = (run.id, run.token.unwrap());
+        let start = format!(
+            "update tasuki_lease set heartbeat_at = heartbeat_at + 1;
+             update tasuki_run set state = 'RUNNING', tries = tries + 1, started_at = assigned_at, version = version + 1
+              where id = {id}"
+        );
+        let bystander = Bystander::doing(&store, start).await;
+        let worker = std::sync::Arc::clone(&store);
+        let renew = tokio::spawn(async move { worker.renew(worker.worker, token, TTL).await });
+        while waiting(&store).await < 1 {
+            assert!(!renew.is_finished(), "it has to wait for the lease");
+        }
+        bystander.end("commit").await;
+        let Renewed::Held { runs, .. } = renew.await.unwrap().unwrap() else {
+            panic!("it is held")
+        };
+        assert_eq!(
+            runs.iter().map(|run| (run.run, run.state)).collect::<Vec<_>>(),
+            [(id, RunState::Running)]
+        );
+    });
+}
+
+#[test]
+fn a_renewal_tells_what_is_true_after_its_wait_postgres() {
+    a_renewal_tells_what_is_true_after_its_wait(Dialect::Postgres);
+}
+
+#[test]
+fn a_renewal_tells_what_is_true_after_its_wait_mysql() {
+    a_renewal_tells_what_is_true_after_its_wait(Dialect::MySql);
+}
+
+/// Cut off while its start waits for the lease: nothing starts.
+#[test]
+fn a_start_that_waited_sees_that_its_worker_was_cut_off_postgres() {
+    given::run_in_parallel(Dialect::Postgres, 4, |store| async move {
+        let run = store.given_run(RunState::Assigned).await;
+        let (id, token) = (run.id, run.token.unwrap());
+        let busy = "update tasuki_lease set heartbeat_at = heartbeat_at + 1".to_owned();
+        let bystander = Bystander::doing(&store, busy).await;
+        let worker = std::sync::Arc::clone(&store);
+        let start = tokio::spawn(async move { worker.try_start(token, id).await });
+        while waiting(&store).await < 1 {
+            assert!(!start.is_finished(), "it has to wait for the lease");
+        }
+        let mut other = PgConnection::connect(&store.url).await.unwrap();
+        other.execute("update tasuki_worker set detached_at = heartbeat_at").await.unwrap();
+        bystander.let_go().await;
+        assert!(!start.await.unwrap().is_applied());
+        assert_eq!(store.run_now(id).await.state, RunState::Assigned);
     });
 }
 

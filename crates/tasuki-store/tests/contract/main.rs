@@ -14,6 +14,7 @@ mod crash;
 mod doctor;
 mod events;
 mod fence;
+mod in_the_way;
 mod jobs;
 mod jobs_ahead;
 mod leader;
