@@ -8,7 +8,7 @@ use crate::audit::{self, Act, Actor};
 use crate::db::{Params, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, JobVersion, Outcome, Run, Seen, Store, job, leader, sets};
+use crate::{Error, JobVersion, Outcome, Run, Seen, Store, check, job, leader, sets};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
@@ -42,13 +42,13 @@ pub struct NewRun<'a> {
     pub scheduled_for: Option<Timestamp>,
     /// Its slot, if a schedule makes it.
     pub slot: Option<Slot>,
-    /// The same key twice is the same run.
+    /// The same key twice is the same run. 1 to 191 characters, no space around them.
     pub idempotency_key: Option<String>,
     /// The event that makes it.
     pub event: Option<EventId>,
     /// The run it repeats.
     pub rerun_of: Option<RunId>,
-    /// What it is given, as JSON.
+    /// What it is given, as JSON; at most 1 MiB.
     pub args: Option<String>,
     /// Too late after this.
     pub skip_at: Option<Timestamp>,
@@ -133,6 +133,7 @@ impl Store {
 
     /// Makes runs, all or none. A run that exists already is found, not made.
     pub async fn create(&self, author: Author, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+        check::runs(runs)?;
         if self.dialect() == Dialect::Postgres && author == Author::Api {
             return self.create_in_one_trip(runs).await;
         }
@@ -167,6 +168,7 @@ impl Store {
         cursor: &CursorMove,
         runs: &[NewRun<'_>],
     ) -> Result<Option<Vec<Created>>, Error> {
+        check::runs(runs)?;
         let mut tx = self.db.begin().await?;
         leader::fence(&mut tx, epoch).await?;
         let mut place = params! {
@@ -256,10 +258,27 @@ impl Store {
 /// Makes runs in the transaction of whatever makes them.
 pub(crate) async fn insert_all(tx: &mut Tx, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
     let mut created = Vec::with_capacity(runs.len());
-    for run in runs {
-        created.push(insert(tx, run).await?);
+    for index in in_key_order(runs) {
+        created.push((index, insert(tx, &runs[index]).await?));
     }
-    Ok(created)
+    created.sort_unstable_by_key(|(index, _)| *index);
+    Ok(created.into_iter().map(|(_, created)| created).collect())
+}
+
+/// The order in which runs are inserted, by their places. Whoever inserts a key waits for everybody else
+/// who has just inserted it: two that went by different orders would wait for each other. Runs without
+/// a key stay as they were.
+pub(crate) fn in_key_order(runs: &[NewRun<'_>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    if runs.iter().any(NewRun::has_key) {
+        order.sort_by_cached_key(|&index| {
+            let run = &runs[index];
+            let slot =
+                run.slot.map(|slot| (run.job.job.0, run.scope.to_string(), slot.to_string()));
+            (run.idempotency_key.clone(), slot)
+        });
+    }
+    order
 }
 
 /// The row of a new run.

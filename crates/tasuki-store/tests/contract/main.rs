@@ -14,6 +14,7 @@ mod crash;
 mod doctor;
 mod events;
 mod fence;
+mod inputs;
 mod jobs;
 mod jobs_ahead;
 mod leader;
