@@ -131,9 +131,15 @@ impl Store {
             .collect()
     }
 
-    /// Makes runs, all or none. A run that exists already is found, not made.
+    /// Makes runs, all or none. A run that exists already is found, not made. What a person starts is told:
+    /// [`Store::trigger`] and [`Store::rerun`] make those.
     pub async fn create(&self, author: Author, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
         check::runs(runs)?;
+        let by_hand = |run: &&NewRun<'_>| matches!(run.origin, Origin::Manual | Origin::Rerun);
+        if let Some(run) = runs.iter().find(by_hand) {
+            let expected = "what nobody starts by hand: that is told in the audit";
+            return Err(Invalid::typed("origin", run.origin.as_str(), expected).into());
+        }
         if self.dialect() == Dialect::Postgres && author == Author::Api {
             return self.create_in_one_trip(runs).await;
         }
@@ -151,7 +157,8 @@ impl Store {
         Ok(created)
     }
 
-    async fn begin_as(&self, author: Author) -> Result<Tx, Error> {
+    /// Begins a write, fenced if a leader makes it.
+    pub(crate) async fn begin_as(&self, author: Author) -> Result<Tx, Error> {
         let mut tx = self.db.begin().await?;
         if let Author::Leader(epoch) = author {
             leader::fence(&mut tx, epoch).await?;
@@ -194,16 +201,20 @@ impl Store {
         Ok(Some(created))
     }
 
-    /// Begins to plan a (job, scope). Found where it is if it is planned already.
+    /// Begins to plan a (job, scope). `false`: it is planned already, and stays where it is, or the job has
+    /// been changed or deleted since it was read.
     pub async fn put_cursor(
         &self,
-        job: JobId,
+        job: Seen,
         scope: &Scope,
         next_fire: Timestamp,
     ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
+        if !job::stays_seen(&mut tx, job).await? {
+            return tx.rollback().await.map(|()| false);
+        }
         let row = params! {
-            job_id: job.0,
+            job_id: job.job.0,
             scope_kind: scope.kind(),
             scope_id: scope.id(),
             next_fire: next_fire.as_microsecond(),
@@ -213,6 +224,46 @@ impl Store {
             Err(error) if error.is_conflict() => tx.rollback().await.map(|()| false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Somebody runs a job now, whether it is enabled or not. The run is as given, but its origin. `None`,
+    /// and nothing was made: the job has been changed or deleted since it was seen. A run that exists
+    /// already is found, and was told when it was made.
+    pub async fn trigger<'a>(
+        &self,
+        by: impl Into<Actor<'a>>,
+        seen: Seen,
+        run: &NewRun<'_>,
+    ) -> Result<Option<Created>, Error> {
+        check::runs(std::slice::from_ref(run))?;
+        if run.job.job != seen.job {
+            let expected = format!("job {}, which was seen", seen.job);
+            return Err(Invalid::described("job", run.job.job.to_string(), expected).into());
+        }
+        let mut tx = self.db.begin().await?;
+        if !job::stays_seen(&mut tx, seen).await? {
+            tx.rollback().await?;
+            return Ok(None);
+        }
+        let run = NewRun { origin: Origin::Manual, ..run.clone() };
+        let created = insert(&mut tx, &run).await?;
+        if created.existed {
+            tx.rollback().await?;
+            return Ok(Some(created));
+        }
+        let act = Act {
+            action: "trigger",
+            object: format!("job {}", seen.job),
+            before: None,
+            after: Some(json!({
+                "run": created.run.0,
+                "job_version": run.job.version,
+                "scope": run.scope.to_string(),
+            })),
+        };
+        audit::append(&mut tx, by.into(), act).await?;
+        tx.commit().await?;
+        Ok(Some(created))
     }
 
     /// Runs an ended run again: a new run with the same arguments, which points back at it. The old

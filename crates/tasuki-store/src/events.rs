@@ -7,7 +7,7 @@ use crate::create::{self, Created, NewRun};
 use crate::db::{Row, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, Store, check, leader};
+use crate::{Error, Seen, Store, check, job, leader};
 
 static EMIT: Sql = sql!("event/emit", ".sqlite", ".postgres", ".mysql");
 static BY_KEY: Sql = sql!("event/by_key");
@@ -112,19 +112,33 @@ impl Store {
         rows.iter().map(Event::from_row).collect()
     }
 
-    /// Makes the runs of an event and closes it, together. `None`: it was taken before, or there is no
-    /// such event, and nothing was made.
+    /// Makes the runs of an event and closes it, together. `jobs` are the definitions they are made from,
+    /// as they were read. `None`, and nothing was made: it was taken before, or there is no such event, or
+    /// one of the jobs has been changed since; then the event is still open, for another look.
     pub async fn take_event(
         &self,
         epoch: Epoch,
         event: EventId,
+        jobs: &[Seen],
         runs: &[NewRun<'_>],
     ) -> Result<Option<Vec<Created>>, Error> {
+        check::runs(runs)?;
+        let unseen = runs.iter().find(|run| jobs.iter().all(|seen| seen.job != run.job.job));
+        if let Some(run) = unseen {
+            let found = format!("{}, which is not among them", run.job.job);
+            return Err(Invalid::described("jobs", found, "every job of the runs").into());
+        }
         let mut tx = self.db.begin().await?;
         leader::fence(&mut tx, epoch).await?;
         if tx.rows(&LOCK, params! { id: event.0 }).await?.is_empty() {
             tx.rollback().await?;
             return Ok(None);
+        }
+        for seen in jobs {
+            if !job::stays_seen(&mut tx, *seen).await? {
+                tx.rollback().await?;
+                return Ok(None);
+            }
         }
         let runs: Vec<NewRun<'_>> = runs
             .iter()

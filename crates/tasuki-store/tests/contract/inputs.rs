@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState};
 use tasuki_store::{
-    Author, Created, Dialect, Enqueuer, Finish, JobDefinition, JobSpec, NewRun, Store,
-    Task, Trigger,
+    Author, Created, Dialect, Enqueuer, Finish, JobDefinition, JobSpec, NewRun, Store, Task,
+    Trigger,
 };
 
 use crate::given::{Like, TestStore, contract, failed, noon};
@@ -149,6 +149,13 @@ contract! {
         let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec };
         let refused = store.create_job("test", &"spaced".parse().unwrap(), &definition, None).await.unwrap_err();
         assert_eq!(refused.to_string(), "lane: found \"q \", expected no space around it");
+    }
+
+    /// The other databases have no limit of their own there.
+    async fn what_does_not_fit_is_refused_and_never_cut(store: TestStore) {
+        let typed = "insert into tasuki_event (event_type) values ('".to_owned() + &"x".repeat(500) + "')";
+        let told = store.script(&typed).await;
+        assert_eq!(told.is_err(), store.dialect() == Dialect::MySql);
     }
 
     /// As in a cluster of several servers that all write.
