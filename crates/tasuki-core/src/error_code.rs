@@ -123,6 +123,6 @@ mod tests {
             .filter(|(code, _)| !code.is_retryable())
             .map(|(code, _)| code.as_str())
             .collect();
-        assert_eq!(refused, ["INVALID_INPUT", "NOT_FOUND", "CANCELED"]);
+        assert_eq!(refused, ["INVALID_INPUT", "NOT_FOUND", "RESULT_TOO_LONG", "CANCELED"]);
     }
 }
