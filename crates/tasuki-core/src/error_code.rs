@@ -29,6 +29,8 @@ impl ErrorCode {
     pub const INVALID_INPUT: Self = Self::known("INVALID_INPUT");
     /// What the work was to work on does not exist.
     pub const NOT_FOUND: Self = Self::known("NOT_FOUND");
+    /// The work was done, but what it gave back is longer than a result may be.
+    pub const RESULT_TOO_LONG: Self = Self::known("RESULT_TOO_LONG");
     /// Somebody asked for it to stop.
     pub const CANCELED: Self = Self::known("CANCELED");
 
@@ -42,6 +44,7 @@ impl ErrorCode {
         (Self::DETACHED, true),
         (Self::INVALID_INPUT, false),
         (Self::NOT_FOUND, false),
+        (Self::RESULT_TOO_LONG, false),
         (Self::CANCELED, false),
     ];
 
@@ -53,6 +56,7 @@ impl ErrorCode {
             Self::RUNTIME_TIMEOUT,
             Self::DRAINED,
             Self::DETACHED,
+            Self::RESULT_TOO_LONG,
             Self::CANCELED,
         ]
         .contains(self)
@@ -119,6 +123,6 @@ mod tests {
             .filter(|(code, _)| !code.is_retryable())
             .map(|(code, _)| code.as_str())
             .collect();
-        assert_eq!(refused, ["INVALID_INPUT", "NOT_FOUND", "CANCELED"]);
+        assert_eq!(refused, ["INVALID_INPUT", "NOT_FOUND", "RESULT_TOO_LONG", "CANCELED"]);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tasuki_core::RunId;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{Author, Created, Error, JobVersion, NewRun, Store};
+use crate::{Author, Created, Error, JobVersion, NewRun, Store, check};
 
 /// The most runs that travel in one insert.
 const MOST: usize = 256;
@@ -47,8 +47,11 @@ impl Enqueuer {
         (Self { waiting }, work)
     }
 
-    /// Enqueues one task; returns when it is durable.
+    /// Enqueues one task; returns when it is durable. A task that cannot be stored is refused before it
+    /// travels with those of strangers.
     pub async fn enqueue(&self, task: Task) -> Result<Created, Arc<Error>> {
+        check::task(task.idempotency_key.as_deref(), task.args.as_deref())
+            .map_err(|refused| Arc::new(Error::from(refused)))?;
         let (answer, told) = oneshot::channel();
         let stopped = || Arc::new(Error::broken("the enqueuer has stopped"));
         self.waiting.send(Waiting { task, answer }).await.map_err(|_| stopped())?;

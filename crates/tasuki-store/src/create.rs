@@ -8,7 +8,7 @@ use crate::audit::{self, Act, Actor};
 use crate::db::{Params, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, JobVersion, Outcome, Run, Seen, Store, job, leader, sets};
+use crate::{Error, JobVersion, Outcome, Run, Seen, Store, check, job, leader, sets};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
@@ -42,13 +42,13 @@ pub struct NewRun<'a> {
     pub scheduled_for: Option<Timestamp>,
     /// Its slot, if a schedule makes it.
     pub slot: Option<Slot>,
-    /// The same key twice is the same run.
+    /// The same key twice is the same run. 1 to 191 characters, no space around them.
     pub idempotency_key: Option<String>,
     /// The event that makes it.
     pub event: Option<EventId>,
     /// The run it repeats.
     pub rerun_of: Option<RunId>,
-    /// What it is given, as JSON.
+    /// What it is given, as JSON; at most 1 MiB.
     pub args: Option<String>,
     /// Too late after this.
     pub skip_at: Option<Timestamp>,
@@ -131,8 +131,15 @@ impl Store {
             .collect()
     }
 
-    /// Makes runs, all or none. A run that exists already is found, not made.
+    /// Makes runs, all or none. A run that exists already is found, not made. What a person starts is told:
+    /// [`Store::trigger`] and [`Store::rerun`] make those.
     pub async fn create(&self, author: Author, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+        check::runs(runs)?;
+        let by_hand = |run: &&NewRun<'_>| matches!(run.origin, Origin::Manual | Origin::Rerun);
+        if let Some(run) = runs.iter().find(by_hand) {
+            let expected = "what nobody starts by hand: that is told in the audit";
+            return Err(Invalid::typed("origin", run.origin.as_str(), expected).into());
+        }
         if self.dialect() == Dialect::Postgres && author == Author::Api {
             return self.create_in_one_trip(runs).await;
         }
@@ -150,7 +157,8 @@ impl Store {
         Ok(created)
     }
 
-    async fn begin_as(&self, author: Author) -> Result<Tx, Error> {
+    /// Begins a write, fenced if a leader makes it.
+    pub(crate) async fn begin_as(&self, author: Author) -> Result<Tx, Error> {
         let mut tx = self.db.begin().await?;
         if let Author::Leader(epoch) = author {
             leader::fence(&mut tx, epoch).await?;
@@ -167,6 +175,7 @@ impl Store {
         cursor: &CursorMove,
         runs: &[NewRun<'_>],
     ) -> Result<Option<Vec<Created>>, Error> {
+        check::runs(runs)?;
         let mut tx = self.db.begin().await?;
         leader::fence(&mut tx, epoch).await?;
         let mut place = params! {
@@ -192,16 +201,20 @@ impl Store {
         Ok(Some(created))
     }
 
-    /// Begins to plan a (job, scope). Found where it is if it is planned already.
+    /// Begins to plan a (job, scope). `false`: it is planned already, and stays where it is, or the job has
+    /// been changed or deleted since it was read.
     pub async fn put_cursor(
         &self,
-        job: JobId,
+        job: Seen,
         scope: &Scope,
         next_fire: Timestamp,
     ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
+        if !job::stays_seen(&mut tx, job).await? {
+            return tx.rollback().await.map(|()| false);
+        }
         let row = params! {
-            job_id: job.0,
+            job_id: job.job.0,
             scope_kind: scope.kind(),
             scope_id: scope.id(),
             next_fire: next_fire.as_microsecond(),
@@ -211,6 +224,46 @@ impl Store {
             Err(error) if error.is_conflict() => tx.rollback().await.map(|()| false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Somebody runs a job now, whether it is enabled or not. The run is as given, but its origin. `None`,
+    /// and nothing was made: the job has been changed or deleted since it was seen. A run that exists
+    /// already is found, and was told when it was made.
+    pub async fn trigger<'a>(
+        &self,
+        by: impl Into<Actor<'a>>,
+        seen: Seen,
+        run: &NewRun<'_>,
+    ) -> Result<Option<Created>, Error> {
+        check::runs(std::slice::from_ref(run))?;
+        if run.job.job != seen.job {
+            let expected = format!("job {}, which was seen", seen.job);
+            return Err(Invalid::described("job", run.job.job.to_string(), expected).into());
+        }
+        let mut tx = self.db.begin().await?;
+        if !job::stays_seen(&mut tx, seen).await? {
+            tx.rollback().await?;
+            return Ok(None);
+        }
+        let run = NewRun { origin: Origin::Manual, ..run.clone() };
+        let created = insert(&mut tx, &run).await?;
+        if created.existed {
+            tx.rollback().await?;
+            return Ok(Some(created));
+        }
+        let act = Act {
+            action: "trigger",
+            object: format!("job {}", seen.job),
+            before: None,
+            after: Some(json!({
+                "run": created.run.0,
+                "job_version": run.job.version,
+                "scope": run.scope.to_string(),
+            })),
+        };
+        audit::append(&mut tx, by.into(), act).await?;
+        tx.commit().await?;
+        Ok(Some(created))
     }
 
     /// Runs an ended run again: a new run with the same arguments, which points back at it. The old
@@ -256,10 +309,27 @@ impl Store {
 /// Makes runs in the transaction of whatever makes them.
 pub(crate) async fn insert_all(tx: &mut Tx, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
     let mut created = Vec::with_capacity(runs.len());
-    for run in runs {
-        created.push(insert(tx, run).await?);
+    for index in in_key_order(runs) {
+        created.push((index, insert(tx, &runs[index]).await?));
     }
-    Ok(created)
+    created.sort_unstable_by_key(|(index, _)| *index);
+    Ok(created.into_iter().map(|(_, created)| created).collect())
+}
+
+/// The order in which runs are inserted, by their places. Whoever inserts a key waits for everybody else
+/// who has just inserted it: two that went by different orders would wait for each other. Runs without
+/// a key stay as they were.
+pub(crate) fn in_key_order(runs: &[NewRun<'_>]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..runs.len()).collect();
+    if runs.iter().any(NewRun::has_key) {
+        order.sort_by_cached_key(|&index| {
+            let run = &runs[index];
+            let slot =
+                run.slot.map(|slot| (run.job.job.0, run.scope.to_string(), slot.to_string()));
+            (run.idempotency_key.clone(), slot)
+        });
+    }
+    order
 }
 
 /// The row of a new run.

@@ -94,6 +94,8 @@ impl Error {
     pub fn is_unavailable(&self) -> bool {
         match self {
             Self::Database(sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut) => true,
+            // Told as a broken connection, but the same again would be too long again.
+            Self::Database(sqlx::Error::Database(error)) if is_too_long(&**error) => false,
             Self::Database(sqlx::Error::Database(error)) => {
                 // Class 08 is the connection itself, MySQL's stopping server too; PostgreSQL's 57P01 to
                 // 57P03: it stops, another process of it crashed, it starts.
@@ -103,6 +105,13 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// Whether MySQL refused a statement for its length: longer than its max_allowed_packet.
+fn is_too_long(error: &dyn sqlx::error::DatabaseError) -> bool {
+    error
+        .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
+        .is_some_and(|error| error.number() == 1153)
 }
 
 fn told(problems: &[Problem]) -> String {

@@ -7,7 +7,7 @@ use crate::create::{self, Created, NewRun};
 use crate::db::{Row, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, Store, leader};
+use crate::{Error, Seen, Store, check, job, leader};
 
 static EMIT: Sql = sql!("event/emit", ".sqlite", ".postgres", ".mysql");
 static BY_KEY: Sql = sql!("event/by_key");
@@ -16,11 +16,6 @@ static OPEN: Sql = sql!("event/open");
 static LIST: Sql = sql!("event/list");
 static LOCK: Sql = sql!("event/lock");
 static TAKE: Sql = sql!("event/take");
-
-/// The longest type, source or key, in characters; an indexed column on every database can hold it.
-const LONGEST_WORD: usize = 191;
-/// The longest payload, in bytes.
-const LONGEST_PAYLOAD: usize = 1 << 20;
 
 /// An event to be told.
 #[derive(Debug, Clone)]
@@ -91,7 +86,7 @@ impl Event {
 impl Store {
     /// Tells an event. Told before under the same key, it is found, not made.
     pub async fn emit(&self, event: &NewEvent<'_>) -> Result<Emitted, Error> {
-        check(event)?;
+        sound(event)?;
         let mut tx = self.db.begin().await?;
         let emitted = insert(&mut tx, event).await?;
         tx.commit().await?;
@@ -117,19 +112,33 @@ impl Store {
         rows.iter().map(Event::from_row).collect()
     }
 
-    /// Makes the runs of an event and closes it, together. `None`: it was taken before, or there is no
-    /// such event, and nothing was made.
+    /// Makes the runs of an event and closes it, together. `jobs` are the definitions they are made from,
+    /// as they were read. `None`, and nothing was made: it was taken before, or there is no such event, or
+    /// one of the jobs has been changed since; then the event is still open, for another look.
     pub async fn take_event(
         &self,
         epoch: Epoch,
         event: EventId,
+        jobs: &[Seen],
         runs: &[NewRun<'_>],
     ) -> Result<Option<Vec<Created>>, Error> {
+        check::runs(runs)?;
+        let unseen = runs.iter().find(|run| jobs.iter().all(|seen| seen.job != run.job.job));
+        if let Some(run) = unseen {
+            let found = format!("{}, which is not among them", run.job.job);
+            return Err(Invalid::described("jobs", found, "every job of the runs").into());
+        }
         let mut tx = self.db.begin().await?;
         leader::fence(&mut tx, epoch).await?;
         if tx.rows(&LOCK, params! { id: event.0 }).await?.is_empty() {
             tx.rollback().await?;
             return Ok(None);
+        }
+        for seen in jobs {
+            if !job::stays_seen(&mut tx, *seen).await? {
+                tx.rollback().await?;
+                return Ok(None);
+            }
         }
         let runs: Vec<NewRun<'_>> = runs
             .iter()
@@ -213,22 +222,12 @@ async fn close(
     Ok(tx.execute(&TAKE, row).await? == 1)
 }
 
-fn check(event: &NewEvent<'_>) -> Result<(), Invalid> {
-    let words = [
-        ("event type", Some(event.event_type)),
-        ("source", Some(event.source)),
-        ("dedupe key", event.dedupe_key),
-    ];
-    for (field, word) in words {
-        let Some(word) = word else { continue };
-        if word.trim().is_empty() || word.chars().count() > LONGEST_WORD || word.contains('\0') {
-            return Err(Invalid::typed(field, word, "1 to 191 characters"));
-        }
-    }
+fn sound(event: &NewEvent<'_>) -> Result<(), Invalid> {
+    check::key("event type", event.event_type)?;
+    check::key("source", event.source)?;
+    event.dedupe_key.map_or(Ok(()), |typed| check::key("dedupe key", typed))?;
     let Some(payload) = event.payload else { return Ok(()) };
-    if payload.len() > LONGEST_PAYLOAD {
-        return Err(Invalid::described("payload", "a longer one", "at most 1048576 bytes"));
-    }
+    check::text("payload", payload)?;
     match serde_json::from_str::<serde_json::Value>(payload) {
         Ok(_) => Ok(()),
         Err(_) => Err(Invalid::typed("payload", payload, "JSON")),

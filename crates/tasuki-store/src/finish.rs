@@ -1,5 +1,6 @@
 //! T4, T5, T6 and T11: an attempt ends, and its worker says how.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 
 use tasuki_core::exit::Failure;
@@ -11,7 +12,7 @@ use crate::db::{Params, Tx, params};
 use crate::note::{self, Note};
 use crate::run::micros;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, Outcome, Run, Store, job, lease, uuid};
+use crate::{Error, Outcome, Run, Store, check, job, lease, uuid};
 
 static LOCK: Sql = sql!("run/lock");
 static SUCCEED: Sql = sql!("run/succeed");
@@ -24,8 +25,14 @@ static STAT_ADD: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
 
 /// The longest result that is kept, in bytes.
 pub(crate) const LONGEST_RESULT: usize = 65_536;
+/// The longest message that is kept, in bytes; the whole of it is in the log.
+const LONGEST_MESSAGE: usize = 65_536;
 
 /// How an attempt ended.
+///
+/// What a job says is kept as it is, but for NUL, which becomes U+FFFD, and its length. A result of more
+/// than 64 KiB is not kept, not even in part: a success with one ends as a failure, RESULT_TOO_LONG, that
+/// is not tried again, so that nobody takes a result that is missing for one that was not given.
 #[derive(Debug, Clone, Default)]
 pub struct Finish {
     /// `None` is success.
@@ -67,9 +74,36 @@ impl Finish {
         Self { failure: Some(failure), ..Self::default() }
     }
 
-    fn is_plain_success(&self) -> bool {
-        let fits = self.result.as_ref().is_none_or(|result| result.len() <= LONGEST_RESULT);
-        self.failure.is_none() && fits
+    /// As every database can keep it.
+    fn sound(&self) -> Cow<'_, Self> {
+        let said = [&self.result, &self.error_message, &self.log_ref];
+        let fits = |text: &String| !text.contains('\0') && text.len() <= LONGEST_RESULT;
+        if said.into_iter().flatten().all(fits) {
+            return Cow::Borrowed(self);
+        }
+        let clean = |text: &Option<String>| {
+            text.as_deref().map(|text| check::without_nul(text).into_owned())
+        };
+        let mut finish = Self {
+            result: clean(&self.result),
+            error_message: clean(&self.error_message).map(|text| cut(text, LONGEST_MESSAGE)),
+            log_ref: clean(&self.log_ref).map(|text| cut(text, LONGEST_MESSAGE)),
+            ..self.clone()
+        };
+        if let Some(result) = finish.result.take_if(|result| result.len() > LONGEST_RESULT) {
+            let told =
+                format!("the result has {} bytes, at most {LONGEST_RESULT} are kept", result.len());
+            if finish.failure.is_none() {
+                let code = ErrorCode::RESULT_TOO_LONG;
+                finish.failure = Some(Failure { code, retryable: false });
+            }
+            finish.error_message.get_or_insert(told);
+        }
+        Cow::Owned(finish)
+    }
+
+    fn weight(&self) -> usize {
+        100 + check::weight(self.result.as_deref()) + check::weight(self.log_ref.as_deref())
     }
 
     pub(crate) fn columns(&self) -> Params<'static> {
@@ -94,7 +128,7 @@ impl Store {
         run: RunId,
         finish: &Finish,
     ) -> Result<Outcome<Finished>, Error> {
-        let outcome = self.finish_one(token, run, finish).await?;
+        let outcome = self.finish_sound(token, run, &finish.sound()).await?;
         if outcome.is_applied() {
             self.close_if_empty(token).await?;
         }
@@ -108,17 +142,26 @@ impl Store {
         token: LeaseToken,
         ends: &[(RunId, Finish)],
     ) -> Result<Vec<Outcome<Finished>>, Error> {
-        let good: Vec<_> = ends.iter().filter(|(_, finish)| finish.is_plain_success()).collect();
-        let together = match (self.dialect(), good.is_empty()) {
-            (_, true) => Together::default(),
-            (Dialect::Postgres, _) => self.succeed_in_one_trip(token, &good).await?,
-            (Dialect::Sqlite | Dialect::MySql, _) => self.succeed_as_a_set(token, &good).await?,
-        };
+        let ends: Vec<(RunId, Cow<'_, Finish>)> =
+            ends.iter().map(|(run, finish)| (*run, finish.sound())).collect();
+        let good = ends.iter().filter(|(_, finish)| finish.failure.is_none());
+        let mut good: Vec<(RunId, &Finish)> = good.map(|(run, finish)| (*run, &**finish)).collect();
+        // In one order, whoever else ends the same runs.
+        good.sort_by_key(|(run, _)| *run);
+        let mut together = Together::default();
+        for trip in check::trips(&good, good.len(), |(_, finish)| finish.weight()) {
+            let some = match self.dialect() {
+                Dialect::Postgres => self.succeed_in_one_trip(token, trip).await?,
+                Dialect::Sqlite | Dialect::MySql => self.succeed_as_a_set(token, trip).await?,
+            };
+            together.ended.extend(some.ended);
+            together.closed |= some.closed;
+        }
         let mut outcomes = Vec::with_capacity(ends.len());
-        for (run, finish) in ends {
+        for (run, finish) in &ends {
             outcomes.push(match together.ended.contains(run) {
                 true => Outcome::Applied(Finished { state: RunState::Succeeded }),
-                false => self.finish_one(token, *run, finish).await?,
+                false => self.finish_sound(token, *run, finish).await?,
             });
         }
         if !together.closed && outcomes.iter().any(Outcome::is_applied) {
@@ -127,16 +170,12 @@ impl Store {
         Ok(outcomes)
     }
 
-    async fn finish_one(
+    async fn finish_sound(
         &self,
         token: LeaseToken,
         run: RunId,
         finish: &Finish,
     ) -> Result<Outcome<Finished>, Error> {
-        if finish.result.as_ref().is_some_and(|result| result.len() > LONGEST_RESULT) {
-            let expected = "at most 65536 bytes";
-            return Err(tasuki_core::Invalid::described("result", "a longer one", expected).into());
-        }
         let mut tx = self.db.begin().await?;
         let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
         let row = rows.first().map(Run::from_row).transpose()?;
@@ -191,6 +230,15 @@ impl Store {
         }
         Ok(Outcome::Lost(self.explain(run).await?))
     }
+}
+
+/// The start of a text, with a mark where it was cut.
+fn cut(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        text.truncate(text.floor_char_boundary(most - '…'.len_utf8()));
+        text.push('…');
+    }
+    text
 }
 
 /// Ends the live attempt of a locked run and moves it on.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 
-use crate::create::{BY_KEY, key};
+use crate::create::{BY_KEY, in_key_order, key};
 use crate::db::params;
 use crate::finish::Together;
 use crate::run::micros;
@@ -135,7 +135,7 @@ impl Store {
     pub(crate) async fn succeed_in_one_trip(
         &self,
         token: LeaseToken,
-        good: &[&(RunId, Finish)],
+        good: &[(RunId, &Finish)],
     ) -> Result<Together, Error> {
         let ids: Vec<i64> = good.iter().map(|(run, _)| run.0).collect();
         let told = params! {
@@ -154,22 +154,25 @@ impl Store {
 
     pub(crate) async fn create_in_one_trip(
         &self,
-        runs: &[NewRun<'_>],
+        new: &[NewRun<'_>],
     ) -> Result<Vec<Created>, Error> {
-        let texts = |text: &dyn Fn(&NewRun<'_>) -> Option<String>| sparse(runs.iter().map(text));
-        let ints = |int: &dyn Fn(&NewRun<'_>) -> Option<i64>| sparse(runs.iter().map(int));
+        let runs: Vec<&NewRun<'_>> = in_key_order(new).into_iter().map(|at| &new[at]).collect();
+        let texts =
+            |text: &dyn Fn(&NewRun<'_>) -> Option<String>| sparse(runs.iter().map(|run| text(run)));
+        let ints =
+            |int: &dyn Fn(&NewRun<'_>) -> Option<i64>| sparse(runs.iter().map(|run| int(run)));
         // What all runs of a batch share travels once, what none has not at all.
         let words = |word: &dyn for<'r> Fn(&'r NewRun<'_>) -> &'r str| -> Vec<Option<String>> {
-            let first = runs.first().map(word);
+            let first = runs.first().map(|run| word(run));
             let differ = runs.iter().any(|run| Some(word(run)) != first);
-            let told = if differ { runs } else { &runs[..runs.len().min(1)] };
+            let told = if differ { &runs[..] } else { &runs[..runs.len().min(1)] };
             told.iter().map(|run| Some(word(run).to_owned())).collect()
         };
         let numbers = |number: &dyn Fn(&NewRun<'_>) -> i64| -> Vec<i64> {
-            let first = runs.first().map(number);
+            let first = runs.first().map(|run| number(run));
             let differ = runs.iter().any(|run| Some(number(run)) != first);
-            let told = if differ { runs } else { &runs[..runs.len().min(1)] };
-            told.iter().map(number).collect()
+            let told = if differ { &runs[..] } else { &runs[..runs.len().min(1)] };
+            told.iter().map(|run| number(run)).collect()
         };
         let row = params! {
             count: runs.len() as i64,
@@ -190,7 +193,7 @@ impl Store {
             skips: ints(&|run| run.skip_at.map(Timestamp::as_microsecond)),
             expires: ints(&|run| run.expires_at.map(Timestamp::as_microsecond)),
         };
-        let keyed = runs.iter().any(NewRun::has_key);
+        let keyed = runs.iter().any(|run| run.has_key());
         let insert = if keyed { &INSERT } else { &INSERT_PLAIN };
         let made = self.db.write(insert, row).await?;
         let mut plain = VecDeque::new();
@@ -206,7 +209,7 @@ impl Store {
             }
         }
         let mut created = Vec::with_capacity(runs.len());
-        for new in runs {
+        for new in new {
             let slot = new.slot.map(|slot| slot.to_string());
             let made = match slot.is_none() && new.idempotency_key.is_none() {
                 // Rows without a key cannot conflict, so all of them were made, in their order.

@@ -12,6 +12,7 @@ mod audit;
 mod back;
 mod bind;
 mod cancel;
+mod check;
 mod coalesce;
 mod confirm;
 mod create;

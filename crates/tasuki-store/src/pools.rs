@@ -1,6 +1,8 @@
 //! Opening the three databases: how each is reached, and what every session of ours is told.
 
 use std::str::FromStr as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
@@ -133,22 +135,48 @@ fn mysql_options(url: &str) -> Result<MySqlConnectOptions, Error> {
 
 async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
     let options = mysql_options(url)?;
+    let ends_idle_ones = Arc::new(AtomicBool::new(false));
+    let is_stale = Arc::clone(&ends_idle_ones);
     let pool = MySqlPoolOptions::new()
         .max_connections(connections)
-        .after_connect(|connection, _| {
+        .before_acquire(move |_, session| {
+            // Rather a new session than one that the server is about to end.
+            let stale =
+                is_stale.load(Ordering::Relaxed) && session.idle_for > IDLE_IN_TRANSACTION / 2;
+            Box::pin(async move { Ok(!stale) })
+        })
+        .after_connect(move |connection, _| {
+            let ends_idle_ones = Arc::clone(&ends_idle_ones);
             Box::pin(async move {
+                // What does not fit is an error, however the server was set up, and never cut in silence.
+                connection
+                    .execute("set session sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES')")
+                    .await?;
                 connection
                     .execute("set session transaction isolation level read committed")
                     .await?;
                 connection
                     .execute("set session innodb_lock_wait_timeout = 5, time_zone = '+00:00'")
                     .await?;
-                // MariaDB ends a session that idles inside a transaction; MySQL does not know the setting.
-                let _ = connection.execute("set session idle_transaction_timeout = 2").await;
-                Ok(())
+                // MariaDB ends a session that idles inside a transaction. MySQL does not know the setting and
+                // would keep the locks of a leader that was stopped in mid-write for eight hours: there every
+                // idle session ends as soon, and the pool hands out none that is near it.
+                match connection.execute("set session idle_transaction_timeout = 2").await {
+                    Err(error) if is_unknown_variable(&error) => {
+                        ends_idle_ones.store(true, Ordering::Relaxed);
+                        connection.execute("set session wait_timeout = 2").await.map(drop)
+                    }
+                    told => told.map(drop),
+                }
             })
         })
         .connect_with(options)
         .await?;
     Ok(Pools::MySql(pool))
+}
+
+fn is_unknown_variable(error: &sqlx::Error) -> bool {
+    let told = error.as_database_error();
+    told.and_then(|told| told.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>())
+        .is_some_and(|told| told.number() == 1193)
 }

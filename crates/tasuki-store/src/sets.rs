@@ -10,10 +10,10 @@ use crate::create::columns;
 use crate::db::{Params, Row, Tx, params};
 use crate::finish::Together;
 use crate::sql::{Sql, sql};
-use crate::{ClaimBatch, Created, Error, Finish, NewRun, Store, Taken, lease, uuid};
+use crate::{ClaimBatch, Created, Error, Finish, NewRun, Store, Taken, check, lease, uuid};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql").without(ON_CONFLICT);
-static DUE_PUT: Sql = sql!("due/put_between");
+static DUE_PUT: Sql = sql!("due/put_between", "", "", ".mysql");
 static DUE_TAKE: Sql = sql!("due/take_many", ".sqlite", ".mysql", ".mysql");
 static CLAIM: Sql = sql!("run/claim_many", ".sqlite", ".mysql", ".mysql");
 static TAKEN: Sql = sql!("run/taken", ".sqlite", ".mysql", ".mysql");
@@ -28,14 +28,15 @@ const ON_CONFLICT: &str = "on conflict do nothing\nreturning id";
 const MOST: usize = 500;
 
 /// Makes runs that have no key, which therefore cannot exist already. Their ids follow one another:
-/// SQLite has one writer, and MySQL reserves the ids of an insert of known length together. Where a
-/// cluster hands out every second id, the count of due rows tells: `None`, and nothing else is done.
+/// SQLite has one writer, and MySQL reserves the ids of an insert of known length together. Not so in a
+/// cluster where each server hands out every second id or fewer: there no due row is put, and `None` says
+/// that this must be undone and done run by run.
 pub(crate) async fn insert_plain(
     tx: &mut Tx,
     runs: &[NewRun<'_>],
 ) -> Result<Option<Vec<Created>>, Error> {
     let mut created = Vec::with_capacity(runs.len());
-    for some in runs.chunks(MOST) {
+    for some in check::trips(runs, MOST, |run| 200 + run.args.as_ref().map_or(0, String::len)) {
         let rows: Vec<Params<'_>> = some.iter().map(columns).collect();
         let first = tx.insert_many(&INSERT, rows).await?;
         let last = first + some.len() as i64 - 1;
@@ -83,7 +84,7 @@ impl Store {
     pub(crate) async fn succeed_as_a_set(
         &self,
         token: LeaseToken,
-        good: &[&(RunId, Finish)],
+        good: &[(RunId, &Finish)],
     ) -> Result<Together, Error> {
         let mut tx = self.db.begin().await?;
         let lease = lease::lock(&mut tx, token).await?;
@@ -106,10 +107,12 @@ impl Store {
         if tx.execute(&SUCCEED, ends).await? != ended.len() as u64 {
             return Err(Error::broken("a run that is held still did not end"));
         }
-        let ids: Vec<i64> = ended.iter().map(|run| run.0).collect();
+        let mut ids: Vec<i64> = ended.iter().map(|run| run.0).collect();
+        ids.sort_unstable();
         tx.execute(&STAT_ADD, params! { ids: ids }).await?;
-        for row in &rows {
-            give_hold(&mut tx, row, token).await?;
+        for place in holds(&rows)? {
+            let place = [place.columns(), params! { token: uuid(token.as_bytes()) }].concat();
+            tx.execute(&HOLD_GIVE, place).await?;
         }
         let closed = match &lease {
             Some(lease) => lease::close_if_empty(&mut tx, lease).await?,
@@ -135,16 +138,34 @@ fn told(run: RunId, finish: &Finish) -> Value {
     Value::Object(end)
 }
 
-async fn give_hold(tx: &mut Tx, row: &Row, token: LeaseToken) -> Result<(), Error> {
-    if row.int("exclusive")? == 0 {
-        return Ok(());
+/// A hold, by its key.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct Hold {
+    job: i64,
+    scope: (String, String),
+    run: i64,
+}
+
+impl Hold {
+    fn columns(self) -> Params<'static> {
+        params! {
+            job_id: self.job,
+            scope_kind: self.scope.0,
+            scope_id: self.scope.1,
+            run_id: self.run,
+        }
     }
-    let place = params! {
-        job_id: row.int("job_id")?,
-        scope_kind: row.text("scope_kind")?,
-        scope_id: row.text("scope_id")?,
-        run_id: row.int("id")?,
-        token: uuid(token.as_bytes()),
-    };
-    tx.execute(&HOLD_GIVE, place).await.map(drop)
+}
+
+/// The holds of runs, in the order in which everybody locks several.
+fn holds(rows: &[Row]) -> Result<Vec<Hold>, Error> {
+    let mut holds = Vec::new();
+    for row in rows {
+        if row.int("exclusive")? != 0 {
+            let scope = (row.text("scope_kind")?, row.text("scope_id")?);
+            holds.push(Hold { job: row.int("job_id")?, scope, run: row.int("id")? });
+        }
+    }
+    holds.sort_unstable();
+    Ok(holds)
 }

@@ -8,7 +8,7 @@ use crate::audit::{self, Act, Actor};
 use crate::db::{Row, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Sql, sql};
-use crate::{Error, Store, uuid};
+use crate::{Author, Error, Store, uuid};
 
 static REGISTER: Sql = sql!("worker/register");
 static HEARTBEAT: Sql = sql!("worker/heartbeat");
@@ -126,29 +126,31 @@ impl Store {
         by: impl Into<Actor<'a>>,
         worker: WorkerId,
     ) -> Result<bool, Error> {
-        self.put_aside("drain", &DRAIN, by.into(), worker, None).await
+        self.put_aside("drain", &DRAIN, Author::Api, by.into(), worker, None).await
     }
 
     /// Cut off: no new work, and what is assigned to it goes elsewhere. `false`: it is cut off already,
-    /// or gone. A leader that detaches acts under its own id.
+    /// or gone. A leader that detaches acts in its term and under its own id.
     pub async fn detach_worker<'a>(
         &self,
+        author: Author,
         by: impl Into<Actor<'a>>,
         worker: WorkerId,
         reason: &str,
     ) -> Result<bool, Error> {
-        self.put_aside("detach", &DETACH, by.into(), worker, Some(reason)).await
+        self.put_aside("detach", &DETACH, author, by.into(), worker, Some(reason)).await
     }
 
     async fn put_aside(
         &self,
         action: &'static str,
         sql: &Sql,
+        author: Author,
         by: Actor<'_>,
         worker: WorkerId,
         reason: Option<&str>,
     ) -> Result<bool, Error> {
-        let mut tx = self.db.begin().await?;
+        let mut tx = self.begin_as(author).await?;
         let change = params! {
             id: uuid(worker.as_bytes()),
             reason: reason.map(str::to_owned),
@@ -163,6 +165,9 @@ impl Store {
             look(&mut tx, worker).await?.ok_or_else(|| Error::broken("a worker vanished"))?;
         let mut told = after.told();
         told["reason"] = reason.into();
+        if let Author::Leader(epoch) = author {
+            told["epoch"] = epoch.0.into();
+        }
         let object = format!("worker {worker}");
         let act = Act { action, object, before: Some(before.told()), after: Some(told) };
         audit::append(&mut tx, by, act).await?;

@@ -12,13 +12,10 @@ use tasuki_core::{Invalid, Schedule};
 
 use super::{Job, JobSpec, JobVersion};
 use crate::Error;
+use crate::check::{self, LONGEST_JSON, LONGEST_WORD};
 use crate::db::{Params, Row, params};
 use crate::run::micros;
 
-/// The longest word, lane or schedule, in characters; an indexed column on every database can hold it.
-const LONGEST_WORD: usize = 191;
-/// The longest JSON, in bytes.
-const LONGEST_JSON: usize = 1 << 20;
 /// More tries or rounds than anybody waits for.
 const MOST_TRIES: u32 = 1_000_000;
 /// A longer wait is a schedule.
@@ -78,7 +75,7 @@ impl JobDefinition {
                 if types.is_empty() {
                     return Err(Invalid::typed("event types", "", "at least one type"));
                 }
-                types.iter().try_for_each(|word| check_word("event type", word))?;
+                types.iter().try_for_each(|word| check_key("event type", word))?;
                 filter
                     .iter()
                     .try_for_each(|filter| check_json("event filter", filter).map(drop))?;
@@ -129,7 +126,7 @@ impl JobSpec {
             return Err(Invalid::described("spec", "other JSON", "a JSON object"));
         }
         if !self.lane.is_empty() {
-            check_word("lane", &self.lane)?;
+            check_key("lane", &self.lane)?;
         }
         self.labels.iter().try_for_each(|word| check_word("label", word))?;
         for (field, number) in
@@ -153,6 +150,11 @@ fn check_word(field: &'static str, word: &str) -> Result<(), Invalid> {
         true => Ok(()),
         false => Err(Invalid::typed(field, word, "1 to 191 visible characters")),
     }
+}
+
+fn check_key(field: &'static str, word: &str) -> Result<(), Invalid> {
+    check_word(field, word)?;
+    check::key(field, word)
 }
 
 /// The words are not quoted in the refusal: there may be a secret among them.

@@ -29,6 +29,7 @@ static BY_ID: Sql = sql!("job/by_id");
 static BY_NAME: Sql = sql!("job/by_name");
 static LIST: Sql = sql!("job/list");
 static SEEN: Sql = sql!("job/seen");
+static SHARE: Sql = sql!("job/share", ".sqlite", ".postgres", ".mysql");
 static VERSION_INSERT: Sql = sql!("job/version_insert");
 static VERSION_SHOW: Sql = sql!("job/version_show");
 
@@ -258,6 +259,13 @@ impl Store {
 pub(crate) async fn is_seen(tx: &mut Tx, seen: Seen) -> Result<bool, Error> {
     let key = params! { id: seen.job.0, seen: seen.version };
     Ok(!tx.rows(&SEEN, key).await?.is_empty())
+}
+
+/// Whether a job is still what was seen, held so until the end of this transaction. For writes that share
+/// no other lock with whoever changes it.
+pub(crate) async fn stays_seen(tx: &mut Tx, seen: Seen) -> Result<bool, Error> {
+    let key = params! { id: seen.job.0, seen: seen.version };
+    Ok(!tx.rows(&SHARE, key).await?.is_empty())
 }
 
 async fn insert_version(tx: &mut Tx, new: &JobVersion) -> Result<(), Error> {

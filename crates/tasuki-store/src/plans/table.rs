@@ -114,7 +114,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     ),
     (&["event by event_dedupe on source, dedupe_key"], "event/by_key"),
     // Jobs, counts and the audit.
-    (&["job by job_pkey on id"], "job/lock job/seen job/update"),
+    (&["job by job_pkey on id"], "job/lock job/seen job/share job/update"),
     (&["job by job_name on name"], "job/lock_name"),
     (
         &["job by job_pkey on id", "job_version by job_version_pkey on job_id, version"],

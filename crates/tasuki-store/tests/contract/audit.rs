@@ -1,10 +1,10 @@
 //! The audit: told with the change, and no change to it goes unnoticed.
 
 use sha2::{Digest as _, Sha256};
-use tasuki_core::{Epoch, ErrorCode, RunState, WorkerId};
-use tasuki_store::{Actor, AuditHead, AuditRow, Author, Dialect, Flaw, Outcome, Verified};
+use tasuki_core::{Epoch, ErrorCode, Origin, RunState, WorkerId};
+use tasuki_store::{Actor, AuditHead, AuditRow, Author, Dialect, Flaw, NewRun, Outcome, Verified};
 
-use crate::given::{Like, TTL, TestStore, at_once, contract, noon};
+use crate::given::{Like, TTL, TestStore, at_once, contract, noon, seen};
 
 /// Some history: a row for each of these changes.
 async fn given_changes(store: &TestStore, count: i64) -> Vec<AuditHead> {
@@ -266,13 +266,41 @@ contract! {
         }
     }
 
+    async fn a_run_by_hand_is_told_once(store: TestStore) {
+        let job = store.given_job(&Like::default()).await;
+        let new = NewRun { idempotency_key: Some("now".to_owned()), args: Some("7".to_owned()), ..NewRun::task(&job) };
+        let start = store.audit_head().await.unwrap().seq;
+        let made = store.trigger("ann", seen(&job), &new).await.unwrap().unwrap();
+        let again = store.trigger("ann", seen(&job), &new).await.unwrap().unwrap();
+        assert_eq!((made.existed, again.existed, again.run), (false, true, made.run));
+        let run = store.run_now(made.run).await;
+        assert_eq!((run.origin, run.args.as_deref()), (Origin::Manual, Some("7")));
+        let told = store.audit_list(start, 10).await.unwrap();
+        assert_eq!(words(&told), [("ann", "trigger", format!("job {}", job.job))]);
+        let after = format!(r#"{{"job_version":1,"run":{},"scope":"global/global"}}"#, made.run);
+        assert_eq!((&told[0].before, told[0].after.as_deref()), (&None, Some(after.as_str())));
+    }
+
+    async fn a_run_by_hand_is_of_the_job_that_was_seen(store: TestStore) {
+        let (job, other) = (store.given_job(&Like::default()).await, store.given_job(&Like::default()).await);
+        let refused = store.trigger("ann", seen(&other), &NewRun::task(&job)).await.unwrap_err();
+        assert!(refused.is_invalid_input(), "{refused}");
+        drop(store.delete_job("bob", seen(&job)).await.unwrap());
+        assert_eq!(store.trigger("ann", seen(&job), &NewRun::task(&job)).await.unwrap(), None);
+        for origin in [Origin::Manual, Origin::Rerun] {
+            let untold = NewRun { origin, ..NewRun::task(&other) };
+            assert!(store.create(Author::Api, &[untold]).await.unwrap_err().is_invalid_input());
+        }
+        assert!(store.due("", noon(), 10).await.unwrap().is_empty());
+    }
+
     async fn putting_a_worker_aside_is_told(store: TestStore) {
         let start = store.audit_head().await.unwrap().seq;
         let (worker, leader) = (store.worker, store.worker.to_string());
         assert!(store.drain_worker("ann", worker).await.unwrap());
         assert!(!store.drain_worker("ann", worker).await.unwrap(), "once");
-        assert!(store.detach_worker(leader.as_str(), worker, "silent").await.unwrap());
-        assert!(!store.detach_worker("bob", worker, "silent").await.unwrap(), "once");
+        assert!(store.detach_worker(Author::Leader(store.epoch), leader.as_str(), worker, "silent").await.unwrap());
+        assert!(!store.detach_worker(Author::Api, "bob", worker, "silent").await.unwrap(), "once");
         let nobody = WorkerId::from_random(99);
         assert!(!store.drain_worker("ann", nobody).await.unwrap());
         let told = store.audit_list(start, 10).await.unwrap();
@@ -282,7 +310,7 @@ contract! {
         assert_eq!(told[1].before.as_deref(), Some(r#"{"detached":false,"draining":true,"node":"node"}"#));
         assert_eq!(
             told[1].after.as_deref(),
-            Some(r#"{"detached":true,"draining":true,"node":"node","reason":"silent"}"#)
+            Some(r#"{"detached":true,"draining":true,"epoch":1,"node":"node","reason":"silent"}"#)
         );
     }
 

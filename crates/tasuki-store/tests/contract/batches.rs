@@ -186,7 +186,7 @@ contract! {
             assert_eq!(lease.lease_until, noon() + SignedDuration::from_secs(50));
         }
         assert_eq!(store.renew_many(WorkerId::from_random(99), &tokens[..1], TTL).await.unwrap(), [Renewed::Gone]);
-        assert!(store.detach_worker("test", store.worker, "test").await.unwrap());
+        assert!(store.detach_worker(Author::Api, "test", store.worker, "test").await.unwrap());
         let told = store.renew_many(store.worker, &tokens[..1], TTL).await.unwrap();
         assert!(matches!(&told[..], [Renewed::Held { detached: true, .. }]));
     }

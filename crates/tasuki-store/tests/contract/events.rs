@@ -1,9 +1,9 @@
 //! Events: told once, taken once, by the leader of the day.
 
 use tasuki_core::{Epoch, EventId, Origin};
-use tasuki_store::{Error, NewEvent, NewRun};
+use tasuki_store::{Error, JobChange, NewEvent, NewRun};
 
-use crate::given::{Like, TTL, TestStore, at_once, contract, noon};
+use crate::given::{Like, TTL, TestStore, at_once, contract, noon, seen};
 
 fn paid(dedupe_key: Option<&str>) -> NewEvent<'_> {
     NewEvent {
@@ -64,13 +64,13 @@ contract! {
         let job = store.given_job(&Like::default()).await;
         let event = store.emit(&paid(None)).await.unwrap().event;
         let runs = [NewRun::task(&job), NewRun::task(&job)];
-        let created = store.take_event(store.epoch, event, &runs).await.unwrap().unwrap();
+        let created = store.take_event(store.epoch, event, &[seen(&job)], &runs).await.unwrap().unwrap();
         assert_eq!(created.len(), 2);
         assert_eq!(store.run_now(created[0].run).await.origin, Origin::Event);
         let after = store.event(event).await.unwrap().unwrap();
         assert_eq!((after.processed_at, after.runs, after.problem), (Some(noon()), Some(2), None));
         assert!(store.open_events(10).await.unwrap().is_empty());
-        assert_eq!(store.take_event(store.epoch, event, &runs).await.unwrap(), None, "once");
+        assert_eq!(store.take_event(store.epoch, event, &[seen(&job)], &runs).await.unwrap(), None, "once");
         assert!(!store.pass_event(store.epoch, event).await.unwrap(), "it made runs");
         assert!(!store.refuse_event(store.epoch, event, "late").await.unwrap());
         assert_eq!(store.event(event).await.unwrap().unwrap().runs, Some(2));
@@ -82,7 +82,7 @@ contract! {
         let new = NewRun { idempotency_key: Some("7".to_owned()), ..NewRun::task(&job) };
         store.create(tasuki_store::Author::Api, std::slice::from_ref(&new)).await.unwrap();
         let event = store.emit(&paid(None)).await.unwrap().event;
-        let created = store.take_event(store.epoch, event, &[new, NewRun::task(&job)]).await.unwrap().unwrap();
+        let created = store.take_event(store.epoch, event, &[seen(&job)], &[new, NewRun::task(&job)]).await.unwrap().unwrap();
         assert_eq!(created.iter().map(|one| one.existed).collect::<Vec<_>>(), [true, false]);
         assert_eq!(store.event(event).await.unwrap().unwrap().runs, Some(1));
     }
@@ -90,10 +90,11 @@ contract! {
     async fn taken_twice_at_once_it_makes_its_runs_once(store: TestStore) {
         let job = store.given_job(&Like::default()).await;
         let event = store.emit(&paid(None)).await.unwrap().event;
+        let jobs = [seen(&job)];
         let runs = [NewRun::task(&job)];
         let both = at_once(
-            store.take_event(store.epoch, event, &runs),
-            store.take_event(store.epoch, event, &runs),
+            store.take_event(store.epoch, event, &jobs, &runs),
+            store.take_event(store.epoch, event, &jobs, &runs),
         );
         let taken = both.await.map(Result::unwrap);
         assert_eq!(taken.iter().filter(|one| one.is_some()).count(), 1);
@@ -111,12 +112,33 @@ contract! {
         assert!(!store.pass_event(store.epoch, EventId(9999)).await.unwrap(), "there is none");
     }
 
+    /// Edited, switched off or deleted: the leader looks again, and finds the event still open.
+    async fn an_event_makes_nothing_from_a_job_that_was_changed(store: TestStore) {
+        let (job, other) = (store.given_job(&Like::default()).await, store.given_job(&Like::default()).await);
+        let event = store.emit(&paid(None)).await.unwrap().event;
+        let runs = [NewRun::task(&other), NewRun::task(&job)];
+        let JobChange::Applied { job: off, .. } = store.disable_job("ann", seen(&job)).await.unwrap() else {
+            panic!("nobody else changes it")
+        };
+        let jobs = [seen(&other), seen(&job)];
+        assert_eq!(store.take_event(store.epoch, event, &jobs, &runs).await.unwrap(), None, "it is off");
+        let jobs = [seen(&other), off.seen()];
+        drop(store.delete_job("ann", off.seen()).await.unwrap());
+        assert_eq!(store.take_event(store.epoch, event, &jobs, &runs).await.unwrap(), None, "it is no more");
+        assert_eq!(store.open_events(10).await.unwrap().len(), 1);
+        assert!(store.due("", noon(), 10).await.unwrap().is_empty(), "all or none");
+        let unseen = store.take_event(store.epoch, event, &[seen(&job)], &runs[..1]).await.unwrap_err();
+        assert!(unseen.is_invalid_input(), "{unseen}");
+        let made = store.take_event(store.epoch, event, &jobs[..1], &runs[..1]).await.unwrap().unwrap();
+        assert_eq!(made.len(), 1);
+    }
+
     async fn a_leader_of_the_past_takes_no_event(store: TestStore) {
         let job = store.given_job(&Like::default()).await;
         let event = store.emit(&paid(None)).await.unwrap().event;
         store.at(60);
         store.mint(store.worker, store.epoch, Epoch(0), TTL).await.unwrap().unwrap();
-        let fenced = store.take_event(store.epoch, event, &[NewRun::task(&job)]).await;
+        let fenced = store.take_event(store.epoch, event, &[seen(&job)], &[NewRun::task(&job)]).await;
         assert!(matches!(fenced, Err(Error::Fenced(_))));
         assert!(matches!(store.pass_event(store.epoch, event).await, Err(Error::Fenced(_))));
         assert!(matches!(store.refuse_event(store.epoch, event, "x").await, Err(Error::Fenced(_))));
@@ -130,6 +152,8 @@ contract! {
             (NewEvent { event_type: " ", ..paid(None) }, "event type: found nothing, expected 1 to 191 characters"),
             (NewEvent { source: &long, ..paid(None) }, "source: found"),
             (paid(Some("")), "dedupe key: found nothing"),
+            (paid(Some("7 ")), "dedupe key: found \"7 \", expected no space around it"),
+            (NewEvent { source: "shop ", ..paid(None) }, "source: found \"shop \", expected no space around it"),
             (NewEvent { payload: Some("order 7"), ..paid(None) }, "payload: found \"order 7\", expected JSON"),
             (NewEvent { payload: Some(&heavy), ..paid(None) }, "payload: found a longer one, expected at most 1048576 bytes"),
         ] {

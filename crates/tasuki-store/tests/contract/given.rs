@@ -12,7 +12,7 @@ use tasuki_core::exit::Failure;
 use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
     AssignBatch, Author, ClaimBatch, Claimed, Dialect, Finish, JobCreated, JobDefinition,
-    JobVersion, NewRun, NewWorker, Outcome, Run, Store, Taken, Trigger, Wanted,
+    JobVersion, NewRun, NewWorker, Outcome, Run, Seen, Store, Taken, Trigger, Wanted,
 };
 
 pub(crate) use crate::like::Like;
@@ -356,6 +356,11 @@ impl TestStore {
         let token = self.given_running(id).await;
         assert!(self.finish(token, id, &failed(code)).await.unwrap().is_applied());
     }
+}
+
+/// A job as [`TestStore::given_job`] made it.
+pub(crate) fn seen(job: &JobVersion) -> Seen {
+    Seen { job: job.job, version: job.version }
 }
 
 pub(crate) fn failed(code: ErrorCode) -> Finish {

@@ -191,10 +191,21 @@ contract! {
         assert_eq!(store.run_now(first).await.scheduled_for, after_noon(3600));
     }
 
+    async fn a_job_that_was_changed_or_deleted_gets_no_cursor(store: TestStore) {
+        let job = given_job(store, &Like::default()).await;
+        let tenant = Scope::new("tenant", "7").unwrap();
+        let edit = on(every("20s"), &Like::default());
+        let (edited, _) = applied(store.edit_job("bob", job.seen(), &edit, Some(after_noon(20))).await.unwrap());
+        assert!(!store.put_cursor(job.seen(), &tenant, after_noon(10)).await.unwrap(), "edited");
+        applied(store.delete_job("bob", edited.seen()).await.unwrap());
+        assert!(!store.put_cursor(edited.seen(), &tenant, after_noon(10)).await.unwrap(), "deleted");
+        assert_eq!(store.cursors(after_noon(86_400), 10).await.unwrap(), []);
+    }
+
     async fn what_is_off_is_not_planned_and_comes_back_where_it_is_told(store: TestStore) {
         let job = given_job(store, &Like::default()).await;
         let tenant = Scope::new("tenant", "7").unwrap();
-        assert!(store.put_cursor(job.id, &tenant, after_noon(10)).await.unwrap());
+        assert!(store.put_cursor(job.seen(), &tenant, after_noon(10)).await.unwrap());
         let (off, _) = applied(store.disable_job("bob", job.seen()).await.unwrap());
         assert_eq!(store.cursors(after_noon(86_400), 10).await.unwrap(), []);
         let (edited, _) = applied(store.edit_job("bob", off.seen(), &JobDefinition { enabled: false, ..on(every("1m"), &Like::default()) }, Some(after_noon(60))).await.unwrap());

@@ -66,4 +66,13 @@ contract! {
         }
         assert_eq!(store.run_now(run.id).await, run);
     }
+
+    async fn a_leader_of_the_past_cuts_nobody_off(store: TestStore) {
+        store.at(31);
+        let newer = store.mint(WorkerId::from_random(2), store.epoch, Epoch(0), TTL).await.unwrap().unwrap();
+        let late = store.detach_worker(Author::Leader(store.epoch), "old", store.worker, "silent").await;
+        assert!(matches!(late, Err(Error::Fenced(epoch)) if epoch == store.epoch));
+        assert!(store.worker(store.worker).await.unwrap().unwrap().is_attached());
+        assert!(store.detach_worker(Author::Leader(newer), "new", store.worker, "silent").await.unwrap());
+    }
 }

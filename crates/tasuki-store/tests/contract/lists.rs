@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use tasuki_core::{AttemptOutcome, ErrorCode, JobName, Origin, RunId, RunState, Scope};
 use tasuki_store::{Author, NewRun, RunCursor, RunFilter};
 
-use crate::given::{Like, TestStore, contract, noon};
+use crate::given::{Like, TestStore, contract, noon, seen};
 
 /// All pages of a list, and how many there were.
 async fn all(store: &TestStore, filter: &RunFilter, most: u32) -> (Vec<RunId>, usize) {
@@ -84,14 +84,12 @@ contract! {
         let scope = Scope::new("shop", "7").unwrap();
         let later = noon() + SignedDuration::from_secs(60);
         let base = NewRun::task(&job);
-        let new = [
-            base.clone(),
-            NewRun::task(&other),
-            NewRun { scope: scope.clone(), ..base.clone() },
-            NewRun { origin: Origin::Manual, ..base.clone() },
-            NewRun { scheduled_for: Some(later), ..base },
-        ];
-        let ids: Vec<RunId> = store.create(Author::Api, &new).await.unwrap().iter().map(|one| one.run).collect();
+        let new = [base.clone(), NewRun::task(&other), NewRun { scope: scope.clone(), ..base.clone() }];
+        let mut made = store.create(Author::Api, &new).await.unwrap();
+        made.push(store.trigger("ann", seen(&job), &base).await.unwrap().unwrap());
+        let last = NewRun { scheduled_for: Some(later), ..base };
+        made.extend(store.create(Author::Api, &[last]).await.unwrap());
+        let ids: Vec<RunId> = made.iter().map(|one| one.run).collect();
         let nothing = RunFilter::default;
         for (filter, expected) in [
             (RunFilter { job: Some(other.job), ..nothing() }, vec![ids[1]]),
@@ -110,8 +108,7 @@ contract! {
 
     async fn it_looks_at_a_bounded_stretch_and_says_so(store: TestStore) {
         let job = store.given_job(&Like::default()).await;
-        let first = NewRun { origin: Origin::Manual, ..NewRun::task(&job) };
-        let wanted = store.create(Author::Api, &[first]).await.unwrap()[0].run;
+        let wanted = store.trigger("ann", seen(&job), &NewRun::task(&job)).await.unwrap().unwrap().run;
         let many: Vec<NewRun<'_>> = (0..1_100).map(|_| NewRun::task(&job)).collect();
         store.create(Author::Api, &many).await.unwrap();
         let filter = RunFilter { origin: Some(Origin::Manual), ..RunFilter::default() };

@@ -15,6 +15,7 @@ mod doctor;
 mod events;
 mod fence;
 mod in_the_way;
+mod inputs;
 mod jobs;
 mod jobs_ahead;
 mod leader;

@@ -165,7 +165,7 @@ race! {
             let ((run, token), steps) = (carried[run], Arc::clone(&steps));
             async move {
                 if steps.fetch_add(1, Ordering::Relaxed) == ATTEMPTS / 8 {
-                    store.detach_worker("test", store.worker, "test").await?;
+                    store.detach_worker(Author::Api, "test", store.worker, "test").await?;
                 }
                 if task % 2 == 0 {
                     return Ok(store.start(store.worker, token, &[run], TTL).await?[0].is_applied());

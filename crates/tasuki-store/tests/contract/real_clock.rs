@@ -49,7 +49,7 @@ contract! {
         near(store.event(told).await.unwrap().unwrap().created_at);
         assert!(store.emit(&event).await.unwrap().existed);
         let job = store.given_job(&Like::default()).await;
-        let made = store.take_event(store.epoch, told, &[NewRun::task(&job)]).await.unwrap().unwrap();
+        let made = store.take_event(store.epoch, told, &[crate::given::seen(&job)], &[NewRun::task(&job)]).await.unwrap().unwrap();
         near(store.event(told).await.unwrap().unwrap().processed_at.unwrap());
 
         let token = store.given_running(made[0].run).await;

@@ -87,7 +87,7 @@ contract! {
             events.push(store.emit(&event()).await.unwrap().event);
         }
         assert!(store.pass_event(store.epoch, events[0]).await.unwrap());
-        store.take_event(store.epoch, events[2], &[NewRun::task(&job)]).await.unwrap().unwrap();
+        store.take_event(store.epoch, events[2], &[crate::given::seen(&job)], &[NewRun::task(&job)]).await.unwrap().unwrap();
         store.at(DAY);
         assert!(store.refuse_event(store.epoch, events[3], "late").await.unwrap());
         store.at(DAY + 1);

@@ -44,7 +44,7 @@ contract! {
     async fn a_detached_worker_starts_nothing_and_is_told(store: TestStore) {
         let assigned = store.given_run(RunState::Assigned).await;
         let running = store.given_run(RunState::Running).await;
-        assert!(store.detach_worker("test", store.worker, "silent").await.unwrap());
+        assert!(store.detach_worker(Author::Api, "test", store.worker, "silent").await.unwrap());
         assert!(!store.try_start(assigned.token.unwrap(), assigned.id).await.is_applied());
         let renewed = store.renew(store.worker, running.token.unwrap(), TTL).await.unwrap();
         let Renewed::Held { runs, detached } = renewed else { panic!("its lease holds") };
@@ -243,8 +243,8 @@ contract! {
             tasuki_core::schedule::ScheduleKind::Every, "5m", "UTC", Default::default()).unwrap();
         let job = store.given_job(&Like::default()).await;
         let fire = schedule.next_after(noon()).unwrap();
-        assert!(store.put_cursor(job.job, &Scope::default(), fire.at).await.unwrap());
-        assert!(!store.put_cursor(job.job, &Scope::default(), noon()).await.unwrap(), "already there");
+        assert!(store.put_cursor(crate::given::seen(&job), &Scope::default(), fire.at).await.unwrap());
+        assert!(!store.put_cursor(crate::given::seen(&job), &Scope::default(), noon()).await.unwrap(), "already there");
         let new = NewRun {
             origin: Origin::Time, slot: Some(fire.slot), scheduled_for: Some(fire.at), ..NewRun::task(&job)
         };
