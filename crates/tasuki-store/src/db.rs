@@ -194,14 +194,13 @@ impl Tx {
         let names = ready.names.chunks((ready.names.len() / count.max(1)).max(1));
         let values =
             names.zip(rows).flat_map(|(names, row)| in_order(&ready, names, row, now)).collect();
-        // Not kept ready: there would be one for each number of rows.
         Ok(match &mut self.open {
             OpenTx::Sqlite(tx) => {
-                let query = bind_sqlite(&ready, values).persistent(false);
+                let query = bind_sqlite(&ready, values);
                 query.execute(&mut **tx).await?.last_insert_rowid() - count as i64 + 1
             }
             OpenTx::MySql(tx) => {
-                let query = bind_mysql(&ready, values).persistent(false);
+                let query = bind_mysql(&ready, values);
                 query.execute(&mut **tx).await?.last_insert_id() as i64
             }
             OpenTx::Postgres(_) => return Err(Error::broken("PostgreSQL inserts from arrays")),
