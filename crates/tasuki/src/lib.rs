@@ -1,0 +1,3 @@
+//! tasuki as a library: what a node does.
+
+pub mod spawner;

@@ -1,0 +1,107 @@
+//! What a worker and its spawner say to each other.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// One attempt of one run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct JobKey {
+    /// Of which run.
+    pub run: i64,
+    /// Which attempt.
+    pub attempt: u32,
+}
+
+/// What a worker asks for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum Order {
+    /// This lease lasts until then, by the clock of [`boottime`](super::boottime). Counted from before
+    /// the renewal was sent.
+    Lease {
+        /// Which.
+        token: String,
+        /// Until when.
+        until: u64,
+    },
+    /// Run this. Its output and its errors travel with the order, as two open files.
+    Start(Launch),
+    /// TERM now, KILL after the grace.
+    Stop {
+        /// What.
+        job: JobKey,
+        /// How long it may take to end by itself, in microseconds.
+        grace: u64,
+    },
+}
+
+/// A command to run.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Launch {
+    /// What it is.
+    pub job: JobKey,
+    /// Under which lease.
+    pub token: String,
+    /// The program and its arguments; no shell.
+    pub argv: Vec<String>,
+    /// Its whole environment.
+    pub env: Vec<(String, String)>,
+    /// Where it runs.
+    pub directory: Option<PathBuf>,
+    /// Where to write how it ended, before that is told.
+    pub record: Option<PathBuf>,
+}
+
+impl Default for JobKey {
+    fn default() -> Self {
+        Self { run: 0, attempt: 1 }
+    }
+}
+
+/// What a spawner tells.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Report {
+    /// It runs.
+    Started {
+        /// What.
+        job: JobKey,
+        /// Its process.
+        pid: u32,
+    },
+    /// It does not run, and never did.
+    Refused {
+        /// What.
+        job: JobKey,
+        /// Why.
+        why: Refusal,
+    },
+    /// It has ended, and nothing of it is left.
+    Ended {
+        /// What.
+        job: JobKey,
+        /// How.
+        exit: Exit,
+    },
+}
+
+/// Why something was not started.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Refusal {
+    /// Its lease has passed, or was never told of.
+    Lease,
+    /// It runs already.
+    Doubled,
+    /// The program cannot be run.
+    Program(String),
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Its exit code.
+    pub code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Whether its lease ended first.
+    pub lease_passed: bool,
+}

@@ -1,0 +1,285 @@
+//! The spawner's side: one thread, one loop.
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use serde_json::json;
+
+use super::wire::{Inbox, Outbox};
+use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime, tree};
+
+/// What every process of a job has in its environment, so that those that ran away are known.
+const MARK: &str = "TASUKI_SPAWNED";
+/// How often it looks whether what was killed is gone, in microseconds.
+const LOOK: u64 = 5_000;
+
+/// Runs commands for the worker at the other end of the socket, until that is gone. Then nothing of
+/// them is left either.
+pub fn run(socket: &UnixStream) -> io::Result<()> {
+    // A session of its own: what is typed at the worker's terminal is for the worker.
+    let _ = rustix::process::setsid();
+    let me = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(me))?;
+    let mut keeper = Keeper {
+        me,
+        leases: HashMap::new(),
+        jobs: Vec::new(),
+        told: Outbox::default(),
+        puzzling: HashSet::new(),
+    };
+    let heard = keeper.serve(socket);
+    keeper.end_all();
+    heard
+}
+
+struct Keeper {
+    me: Pid,
+    leases: HashMap<String, u64>,
+    jobs: Vec<Job>,
+    told: Outbox,
+    /// What was left behind by nobody knows whom, when last looked at.
+    puzzling: HashSet<Pid>,
+}
+
+struct Job {
+    launch: Launch,
+    child: Child,
+    pid: Pid,
+    /// Becomes readable when the process ends.
+    end: OwnedFd,
+    kill_at: Option<u64>,
+    lease_passed: bool,
+    exit: Option<ExitStatus>,
+}
+
+impl Keeper {
+    fn serve(&mut self, socket: &UnixStream) -> io::Result<()> {
+        let mut inbox = Inbox::default();
+        loop {
+            if self.wait(socket)? && !inbox.fill(socket)? {
+                return Ok(());
+            }
+            while let Some(order) = inbox.next()? {
+                self.obey(order, &mut inbox)?;
+            }
+            self.look_after(boottime());
+            self.told.flush(socket)?;
+        }
+    }
+
+    /// Waits for an order, the end of a job or a deadline. Whether there is something to read.
+    fn wait(&self, socket: &UnixStream) -> io::Result<bool> {
+        let now = boottime();
+        let ending = self.jobs.iter().any(|job| {
+            job.exit.is_some() || job.lease_passed || job.kill_at.is_some_and(|at| at <= now)
+        });
+        let lease = |job: &Job| self.leases.get(&job.launch.token).copied();
+        let deadlines = self.jobs.iter().flat_map(|job| [job.kill_at, lease(job)]).flatten();
+        let next = match ending {
+            true => Some(now + LOOK),
+            false => deadlines.min(),
+        };
+        let timeout = next.map(|next| next.saturating_sub(now)).map(|left| Timespec {
+            tv_sec: (left / 1_000_000) as i64,
+            tv_nsec: (left % 1_000_000 * 1_000) as _,
+        });
+        let mut interest = PollFlags::IN;
+        interest.set(PollFlags::OUT, !self.told.is_empty());
+        let mut watched = vec![PollFd::new(socket, interest)];
+        let running = self.jobs.iter().filter(|job| job.exit.is_none());
+        watched.extend(running.map(|job| PollFd::new(&job.end, PollFlags::IN)));
+        match poll(&mut watched, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(watched[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
+    }
+
+    fn obey(&mut self, order: Order, inbox: &mut Inbox) -> io::Result<()> {
+        match order {
+            Order::Lease { token, until } => {
+                self.leases.insert(token, until);
+            }
+            Order::Start(launch) => {
+                let files = (inbox.file(), inbox.file());
+                let (Some(output), Some(errors)) = files else {
+                    return Err(io::Error::other("an order came without its open files"));
+                };
+                let job = launch.job;
+                match self.start(launch, output, errors) {
+                    Ok(pid) => self.told.push(&Report::Started { job, pid })?,
+                    Err(why) => self.told.push(&Report::Refused { job, why })?,
+                }
+            }
+            Order::Stop { job, grace } => {
+                if let Some(job) = self.jobs.iter_mut().find(|known| known.launch.job == job) {
+                    let _ = rustix::process::kill_process_group(job.pid, Signal::TERM);
+                    let kill_at = boottime() + grace;
+                    job.kill_at = Some(job.kill_at.map_or(kill_at, |before| before.min(kill_at)));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start(&mut self, launch: Launch, output: OwnedFd, errors: OwnedFd) -> Result<u32, Refusal> {
+        if self.leases.get(&launch.token).is_none_or(|&until| until <= boottime()) {
+            return Err(Refusal::Lease);
+        }
+        if self.jobs.iter().any(|known| known.launch.job == launch.job) {
+            return Err(Refusal::Doubled);
+        }
+        let program = |error: &dyn std::fmt::Display| Refusal::Program(error.to_string());
+        let Some((name, arguments)) = launch.argv.split_first() else {
+            return Err(program(&"no program is named"));
+        };
+        let mut command = Command::new(name);
+        command.args(arguments).env_clear().envs(launch.env.iter().cloned());
+        command.env(MARK, mark(&launch));
+        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        if let Some(directory) = &launch.directory {
+            command.current_dir(directory);
+        }
+        own_session(&mut command, self.me);
+        let child = command.spawn().map_err(|error| program(&error))?;
+        let pid = Pid::from_child(&child);
+        let end = rustix::process::pidfd_open(pid, PidfdFlags::empty());
+        let end = end.map_err(|error| {
+            tree::kill(pid);
+            program(&error)
+        })?;
+        let id = child.id();
+        let (kill_at, lease_passed, exit) = (None, false, None);
+        self.jobs.push(Job { launch, child, pid, end, kill_at, lease_passed, exit });
+        Ok(id)
+    }
+
+    /// Kills what is out of time, notices what has ended, and tells what is wholly gone.
+    fn look_after(&mut self, now: u64) {
+        for job in &mut self.jobs {
+            if self.leases.get(&job.launch.token).is_none_or(|&until| until <= now) {
+                job.lease_passed = true;
+            }
+            if job.exit.is_none() {
+                job.exit = job.child.try_wait().unwrap_or_default();
+            }
+        }
+        let strays = self.strays();
+        let mut gone = Vec::new();
+        for (index, job) in self.jobs.iter().enumerate() {
+            let out_of_time = job.lease_passed || job.kill_at.is_some_and(|at| at <= now);
+            if job.exit.is_none() && !out_of_time {
+                continue;
+            }
+            // Always, and also where the process itself has ended: what it left behind is not wanted.
+            let group = rustix::process::kill_process_group(job.pid, Signal::KILL);
+            if job.exit.is_none() {
+                tree::kill(job.pid);
+            }
+            let mark = mark(&job.launch);
+            let mut left = false;
+            for (stray, told) in &strays {
+                let own = told.as_ref() == Some(&mark);
+                // Nobody's that is still nobody's at the second look goes with whoever ends.
+                if own || told.is_none() && self.puzzling.contains(stray) {
+                    tree::kill(*stray);
+                }
+                left |= own || told.is_none();
+            }
+            if job.exit.is_some() && group.is_err() && !left {
+                gone.push(index);
+            }
+        }
+        self.puzzling =
+            strays.into_iter().filter(|(_, told)| told.is_none()).map(|(pid, _)| pid).collect();
+        for index in gone.into_iter().rev() {
+            let job = self.jobs.swap_remove(index);
+            self.tell_end(&job);
+        }
+        self.leases.retain(|token, until| {
+            *until > now || self.jobs.iter().any(|job| job.launch.token == *token)
+        });
+    }
+
+    /// What jobs have left behind: it is ours since its own parent ended. With the mark of its job, where
+    /// it has one: a program may have been given another environment.
+    fn strays(&self) -> Vec<(Pid, Option<String>)> {
+        let is_job = |pid: &Pid| self.jobs.iter().any(|job| job.pid == *pid);
+        let others = tree::children(self.me).into_iter().filter(|pid| !is_job(pid));
+        // One that has ended too waits only for this.
+        let ended = |pid: &Pid| {
+            matches!(rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG), Ok(Some(_)))
+        };
+        others.filter(|pid| !ended(pid)).map(|pid| (pid, tree::variable(pid, MARK))).collect()
+    }
+
+    fn tell_end(&mut self, job: &Job) {
+        let Some(status) = job.exit else { return };
+        let exit =
+            Exit { code: status.code(), signal: status.signal(), lease_passed: job.lease_passed };
+        if let Some(record) = &job.launch.record
+            && let Err(error) = write_record(record, &job.launch, exit)
+        {
+            // It is told all the same; only a worker that dies before it has reported would miss it.
+            eprintln!("tasuki spawner: {}: {error}", record.display());
+        }
+        // A report that cannot be written down is as good as one that cannot be sent.
+        let _ = self.told.push(&Report::Ended { job: job.launch.job, exit });
+    }
+
+    /// The worker is gone: nothing that it started stays.
+    fn end_all(&mut self) {
+        self.leases.clear();
+        while !self.jobs.is_empty() || !tree::children(self.me).is_empty() {
+            self.look_after(boottime());
+            if self.jobs.is_empty() {
+                // Whose these were nobody knows any more.
+                tree::children(self.me).into_iter().for_each(tree::kill);
+            }
+            std::thread::sleep(std::time::Duration::from_micros(LOOK));
+        }
+    }
+}
+
+fn mark(launch: &Launch) -> String {
+    let JobKey { run, attempt } = launch.job;
+    format!("{}.{run}.{attempt}", launch.token)
+}
+
+/// A session and process group of its own for the command, which does not outlive its spawner.
+#[allow(unsafe_code, reason = "what runs between fork and exec cannot be said otherwise")]
+fn own_session(command: &mut Command, spawner: Pid) {
+    let prepare = move || {
+        rustix::process::setsid()?;
+        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+        // It may have died before it could be followed.
+        match rustix::process::getppid() == Some(spawner) {
+            true => Ok(()),
+            false => Err(rustix::io::Errno::SRCH.into()),
+        }
+    };
+    // SAFETY: three system calls; nothing is allocated, locked or unwound.
+    unsafe { command.pre_exec(prepare) };
+}
+
+/// How it ended, on disk and not only on its way there.
+fn write_record(path: &Path, launch: &Launch, exit: Exit) -> io::Result<()> {
+    let fresh = path.with_extension("part");
+    let mut file = File::create(&fresh)?;
+    let told = json!({ "job": launch.job, "token": launch.token, "exit": exit });
+    file.write_all(told.to_string().as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    match path.parent() {
+        Some(folder) => File::open(folder)?.sync_all(),
+        None => Ok(()),
+    }
+}

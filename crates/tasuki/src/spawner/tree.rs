@@ -1,0 +1,47 @@
+//! Which processes are there, from `/proc`.
+
+use std::fs;
+
+use rustix::process::{Pid, Signal};
+
+/// The direct children of a process.
+pub(super) fn children(pid: Pid) -> Vec<Pid> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let mut found = Vec::new();
+    for task in tasks.flatten() {
+        // A process that ends while it is looked at has no children any more.
+        let listed = fs::read_to_string(task.path().join("children")).unwrap_or_default();
+        let pids = listed.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+        found.extend(pids.filter_map(Pid::from_raw));
+    }
+    found
+}
+
+/// A process and everything below it.
+pub(super) fn below(pid: Pid) -> Vec<Pid> {
+    let mut all = vec![pid];
+    let mut looked_at = 0;
+    while let Some(&next) = all.get(looked_at) {
+        all.extend(children(next));
+        looked_at += 1;
+    }
+    all
+}
+
+/// What a variable was in the environment a process was started with. `None` also for one that is just
+/// becoming another program.
+pub(super) fn variable(pid: Pid, name: &str) -> Option<String> {
+    let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let value =
+        |word: &[u8]| Some(word.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?.to_vec());
+    let value = environment.split(|&byte| byte == 0).find_map(value)?;
+    String::from_utf8(value).ok()
+}
+
+/// Kills a process and everything below it.
+pub(super) fn kill(pid: Pid) {
+    for pid in below(pid) {
+        // It may be gone already.
+        let _ = rustix::process::kill_process(pid, Signal::KILL);
+    }
+}

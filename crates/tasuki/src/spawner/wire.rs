@@ -1,0 +1,144 @@
+//! Messages over a socket: a length, then JSON. Open files travel beside them.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// The longest message: arguments and environment of a command cannot be longer either.
+const LONGEST: usize = 8 << 20;
+/// The most open files that travel with one message.
+const MOST_FILES: usize = 2;
+
+/// Sends one message; waits until it is on its way.
+pub(super) fn send(
+    socket: &UnixStream,
+    message: &impl Serialize,
+    files: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let body = serde_json::to_vec(message)?;
+    if body.len() > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an order is too long"));
+    }
+    let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
+    bytes.extend(body);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "too many open files for one order",
+        ));
+    }
+    let mut rest = &bytes[..];
+    while !rest.is_empty() {
+        let sent =
+            rustix::net::sendmsg(socket, &[IoSlice::new(rest)], &mut beside, SendFlags::NOSIGNAL);
+        match sent {
+            Ok(sent) => {
+                rest = &rest[sent..];
+                beside.clear();
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// What has come and was not read yet.
+#[derive(Default)]
+pub(super) struct Inbox {
+    bytes: Vec<u8>,
+    files: VecDeque<OwnedFd>,
+}
+
+impl Inbox {
+    /// Takes in what is there; waits if nothing is. `false`: the other side is gone.
+    pub(super) fn fill(&mut self, socket: &UnixStream) -> io::Result<bool> {
+        let mut buffer = [0; 64 << 10];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let got = loop {
+            match rustix::net::recvmsg(
+                socket.as_fd(),
+                &mut [IoSliceMut::new(&mut buffer)],
+                &mut beside,
+                flags,
+            ) {
+                Err(rustix::io::Errno::INTR) => {}
+                got => break got?,
+            }
+        };
+        if got.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(io::Error::other("an open file was lost on the way"));
+        }
+        for message in beside.drain() {
+            if let RecvAncillaryMessage::ScmRights(files) = message {
+                self.files.extend(files);
+            }
+        }
+        self.bytes.extend_from_slice(&buffer[..got.bytes]);
+        Ok(got.bytes > 0)
+    }
+
+    /// The next whole message.
+    pub(super) fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+        let Some((length, rest)) = self.bytes.split_first_chunk::<4>() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > LONGEST {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
+        }
+        let Some(body) = rest.get(..length) else { return Ok(None) };
+        let message = serde_json::from_slice(body)?;
+        self.bytes.drain(..4 + length);
+        Ok(Some(message))
+    }
+
+    /// The next open file that came.
+    pub(super) fn file(&mut self) -> Option<OwnedFd> {
+        self.files.pop_front()
+    }
+}
+
+/// Messages that wait to be sent. Whoever keeps deadlines must not wait for a reader that has stopped.
+#[derive(Default)]
+pub(super) struct Outbox {
+    bytes: VecDeque<u8>,
+}
+
+impl Outbox {
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    pub(super) fn push(&mut self, message: &impl Serialize) -> io::Result<()> {
+        let body = serde_json::to_vec(message)?;
+        self.bytes.extend((body.len() as u32).to_le_bytes());
+        self.bytes.extend(body);
+        Ok(())
+    }
+
+    /// Sends what can be sent without waiting.
+    pub(super) fn flush(&mut self, socket: &UnixStream) -> io::Result<()> {
+        while !self.bytes.is_empty() {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            match rustix::net::send(socket, self.bytes.make_contiguous(), flags) {
+                Ok(sent) => drop(self.bytes.drain(..sent)),
+                Err(rustix::io::Errno::AGAIN) => return Ok(()),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,310 @@
+//! The process that runs commands, with real commands.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tasuki::spawner::{Exit, JobKey, Launch, Order, Refusal, Report, Spawner, boottime};
+
+const SECOND: u64 = 1_000_000;
+const CALLED: &str = "TASUKI_TEST_SPAWNER";
+const ENOUGH: Duration = Duration::from_secs(30);
+
+/// What is run as a process of its own: the spawner.
+#[test]
+fn the_spawner_itself() {
+    if std::env::var_os(CALLED).is_some() {
+        let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
+        tasuki::spawner::run(&UnixStream::from(socket)).unwrap();
+        std::process::exit(0);
+    }
+    assert!(boottime() > 0);
+}
+
+/// A spawner, a folder, and what was reported.
+struct Bench {
+    spawner: Option<Spawner>,
+    reports: Receiver<Option<Report>>,
+    folder: PathBuf,
+}
+
+impl Bench {
+    fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder =
+            std::env::temp_dir().join(format!("tasuki_spawner_{}_{count}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["spawner::the_spawner_itself", "--exact"])
+            .env(CALLED, "1")
+            .stdout(Stdio::null());
+        let (tell, reports) = channel();
+        let spawner = Spawner::start(command, move |report| drop(tell.send(report))).unwrap();
+        Self { spawner: Some(spawner), reports, folder }
+    }
+
+    fn order(&self, order: &Order) {
+        self.spawner.as_ref().unwrap().order(order, &[]).unwrap();
+    }
+
+    fn lease(&self, seconds: u64) {
+        self.order(&Order::Lease { token: "t".to_owned(), until: boottime() + seconds * SECOND });
+    }
+
+    /// Starts a shell script in the folder. Returns the ends of its output.
+    fn start(&self, job: JobKey, script: &str) -> std::io::PipeReader {
+        self.launch(&Launch {
+            job,
+            token: "t".to_owned(),
+            argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
+            env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap())],
+            directory: Some(self.folder.clone()),
+            record: Some(self.record(job)),
+        })
+    }
+
+    fn launch(&self, launch: &Launch) -> std::io::PipeReader {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let files = [writer.as_fd(), writer.as_fd()];
+        self.spawner.as_ref().unwrap().order(&Order::Start(launch.clone()), &files).unwrap();
+        reader
+    }
+
+    fn record(&self, job: JobKey) -> PathBuf {
+        self.folder.join(format!("{}.{}.json", job.run, job.attempt))
+    }
+
+    fn next(&self) -> Option<Report> {
+        self.reports.recv_timeout(ENOUGH).unwrap()
+    }
+
+    fn started(&self) -> u32 {
+        match self.next() {
+            Some(Report::Started { pid, .. }) => pid,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn ended(&self, job: JobKey) -> Exit {
+        match self.next() {
+            Some(Report::Ended { job: told, exit }) if told == job => exit,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The number that a script has written to a file, once it has.
+    fn number(&self, file: &str) -> u32 {
+        let path = self.folder.join(file);
+        until(|| fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')));
+        fs::read_to_string(path).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        drop(self.spawner.take());
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn until(mut condition: impl FnMut() -> bool) {
+    let asked = Instant::now();
+    while !condition() {
+        assert!(asked.elapsed() < ENOUGH, "it never came to be");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn lives(pid: u32) -> bool {
+    Path::new(&format!("/proc/{pid}")).exists()
+}
+
+fn key(run: i64) -> JobKey {
+    JobKey { run, attempt: 1 }
+}
+
+#[test]
+fn a_command_runs_and_its_end_is_on_disk_before_it_is_told() {
+    let bench = Bench::new();
+    bench.lease(60);
+    let mut output = bench.start(key(1), "echo out; echo err >&2; pwd; echo $PATH | wc -c; exit 3");
+    let pid = bench.started();
+    let exit = bench.ended(key(1));
+    assert_eq!(exit, Exit { code: Some(3), signal: None, lease_passed: false });
+    assert!(!lives(pid));
+    let record = fs::read_to_string(bench.record(key(1))).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+    assert_eq!((&record["exit"]["code"], &record["token"]), (&3.into(), &"t".into()));
+    let mut text = String::new();
+    output.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("out\nerr\n") && text.contains("tasuki_spawner_"), "{text}");
+}
+
+#[test]
+fn the_environment_is_what_was_given_and_nothing_else() {
+    let bench = Bench::new();
+    bench.lease(60);
+    let launch = Launch {
+        token: "t".to_owned(),
+        argv: vec!["/usr/bin/env".to_owned()],
+        env: vec![("A".to_owned(), "one two $HOME".to_owned())],
+        ..Launch::default()
+    };
+    let mut output = bench.launch(&launch);
+    bench.started();
+    bench.ended(launch.job);
+    let mut text = String::new();
+    output.read_to_string(&mut text).unwrap();
+    let mut lines: Vec<&str> = text.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["A=one two $HOME", "TASUKI_SPAWNED=t.0.1"]);
+}
+
+#[test]
+fn what_may_not_start_does_not() {
+    let bench = Bench::new();
+    let refused = |bench: &Bench| match bench.next() {
+        Some(Report::Refused { why, .. }) => why,
+        other => panic!("{other:?}"),
+    };
+    bench.start(key(1), "true");
+    assert_eq!(refused(&bench), Refusal::Lease, "it was not told of the lease");
+    bench.order(&Order::Lease { token: "t".to_owned(), until: boottime() });
+    bench.start(key(1), "true");
+    assert_eq!(refused(&bench), Refusal::Lease, "the lease has passed");
+    bench.lease(60);
+    bench.launch(&Launch {
+        token: "t".to_owned(),
+        argv: vec!["/no/such/program".to_owned()],
+        ..Launch::default()
+    });
+    assert!(matches!(refused(&bench), Refusal::Program(why) if why.contains("No such file")));
+    bench.launch(&Launch { token: "t".to_owned(), ..Launch::default() });
+    assert!(matches!(refused(&bench), Refusal::Program(_)));
+    bench.start(key(1), "sleep 1000");
+    bench.started();
+    bench.start(key(1), "true");
+    assert_eq!(refused(&bench), Refusal::Doubled);
+}
+
+#[test]
+fn a_job_that_is_stopped_may_end_by_itself() {
+    let bench = Bench::new();
+    bench.lease(60);
+    // Somebody listens: a shell that cannot say that its child was terminated dies of that.
+    let _output =
+        bench.start(key(1), "trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 0.01; done");
+    bench.started();
+    bench.number("pid");
+    bench.order(&Order::Stop { job: key(1), grace: 60 * SECOND });
+    assert_eq!(bench.ended(key(1)).code, Some(7));
+}
+
+#[test]
+fn one_that_ignores_it_is_killed_after_its_grace_with_everything_it_started() {
+    let bench = Bench::new();
+    bench.lease(60);
+    let script = "trap '' TERM; (trap '' TERM; exec sleep 1000) & echo $! > child
+        setsid sh -c 'echo $$ > away; exec sleep 1000' & echo $$ > pid; wait; sleep 1000";
+    bench.start(key(1), script);
+    bench.started();
+    let pids = ["pid", "child", "away"].map(|file| bench.number(file));
+    bench.order(&Order::Stop { job: key(1), grace: SECOND / 20 });
+    let exit = bench.ended(key(1));
+    assert_eq!((exit.signal, exit.lease_passed), (Some(9), false));
+    assert!(!pids.iter().any(|&pid| lives(pid)), "{pids:?}");
+}
+
+/// It double-forks into another session and ends; what it left behind still belongs to it.
+#[test]
+fn what_runs_away_is_found_and_ended() {
+    let bench = Bench::new();
+    bench.lease(60);
+    bench.start(
+        key(1),
+        "setsid sh -c '(echo $$ > daemon; exec sleep 1000) & echo $! > away; exit' ; exit 0",
+    );
+    bench.started();
+    assert_eq!(bench.ended(key(1)).code, Some(0));
+    assert!(!lives(bench.number("away")));
+}
+
+/// Nor does it help to throw away the environment in which the spawner's mark is.
+#[test]
+fn what_runs_away_in_disguise_is_found_too() {
+    let bench = Bench::new();
+    bench.lease(60);
+    let away = "env -i /bin/sh -c 'echo $$ > away; exec /bin/sleep 1000' & exit";
+    bench.start(
+        key(1),
+        &format!("setsid sh -c \"{away}\"; while [ ! -s away ]; do sleep 0.01; done"),
+    );
+    bench.started();
+    let away = bench.number("away");
+    assert_eq!(bench.ended(key(1)).code, Some(0));
+    assert!(!lives(away));
+}
+
+#[test]
+fn when_the_lease_ends_everything_under_it_is_killed() {
+    let bench = Bench::new();
+    bench.lease(60);
+    bench.order(&Order::Lease { token: "other".to_owned(), until: boottime() + 60 * SECOND });
+    bench.start(key(1), "trap '' TERM; echo $$ > pid; while :; do sleep 1000; done");
+    bench.started();
+    bench.launch(&Launch {
+        job: key(2),
+        token: "other".to_owned(),
+        argv: ["sleep", "1000"].map(str::to_owned).to_vec(),
+        env: vec![("PATH".to_owned(), std::env::var("PATH").unwrap())],
+        ..Launch::default()
+    });
+    let survivor = bench.started();
+    let pid = bench.number("pid");
+    bench.lease(0);
+    let exit = bench.ended(key(1));
+    assert_eq!((exit.signal, exit.lease_passed), (Some(9), true));
+    assert!(!lives(pid) && lives(survivor));
+}
+
+#[test]
+fn a_lease_that_is_renewed_goes_on() {
+    let bench = Bench::new();
+    bench.lease(60);
+    bench.start(key(1), "while [ ! -e go ]; do sleep 0.01; done");
+    bench.started();
+    let first = boottime() + SECOND;
+    bench.order(&Order::Lease { token: "t".to_owned(), until: first });
+    bench.lease(60);
+    until(|| boottime() > first + SECOND / 10);
+    fs::write(bench.folder.join("go"), "").unwrap();
+    assert_eq!(bench.ended(key(1)).code, Some(0));
+}
+
+#[test]
+fn when_the_worker_is_gone_nothing_is_left() {
+    let mut bench = Bench::new();
+    bench.lease(60);
+    let script =
+        "trap '' TERM; setsid sleep 1000 & echo $! > away; echo $$ > pid; sleep 1000; sleep 1000";
+    bench.start(key(1), script);
+    bench.start(key(2), "sleep 1000");
+    let pids = [bench.started(), bench.started(), bench.number("away"), bench.number("pid")];
+    let spawner = bench.spawner.as_ref().unwrap().pid();
+    drop(bench.spawner.take());
+    assert!(!lives(spawner) && !pids.iter().any(|&pid| lives(pid)));
+    assert!(
+        bench.record(key(1)).exists() && bench.record(key(2)).exists(),
+        "and how it ended is known"
+    );
+    assert!(std::iter::from_fn(|| bench.reports.try_recv().ok()).any(|report| report.is_none()));
+}
