@@ -133,6 +133,15 @@ impl Store {
             .await
     }
 
+    /// Has PostgreSQL write everything out, after which each page travels to the log whole when it is next
+    /// changed. Needs the right to do so; nothing on the other databases.
+    pub async fn checkpoint(&self) -> Result<(), Error> {
+        match self.dialect() {
+            Dialect::Postgres => self.db.script("checkpoint").await,
+            Dialect::Sqlite | Dialect::MySql => Ok(()),
+        }
+    }
+
     /// Closes its connections in order.
     pub async fn close(&self) {
         self.db.close().await;

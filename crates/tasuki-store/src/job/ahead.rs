@@ -25,7 +25,7 @@ static FREE_SLOT: Sql = sql!("run/free_slot");
 static DUE_PUT: Sql = sql!("due/put");
 static LOCK: Sql = sql!("run/lock");
 
-/// Where the cursors of a job stand that is not planned for now: no look ahead reaches so far.
+/// Where the cursors of a job stand while it is not planned: no look ahead reaches so far.
 const NEVER: Timestamp = Timestamp::MAX;
 
 /// What was taken back.
@@ -53,7 +53,7 @@ pub(super) fn is_stale(before: &Job, after: &Job) -> bool {
         || before.newest.version != after.newest.version
 }
 
-/// From when on its slots get runs; `None`: for now, none do.
+/// From when on its slots get runs; `None`: while it is like this, none do.
 fn planned_from(job: &Job, next_fire: Option<Timestamp>) -> Option<Timestamp> {
     if !job.enabled || job.deleted_at.is_some() || job.trigger != "time" {
         return None;
