@@ -15,8 +15,10 @@
 pub mod argv;
 pub mod assign;
 pub mod concurrency;
+pub mod duration;
 pub mod error_code;
 pub mod exit;
+pub mod filter;
 pub mod id;
 mod invalid;
 mod language;
@@ -27,6 +29,7 @@ pub mod run;
 pub mod schedule;
 pub mod settings;
 mod word;
+pub mod work;
 
 pub use error_code::ErrorCode;
 pub use id::{Epoch, EventId, JobId, JobName, LeaseToken, NodeName, RunId, Scope, WorkerId};
@@ -35,3 +38,4 @@ pub use language::Language;
 pub use run::{AttemptOutcome, Origin, RunState};
 pub use schedule::{Schedule, Slot};
 pub use settings::Settings;
+pub use work::Work;

@@ -55,9 +55,7 @@ pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
 pub use executions::Execution;
 pub use finish::{Finish, Finished};
-pub use job::{
-    Job, JobChange, JobCreated, JobDefinition, JobKind, JobSpec, JobVersion, Seen, Trigger,
-};
+pub use job::{Job, JobChange, JobCreated, JobDefinition, JobSpec, JobVersion, Seen, Trigger};
 pub use leader::{Leader, Term};
 pub use lease::{Lease, Renewed, RenewedRun};
 pub use lists::{RunCursor, RunFilter, RunPage};
@@ -70,6 +68,7 @@ pub use run::Run;
 pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;
 pub use take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
+pub use tasuki_core::work::WorkKind as JobKind;
 pub use verify::{Flaw, Verified};
 pub use worker::{NewWorker, Worker};
 

@@ -1,4 +1,7 @@
-//! tasuki as a library: what a node does.
+//! tasuki as a library: what a node does, and what people may ask of it.
 
 pub mod output;
 pub mod spawner;
+mod wake;
+
+pub use wake::Wake;

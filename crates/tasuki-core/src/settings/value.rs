@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::duration;
+
 /// What a setting holds.
 pub(super) trait Value: Copy + PartialOrd + PartialEq {
     /// What to type, for help and for refusals.
@@ -20,36 +22,16 @@ pub(super) trait Value: Copy + PartialOrd + PartialEq {
 }
 
 impl Value for Duration {
-    const EXPECTED: &'static str = "a duration such as 300ms, 1.5s, 5m, 2h or 7d";
+    const EXPECTED: &'static str = duration::EXPECTED;
 
     fn read(typed: &str) -> Option<Self> {
-        let typed = typed.trim();
-        let (number, unit) = typed.split_at(typed.find(|c: char| c.is_ascii_alphabetic())?);
-        let (_, millis_per_unit) = UNITS.iter().find(|(name, _)| *name == unit)?;
-        let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-        let digits = |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        if !digits(whole) || !digits(fraction) || fraction.len() > 9 {
-            return None;
-        }
-        let scale = 10u64.pow(fraction.len() as u32);
-        let parts =
-            whole.parse::<u64>().ok()?.checked_mul(scale)?.checked_add(fraction.parse().ok()?)?;
-        let scaled = parts.checked_mul(*millis_per_unit)?;
-        // Nothing finer than a millisecond: it could not be shown as it was typed.
-        (scaled % scale == 0).then(|| Self::from_millis(scaled / scale))
+        duration::parse(typed)
     }
 
     fn show(self) -> String {
-        let millis = self.as_millis() as u64;
-        let fitting =
-            UNITS.iter().rev().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit));
-        let (name, unit) = fitting.unwrap_or(&("s", 1_000));
-        format!("{}{name}", millis / unit)
+        duration::show(self)
     }
 }
-
-const UNITS: [(&str, u64); 5] =
-    [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 impl Value for u32 {
     const EXPECTED: &'static str = "a whole number";

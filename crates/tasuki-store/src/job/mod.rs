@@ -15,6 +15,7 @@ use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::DstChoice;
+use tasuki_core::work::WorkKind;
 use tasuki_core::{Invalid, JobId, JobName, Schedule};
 
 use crate::db::{Row, Tx, params};
@@ -36,39 +37,11 @@ static VERSION_SHOW: Sql = sql!("job/version_show");
 /// The longest page of definitions.
 const PAGE: u32 = 200;
 
-/// What a job runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum JobKind {
-    /// Any program.
-    Command,
-    /// A Django management command.
-    Django,
-    /// A function of the embedding program.
-    Function,
-}
-
-impl JobKind {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Django => "django",
-            Self::Function => "function",
-        }
-    }
-
-    fn parse(word: &str) -> Result<Self, Error> {
-        [Self::Command, Self::Django, Self::Function]
-            .into_iter()
-            .find(|kind| kind.as_str() == word)
-            .ok_or_else(|| Error::broken(format!("{word} is no kind of job")))
-    }
-}
-
 /// What runs are made of: copied once for each edit of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSpec {
     /// What it runs.
-    pub kind: JobKind,
+    pub kind: WorkKind,
     /// The command and its limits, as JSON.
     pub spec: String,
     /// The lane its runs wait in: empty for the leader to assign, else a queue to claim from.
@@ -97,7 +70,7 @@ impl JobSpec {
         let duration =
             |name| row.int(name).map(|micros| Duration::from_micros(micros.max(0) as u64));
         Ok(Self {
-            kind: JobKind::parse(&row.text("kind")?)?,
+            kind: row.text("kind")?.parse()?,
             spec: row.text("spec")?,
             lane: row.text("lane")?,
             concurrency: row.text("concurrency")?.parse()?,

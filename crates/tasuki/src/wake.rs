@@ -1,0 +1,56 @@
+//! Wake-ups: something happened that a loop would find by itself a little later.
+//!
+//! A wake-up carries nothing and may be lost or repeated: whoever is woken looks at the database.
+
+use std::sync::Arc;
+
+use tokio::sync::Notify;
+
+/// Wakes the loops of the node in this process. Cheap to clone; harmless where no node is.
+#[derive(Debug, Clone, Default)]
+pub struct Wake {
+    bells: Arc<Bells>,
+}
+
+#[derive(Debug, Default)]
+struct Bells {
+    leader: Notify,
+    claims: Notify,
+    leases: Notify,
+}
+
+impl Wake {
+    /// Something is to be planned: a job changed, an event came, a run was asked for or ended.
+    pub fn leader(&self) {
+        self.bells.leader.notify_one();
+    }
+
+    /// Something can be claimed.
+    pub fn claims(&self) {
+        self.bells.claims.notify_one();
+    }
+
+    /// Something about what is carried changed: a cancel was asked.
+    pub fn leases(&self) {
+        self.bells.leases.notify_one();
+    }
+
+    /// Somebody acted; which loop it concerns is not worth telling apart.
+    pub fn all(&self) {
+        self.leader();
+        self.claims();
+        self.leases();
+    }
+
+    pub(crate) async fn leader_woken(&self) {
+        self.bells.leader.notified().await;
+    }
+
+    pub(crate) async fn claims_woken(&self) {
+        self.bells.claims.notified().await;
+    }
+
+    pub(crate) async fn leases_woken(&self) {
+        self.bells.leases.notified().await;
+    }
+}
