@@ -21,19 +21,46 @@ use crate::sql::{Dialect, Sql};
 /// No instant: the clock is the database's own.
 const OWN_CLOCK: i64 = i64::MIN;
 
+/// What becomes of one exchange with the database, where tests have a say in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Nothing befalls it.
+    None,
+    /// It does not reach the database.
+    Unsent,
+    /// It is done, and the answer is lost.
+    Unanswered,
+}
+
+type Faults = Arc<dyn Fn() -> Fault + Send + Sync>;
+
+fn lost() -> Error {
+    sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()
+}
+
 /// A database, and the clock tests may have put into it.
 #[derive(Clone)]
 pub(crate) struct Db {
     pools: Pools,
     /// Microseconds since 1970, or [`OWN_CLOCK`].
     bound_now: Arc<AtomicI64>,
+    faults: Option<Faults>,
 }
 
 impl Db {
     /// Opens a database by its URL: `sqlite:`, `postgres:` or `mysql:`.
     pub(crate) async fn open(url: &str, connections: u32) -> Result<Self, Error> {
         let bound_now = Arc::new(AtomicI64::new(OWN_CLOCK));
-        Ok(Self { pools: Pools::open(url, connections).await?, bound_now })
+        Ok(Self { pools: Pools::open(url, connections).await?, bound_now, faults: None })
+    }
+
+    /// The same database on a worse line.
+    pub(crate) fn with_faults(&self, faults: Faults) -> Self {
+        Self { faults: Some(faults), ..self.clone() }
+    }
+
+    fn fault(&self) -> Fault {
+        self.faults.as_ref().map_or(Fault::None, |faults| faults())
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -56,6 +83,8 @@ impl Db {
     /// Begins a transaction that may write: read committed, and the write lock at once on SQLite, so
     /// that a writer that had to wait checks its guard again instead of failing.
     pub(crate) async fn begin(&self) -> Result<Tx, Error> {
+        // Decided now and felt at the end: in between, a transaction is as good as unsent.
+        let fault = self.fault();
         let open = match &self.pools {
             Pools::Sqlite { writer, .. } => {
                 OpenTx::Sqlite(writer.begin_with("begin immediate").await?)
@@ -63,7 +92,7 @@ impl Db {
             Pools::Postgres(pool) => OpenTx::Postgres(pool.begin().await?),
             Pools::MySql(pool) => OpenTx::MySql(pool.begin().await?),
         };
-        Ok(Tx { open, now: self.now() })
+        Ok(Tx { open, now: self.now(), fault })
     }
 
     /// Begins a transaction that only reads and sees one moment throughout.
@@ -76,11 +105,14 @@ impl Db {
                 OpenTx::MySql(pool.begin_with(begin).await?)
             }
         };
-        Ok(Tx { open, now: self.now() })
+        Ok(Tx { open, now: self.now(), fault: Fault::None })
     }
 
     /// Rows of one statement, outside any transaction. On SQLite only for reading.
     pub(crate) async fn rows(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
+        if self.fault() != Fault::None {
+            return Err(lost());
+        }
         let now = self.now();
         let ready = sql.ready(self.dialect(), now.is_some());
         Ok(match &self.pools {
@@ -94,13 +126,21 @@ impl Db {
 
     /// A statement that writes and commits by itself, and its rows: one round trip.
     pub(crate) async fn write(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
+        let fault = self.fault();
+        if fault == Fault::Unsent {
+            return Err(lost());
+        }
         let now = self.now();
         let ready = sql.ready(self.dialect(), now.is_some());
-        Ok(match &self.pools {
+        let rows = match &self.pools {
             Pools::Sqlite { writer, .. } => rows!(Sqlite, sqlite, writer, ready, params, now),
             Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
-        })
+        };
+        match fault {
+            Fault::Unanswered => Err(lost()),
+            Fault::None | Fault::Unsent => Ok(rows),
+        }
     }
 
     /// Runs a script of several statements without parameters, as migrations are.
@@ -132,6 +172,7 @@ impl Db {
 pub(crate) struct Tx {
     open: OpenTx,
     now: Option<i64>,
+    fault: Fault,
 }
 
 enum OpenTx {
@@ -219,12 +260,20 @@ impl Tx {
     }
 
     pub(crate) async fn commit(self) -> Result<(), Error> {
+        let fault = self.fault;
+        if fault == Fault::Unsent {
+            self.rollback().await?;
+            return Err(lost());
+        }
         match self.open {
             OpenTx::Sqlite(tx) => tx.commit().await?,
             OpenTx::Postgres(tx) => tx.commit().await?,
             OpenTx::MySql(tx) => tx.commit().await?,
         }
-        Ok(())
+        match fault {
+            Fault::Unanswered => Err(lost()),
+            Fault::None | Fault::Unsent => Ok(()),
+        }
     }
 
     /// Undoes everything. Waiting for it, rather than dropping, gives the connection back in order.

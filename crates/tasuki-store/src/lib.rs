@@ -32,6 +32,7 @@ mod migrate;
 mod note;
 mod outcome;
 mod pass;
+mod planning;
 #[cfg(test)]
 mod plans;
 mod pools;
@@ -50,6 +51,7 @@ pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
 pub use create::{Author, Created, Cursor, CursorMove, NewRun};
+pub use db::Fault;
 pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
@@ -63,6 +65,7 @@ pub use logs::{LogLine, LogPage, Logged, Stream};
 pub use migrate::Migration;
 pub use note::RunNote;
 pub use outcome::{Lost, Outcome};
+pub use planning::{Carried, Waiting};
 pub use retention::{PrunePlace, Pruned};
 pub use run::Run;
 pub use settings::{SettingsChange, SettingsInForce};
@@ -107,6 +110,11 @@ impl Store {
     /// own again.
     pub fn set_clock(&self, now: Option<Timestamp>) {
         self.db.bind_now(now.map(Timestamp::as_microsecond));
+    }
+
+    /// For tests: the same database, on a line that loses what this says is lost.
+    pub fn with_faults(&self, faults: impl Fn() -> Fault + Send + Sync + 'static) -> Self {
+        Self { db: self.db.with_faults(std::sync::Arc::new(faults)) }
     }
 
     /// One run.

@@ -33,12 +33,9 @@ macro_rules! migrations {
     };
 }
 
-static SQLITE: &[Migration] =
-    migrations!("sqlite": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views");
-static POSTGRES: &[Migration] =
-    migrations!("postgres": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views");
-static MYSQL: &[Migration] =
-    migrations!("mysql": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views");
+static SQLITE: &[Migration] = migrations!("sqlite": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs");
+static POSTGRES: &[Migration] = migrations!("postgres": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs");
+static MYSQL: &[Migration] = migrations!("mysql": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs");
 
 const TABLE: &str = "create table if not exists tasuki_migration (
     version bigint not null primary key,

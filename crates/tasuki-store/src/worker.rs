@@ -1,5 +1,7 @@
 //! Workers: one row for each incarnation.
 
+use std::collections::BTreeSet;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tasuki_core::{NodeName, WorkerId};
@@ -50,6 +52,8 @@ pub struct Worker {
     pub slots: u32,
     /// How many functions at once.
     pub function_slots: u32,
+    /// What it is good for.
+    pub labels: BTreeSet<String>,
     /// When it was last known alive.
     pub heartbeat_at: Timestamp,
     /// Since when it takes no new work.
@@ -89,6 +93,7 @@ impl Worker {
             node: row.text("node")?.parse()?,
             slots: row.int("slots")? as u32,
             function_slots: row.int("function_slots")? as u32,
+            labels: crate::job::list_in(row, "labels")?,
             heartbeat_at: timestamp(row.int("heartbeat_at")?)?,
             draining_at: instant("draining_at")?,
             detached_at: instant("detached_at")?,

@@ -21,11 +21,12 @@ applied 0002 people_and_places
 applied 0003 records
 applied 0004 rules
 applied 0005 views
+applied 0006 event_jobs
 ";
 
 const REFUSED: &str = "\
 exit 1
-error: the database has schema 99, but this tasuki knows only up to 5
+error: the database has schema 99, but this tasuki knows only up to 6
 
 hint: use the tasuki that made it or a newer one; nothing was changed
 ";

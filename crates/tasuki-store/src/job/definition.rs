@@ -217,9 +217,9 @@ pub(super) fn list_out(words: &BTreeSet<String>) -> Option<String> {
     (!words.is_empty()).then(|| json!(words).to_string())
 }
 
-pub(super) fn list_in(row: &Row, name: &str) -> Result<BTreeSet<String>, Error> {
+pub(crate) fn list_in(row: &Row, name: &str) -> Result<BTreeSet<String>, Error> {
     let Some(text) = row.opt_text(name)? else { return Ok(BTreeSet::new()) };
-    serde_json::from_str(&text).map_err(|_| Error::broken(format!("{name} of a job is no list")))
+    serde_json::from_str(&text).map_err(|_| Error::broken(format!("{name} is no list")))
 }
 
 /// As the audit tells it. The command may hold a secret, and the audit is for ever: it tells which

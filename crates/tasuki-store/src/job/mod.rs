@@ -24,6 +24,7 @@ use crate::sql::{Sql, sql};
 use crate::{Error, Store};
 
 pub use change::{JobChange, JobCreated, Seen};
+pub(crate) use definition::list_in;
 pub use definition::{JobDefinition, Trigger};
 
 static BY_ID: Sql = sql!("job/by_id");
@@ -80,7 +81,7 @@ impl JobSpec {
             backoff_cap: duration("backoff_cap_us")?,
             jitter_percent: row.int("jitter_percent")? as u8,
             retry_lost: row.int("retry_lost")? != 0,
-            labels: definition::list_in(row, "labels")?,
+            labels: list_in(row, "labels")?,
         })
     }
 }
@@ -164,7 +165,7 @@ impl Job {
         self.enabled && !paused && self.deleted_at.is_none()
     }
 
-    fn from_row(row: &Row) -> Result<Self, Error> {
+    pub(crate) fn from_row(row: &Row) -> Result<Self, Error> {
         let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
         let id = JobId(row.int("id")?);
         let newest = JobVersion {
@@ -183,7 +184,7 @@ impl Job {
             dst_gap: row.opt_text("dst_gap")?,
             dst_fold: row.opt_text("dst_fold")?,
             misfire: definition::misfire_in(row)?,
-            event_types: definition::list_in(row, "event_types")?,
+            event_types: list_in(row, "event_types")?,
             event_filter: row.opt_text("event_filter")?,
             paused_at: instant("paused_at")?,
             paused_until: instant("paused_until")?,

@@ -65,13 +65,24 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // What waits.
     (&["due by due_pkey on lane, due_at", "run by run_pkey on id"], "due/list"),
     (&["due by due_pkey on lane, due_at, run_id"], "due/take due/list_next"),
-    (&["due along due_pkey"], "due/list_first"),
+    (&["due along due_pkey"], "due/list_first due/first_lane"),
+    (&["due by due_pkey on lane"], "due/lane"),
+    (
+        &[
+            "due by due_pkey on lane, due_at",
+            "hold by hold_pkey on job_id, scope_kind, scope_id",
+            "run by run_pkey on id",
+        ],
+        "due/assignable due/sweep",
+    ),
     (&["cursor by cursor_next_fire on next_fire"], "cursor/due"),
     (&["cursor by cursor_pkey on job_id, scope_kind, scope_id"], "cursor/move cursor/end"),
     (&["cursor by cursor_pkey on job_id"], "cursor/delete cursor/replan"),
     // Leases and holds.
     (&["lease by lease_pkey on token"], "lease/touch lease/show lease/lock lease/close"),
-    (&["lease by lease_pkey on token", "run by run_pkey on id"], "lease/close_if_empty"),
+    (&["lease by lease_pkey on token", "run by run_pkey on id"], "lease/close_if_empty run/taken_under"),
+    // All leases are read as a whole: as many as there is work under way.
+    (&["lease by a Seq Scan", "run by run_pkey on id"], "lease/carried"),
     (&["lease by lease_pkey on token", "worker by worker_pkey on id"], "lease/seize"),
     // Sorted: what lapsed. The workers are few, and no index knows the dead ones.
     (
@@ -84,7 +95,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "lease/lapsed",
     ),
     (&["lease by lease_worker on worker_id"], "lease/of_worker"),
-    (&["lease by lease_worker on worker_id", "run by run_pkey on id"], "lease/occupied"),
+    (&["lease by lease_worker on worker_id", "run by run_pkey on id"], "lease/occupied lease/mine"),
     (&["lease along lease_pkey"], "lease/run_ids"),
     (&["hold by hold_pkey on job_id, scope_kind, scope_id"], "hold/give hold/look"),
     // What a run leaves behind. Sorted: the attempts of one run.
@@ -123,6 +134,13 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     (
         &["job by job_name on name", "job_version by job_version_pkey on job_id, version"],
         "job/by_name job/list",
+    ),
+    (
+        &[
+            "job by job_trigger on trigger_type, id",
+            "job_version by job_version_pkey on job_id, version",
+        ],
+        "job/of_events",
     ),
     (&["job_version by job_version_pkey on job_id, version"], "job/version_show"),
     (&["stat along stat_pkey"], "stat/old"),
@@ -163,6 +181,6 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         &[],
         "run/insert run/insert_batch lease/open lease/open_for cursor/put cursor/begin event/emit job/insert job/version_insert
          log/add note/add audit/append setting/add worker/register leader/mint_history leader/lock_mint
-         leader/lock_share",
+         leader/lock_share leader/clock",
     ),
 ];

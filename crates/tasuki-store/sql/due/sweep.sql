@@ -1,0 +1,16 @@
+-- due/sweep: what waits in a lane although it is due, from where the last look ended, and who is in its way.
+select d.run_id, d.due_at, d.exclusive, d.skip_at, r.attempt_no, r.job_id, r.job_version, r.scope_kind, r.scope_id,
+       r.scheduled_for, r.origin, r.state, r.tries, r.releases, r.expires_at,
+       (select h.run_id
+          from tasuki_hold h
+         where h.job_id = r.job_id
+           and h.scope_kind = r.scope_kind
+           and h.scope_id = r.scope_id) as holder
+  from tasuki_due d
+  join tasuki_run r on r.id = d.run_id
+ where d.lane = :lane
+   and d.due_at <= :now
+   and d.due_at >= :at
+   and (d.due_at > :at or d.run_id > :id)
+ order by d.due_at, d.run_id
+ limit :most

@@ -1,0 +1,2 @@
+-- leader/clock: what time it is.
+select :now as clock
