@@ -110,9 +110,16 @@ impl Store {
         timestamp(row.int("clock")?)
     }
 
-    /// What the leader can give away and is due until an instant, soonest first.
-    pub async fn assignable(&self, until: Timestamp, most: u32) -> Result<Vec<Waiting>, Error> {
-        let page = params! { until: until.as_microsecond(), most: most };
+    /// What the leader can give away and is due until an instant, soonest first, from behind a place, at
+    /// most so many.
+    pub async fn assignable(
+        &self,
+        behind: (Timestamp, RunId),
+        until: Timestamp,
+        most: u32,
+    ) -> Result<Vec<Waiting>, Error> {
+        let (at, id) = (behind.0.as_microsecond(), behind.1.0);
+        let page = params! { until: until.as_microsecond(), at: at, id: id, most: most };
         let rows = self.db.rows(&ASSIGNABLE, page).await?;
         rows.iter().map(Waiting::from_row).collect()
     }

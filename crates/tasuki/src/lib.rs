@@ -1,5 +1,6 @@
 //! tasuki as a library: what a node does, and what people may ask of it.
 
+pub mod node;
 pub mod output;
 pub mod spawner;
 mod wake;
