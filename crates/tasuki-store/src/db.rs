@@ -34,10 +34,6 @@ pub enum Fault {
 
 type Faults = Arc<dyn Fn() -> Fault + Send + Sync>;
 
-fn lost() -> Error {
-    sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()
-}
-
 /// A database, and the clock tests may have put into it.
 #[derive(Clone)]
 pub(crate) struct Db {
@@ -111,7 +107,7 @@ impl Db {
     /// Rows of one statement, outside any transaction. On SQLite only for reading.
     pub(crate) async fn rows(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
         if self.fault() != Fault::None {
-            return Err(lost());
+            return Err(Error::timed_out());
         }
         let now = self.now();
         let ready = sql.ready(self.dialect(), now.is_some());
@@ -128,7 +124,7 @@ impl Db {
     pub(crate) async fn write(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
         let fault = self.fault();
         if fault == Fault::Unsent {
-            return Err(lost());
+            return Err(Error::timed_out());
         }
         let now = self.now();
         let ready = sql.ready(self.dialect(), now.is_some());
@@ -138,7 +134,7 @@ impl Db {
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
         };
         match fault {
-            Fault::Unanswered => Err(lost()),
+            Fault::Unanswered => Err(Error::timed_out()),
             Fault::None | Fault::Unsent => Ok(rows),
         }
     }
@@ -263,7 +259,7 @@ impl Tx {
         let fault = self.fault;
         if fault == Fault::Unsent {
             self.rollback().await?;
-            return Err(lost());
+            return Err(Error::timed_out());
         }
         match self.open {
             OpenTx::Sqlite(tx) => tx.commit().await?,
@@ -271,7 +267,7 @@ impl Tx {
             OpenTx::MySql(tx) => tx.commit().await?,
         }
         match fault {
-            Fault::Unanswered => Err(lost()),
+            Fault::Unanswered => Err(Error::timed_out()),
             Fault::None | Fault::Unsent => Ok(()),
         }
     }

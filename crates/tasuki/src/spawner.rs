@@ -13,7 +13,7 @@ mod wire;
 
 pub use handle::Spawner;
 pub use order::{Exit, JobKey, Launch, Order, Refusal, Report};
-pub use process::run;
+pub use process::{HOME, run, serve};
 
 /// Microseconds since the machine was started, sleep included: the clock of lease deadlines.
 pub fn boottime() -> u64 {

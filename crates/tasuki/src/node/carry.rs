@@ -195,15 +195,15 @@ pub(crate) fn after_renewal(lease: &Lease, sent: u64, told: &[RenewedRun]) -> Ve
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use tasuki_core::concurrency::ConcurrencyPolicy;
     use tasuki_core::exit::FailureRules;
     use tasuki_core::work::{What, Work};
     use tasuki_store::JobSpec;
 
-    fn running(stopped: Option<Stopped>) -> Here {
-        let recipe = Recipe {
+    pub(crate) fn recipe(work: Work) -> Recipe {
+        Recipe {
             name: "job".to_owned(),
             spec: JobSpec {
                 kind: WorkKind::Command,
@@ -218,9 +218,13 @@ mod tests {
                 retry_lost: true,
                 labels: [].into(),
             },
-            work: Work::new(What::Command(vec!["true".to_owned()])),
+            work,
             rules: FailureRules::default(),
-        };
+        }
+    }
+
+    fn running(stopped: Option<Stopped>) -> Here {
+        let recipe = recipe(Work::new(What::Command(vec!["true".to_owned()])));
         Here::Running(Box::new(Running {
             key: JobKey::default(),
             recipe: Arc::new(recipe),

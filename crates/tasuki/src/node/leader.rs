@@ -22,6 +22,7 @@ use super::coordinate::Coordinator;
 use super::peers::{Peers, StartOrder};
 use super::plan::{self, Verdict};
 use super::recipes::Recipes;
+use super::within::within;
 use super::world::{Clock, Dice};
 use crate::Wake;
 
@@ -86,7 +87,7 @@ impl Leader {
             }
             return self.renew(term.epoch, settings).await;
         }
-        let seen = self.store.leader().await?;
+        let seen = within(self.store.leader()).await?;
         if seen.holder == Some(self.me) {
             // A mint whose answer was lost.
             return self.renew(seen.epoch, settings).await;
@@ -101,7 +102,8 @@ impl Leader {
             Err(_) => Epoch(0),
         };
         let sent = self.clock.boottime();
-        let minted = self.store.mint(self.me, seen.epoch, mirror, settings.leader_ttl()).await?;
+        let minted =
+            within(self.store.mint(self.me, seen.epoch, mirror, settings.leader_ttl())).await?;
         let Some(epoch) = minted else { return Ok(false) };
         tracing::info!(worker_id = %self.me, %epoch, "this worker leads");
         self.trust(epoch, sent, settings);
@@ -113,7 +115,7 @@ impl Leader {
     async fn renew(&self, epoch: Epoch, settings: &Settings) -> Result<bool, Error> {
         let sent = self.clock.boottime();
         let (ttl, pace) = (settings.leader_ttl(), settings.leader_renew());
-        if !self.store.renew_term(self.me, epoch, ttl, pace).await? {
+        if !within(self.store.renew_term(self.me, epoch, ttl, pace)).await? {
             tracing::info!(worker_id = %self.me, %epoch, "this worker no longer leads");
             self.state().term = None;
             return Ok(false);

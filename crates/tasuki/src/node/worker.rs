@@ -18,6 +18,7 @@ use super::attempt::{self, Attempt, End, Executor, Mail};
 use super::carry::{Claim, Ended, Here, Lease, Running, Todo, after_renewal};
 use super::peers::StartOrder;
 use super::recipes::Recipes;
+use super::within::within;
 use super::world::{Clock, Dice};
 use crate::Wake;
 use crate::spawner::JobKey;
@@ -129,7 +130,7 @@ impl Worker {
     /// word.
     pub(crate) async fn pulse(&self) -> Result<Pulse, Error> {
         let store = &self.parts.store;
-        if !store.heartbeat(self.id).await? {
+        if !within(store.heartbeat(self.id)).await? {
             return Ok(Pulse::CutOff);
         }
         let clock = store.clock().await?;
@@ -167,7 +168,7 @@ impl Worker {
         let mut failed = None;
         for (token, runs) in due {
             let sent = self.parts.clock.boottime();
-            match self.parts.store.start(self.id, token, &runs, ttl).await {
+            match within(self.parts.store.start(self.id, token, &runs, ttl)).await {
                 Ok(told) => {
                     let started = self.started(token, sent, &runs, told);
                     self.launch(token, started).await;
@@ -225,7 +226,8 @@ impl Worker {
         if tokens.is_empty() {
             return Ok(());
         }
-        let told = self.parts.store.renew_many(self.id, &tokens, settings.lease_ttl()).await?;
+        let asked = self.parts.store.renew_many(self.id, &tokens, settings.lease_ttl());
+        let told = within(asked).await?;
         for (token, told) in tokens.into_iter().zip(told) {
             match told {
                 Renewed::Gone => self.lose(token),
@@ -274,7 +276,7 @@ impl Worker {
         for (token, ends) in self.ended() {
             let told: Vec<(RunId, Finish)> =
                 ends.iter().map(|(run, ended)| (*run, ended.finish.clone())).collect();
-            let finished = match self.parts.store.finish_many(token, &told).await {
+            let finished = match within(self.parts.store.finish_many(token, &told)).await {
                 Ok(finished) => finished,
                 Err(error) => {
                     failed = Some(error);
@@ -381,7 +383,7 @@ impl Worker {
         };
         for (token, run) in waiting {
             // Lost or not, it is no longer ours to start.
-            let _ = self.parts.store.release(token, run).await?;
+            let _ = within(self.parts.store.release(token, run)).await?;
             self.drop_run(token, run);
             self.parts.wake.leader();
         }
@@ -524,33 +526,34 @@ impl Worker {
         self.state().leases.insert(token, lease);
         let batch =
             ClaimBatch { worker: self.id, token, lane, most, lease_ttl: settings.lease_ttl() };
-        let claimed = self.parts.store.claim(&batch).await;
-        let until = sent + settings.kill_after().as_micros() as u64;
-        let mut state = self.state();
-        let Some(lease) = state.leases.get_mut(&token) else { return Ok(false) };
-        match claimed {
-            Ok(Claimed::Runs(runs)) if runs.is_empty() => {
-                state.leases.remove(&token);
-                Ok(false)
+        let claimed = within(self.parts.store.claim(&batch)).await;
+        let runs = {
+            let mut state = self.state();
+            let Some(lease) = state.leases.get_mut(&token) else { return Ok(false) };
+            match claimed {
+                Ok(Claimed::Runs(runs)) if runs.is_empty() => {
+                    state.leases.remove(&token);
+                    return Ok(false);
+                }
+                Ok(Claimed::Runs(runs)) => {
+                    lease.claim = Claim::Known;
+                    lease.runs.extend(runs.iter().map(|taken| (taken.id, Here::Starting)));
+                    runs
+                }
+                Ok(Claimed::Before) => {
+                    lease.claim = Claim::Unanswered;
+                    return Ok(false);
+                }
+                Err(error) => {
+                    lease.claim = Claim::Unanswered;
+                    return Err(error);
+                }
             }
-            Ok(Claimed::Runs(runs)) => {
-                lease.claim = Claim::Known;
-                lease.runs.extend(runs.iter().map(|taken| (taken.id, Here::Starting)));
-                drop(state);
-                self.parts.executor.lease(token, until);
-                let full = runs.len() as u32 >= most.min(tasuki_store::MOST_CLAIMED);
-                self.launch(token, runs).await;
-                Ok(full)
-            }
-            Ok(Claimed::Before) => {
-                lease.claim = Claim::Unanswered;
-                Ok(false)
-            }
-            Err(error) => {
-                lease.claim = Claim::Unanswered;
-                Err(error)
-            }
-        }
+        };
+        self.parts.executor.lease(token, sent + settings.kill_after().as_micros() as u64);
+        let full = runs.len() as u32 >= most.min(tasuki_store::MOST_CLAIMED);
+        self.launch(token, runs).await;
+        Ok(full)
     }
 
     /// Does what a renewal asked for.

@@ -1,5 +1,7 @@
 //! What a node is handed instead of reaching for it: a clock that only goes forward, and dice.
 
+use jiff::Timestamp;
+
 use crate::spawner::boottime;
 
 /// Time since the machine started, also while it slept. For how long, never for when: instants are the
@@ -7,6 +9,11 @@ use crate::spawner::boottime;
 pub trait Clock: Send + Sync {
     /// In microseconds.
     fn boottime(&self) -> u64;
+
+    /// What the clock on the wall says: for the lines of logs, which decide nothing.
+    fn wall(&self) -> Timestamp {
+        Timestamp::now()
+    }
 }
 
 /// Randomness.

@@ -18,8 +18,34 @@ use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime, tree};
 
 /// What every process of a job has in its environment, so that those that ran away are known.
 const MARK: &str = "TASUKI_SPAWNED";
+/// What the processes of all jobs of one data directory have in their environment.
+pub const HOME: &str = "TASUKI_HOME_ID";
 /// How often it looks whether what was killed is gone, in microseconds.
 const LOOK: u64 = 5_000;
+
+/// As [`run`], for one data directory: waits until the spawner of the worker before has ended, and kills
+/// what that left behind should it have been killed itself. Then it says that it is ready.
+pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
+    let file = File::options().create(true).truncate(false).write(true).open(lock)?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+    let me = rustix::process::getpid();
+    loop {
+        let left = tree::with_variable(HOME, home);
+        let left: Vec<Pid> = left.into_iter().filter(|pid| *pid != me).collect();
+        if left.is_empty() {
+            break;
+        }
+        left.into_iter().for_each(tree::kill);
+        std::thread::sleep(std::time::Duration::from_micros(LOOK));
+    }
+    let mut ready = Outbox::default();
+    ready.push(&Report::Ready)?;
+    ready.flush(socket)?;
+    let served = run(socket);
+    // Held until here: whoever waits for it finds nothing of ours.
+    drop(file);
+    served
+}
 
 /// Runs commands for the worker at the other end of the socket, until that is gone. Then nothing of
 /// them is left either.
