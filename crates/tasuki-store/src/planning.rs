@@ -1,4 +1,4 @@
-//! What the loops read before they decide: what waits, what is carried, and what time it is.
+//! What the loops read before they decide: what waits, what is carried, and which jobs wait for events.
 
 use jiff::Timestamp;
 use tasuki_core::{JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
@@ -16,7 +16,6 @@ static CARRIED: Sql = sql!("lease/carried", ".sqlite", ".postgres", ".mysql");
 static MINE: Sql = sql!("lease/mine", ".sqlite", ".postgres", ".mysql");
 static TAKEN_UNDER: Sql = sql!("run/taken_under", ".sqlite", ".postgres", ".mysql");
 static OF_EVENTS: Sql = sql!("job/of_events");
-static CLOCK: Sql = sql!("leader/clock");
 
 /// A run that waits, with all that decides what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,13 +102,6 @@ impl Carried {
 }
 
 impl Store {
-    /// What time it is, by the only clock that counts.
-    pub async fn clock(&self) -> Result<Timestamp, Error> {
-        let rows = self.db.rows(&CLOCK, params! {}).await?;
-        let row = rows.first().ok_or_else(|| Error::broken("the clock says nothing"))?;
-        timestamp(row.int("clock")?)
-    }
-
     /// What the leader can give away and is due until an instant, soonest first, from behind a place, at
     /// most so many.
     pub async fn assignable(
