@@ -1,6 +1,8 @@
-//! The node's parts, tried from outside.
+//! The node and its parts, tried from outside.
 
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod node;
+mod place;
 mod spawner;
