@@ -3,12 +3,22 @@
 //! Exit 0 is done, 1 is refused or failed, 2 is bad usage. Data goes to stdout, everything else to
 //! stderr. This is also the one place that reads the real clock and hands it down.
 
+mod ask;
 mod bench;
+mod client;
 mod database;
 mod doctor;
+mod event;
+mod job;
 mod migrate;
 mod output;
+mod pages;
+mod run;
 mod schedule;
+mod server;
+mod task;
+mod typed;
+mod view;
 
 use std::process::ExitCode;
 
@@ -25,6 +35,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Noun {
+    /// What runs, when, and how
+    Job(Box<job::Job>),
+    /// What became of a job each time
+    Run(run::Run),
+    /// Work on request
+    Task(task::Task),
+    /// What happened, and what came of it
+    Event(event::Event),
     /// When a job fires
     #[command(subcommand)]
     Schedule(ScheduleVerb),
@@ -57,6 +75,10 @@ fn in_runtime<T>(work: impl Future<Output = T>) -> T {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().noun {
+        Noun::Job(job) => job.run(Timestamp::now()),
+        Noun::Run(run) => run.run(Timestamp::now()),
+        Noun::Task(task) => task.run(Timestamp::now()),
+        Noun::Event(event) => event.run(Timestamp::now()),
         Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
         Noun::Bench(BenchVerb::Store(bench)) => in_runtime(bench.run()),
         Noun::Migrate(migrate) => migrate.run(),

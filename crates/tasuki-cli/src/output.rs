@@ -31,6 +31,12 @@ impl Failure {
         Self { data: String::new(), message: message.into(), hint: None, exit: 1 }
     }
 
+    /// Somebody pressed Ctrl-C while we waited for something that goes on without us (exit 130, as
+    /// a shell counts it).
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self { exit: 130, ..Self::refused(message) }
+    }
+
     /// Adds what is to be printed on stdout first.
     pub(crate) fn after(self, data: String) -> Self {
         Self { data, ..self }

@@ -4,5 +4,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod database;
+mod fake;
+mod jobs;
+mod runs;
 mod schedule;
 mod workshop;
