@@ -29,8 +29,6 @@ const ENVIRONMENT: [&str; 12] = [
 pub struct Config {
     /// The host, container or pod. Two nodes of one name are on one host.
     pub node: NodeName,
-    /// Where results and ends are kept until they are reported; `None`: this node runs no commands.
-    pub data: Option<PathBuf>,
     /// What it is good for.
     pub labels: BTreeSet<String>,
     /// How many commands at once; `None`: what the settings say.
@@ -59,11 +57,10 @@ pub struct DjangoProject {
 }
 
 impl Config {
-    /// A node of this name that runs no commands.
+    /// A node of this name, with nothing special about it.
     pub fn new(node: NodeName) -> Self {
         Self {
             node,
-            data: None,
             labels: BTreeSet::new(),
             slots: None,
             environment: ENVIRONMENT.iter().map(|&name| name.to_owned()).collect(),

@@ -14,7 +14,7 @@ use super::attempt::{self, End};
 use super::commands::{Home, read_result};
 use super::launch::{folder, token_from};
 use super::recipes::Recipes;
-use super::world::Dice;
+use super::world::{Dice, RealDice};
 use crate::spawner::{Exit, JobKey};
 
 /// Why a data directory cannot be used.
@@ -51,7 +51,7 @@ struct Record {
 
 impl HomeLock {
     /// Makes the directory where there is none, and takes it.
-    pub fn take(data: &Path, dice: &dyn Dice) -> Result<Self, HomeError> {
+    pub fn take(data: &Path) -> Result<Self, HomeError> {
         let unusable = |path: &Path| {
             let path = path.to_owned();
             move |error| HomeError::Unusable { path, error }
@@ -72,7 +72,7 @@ impl HomeLock {
         let id = match fs::read_to_string(&path) {
             Ok(id) if !id.trim().is_empty() => id.trim().to_owned(),
             Ok(_) | Err(_) => {
-                let id = format!("{:032x}", dice.roll());
+                let id = format!("{:032x}", RealDice.roll());
                 fs::write(&path, &id).map_err(unusable(&path))?;
                 id
             }

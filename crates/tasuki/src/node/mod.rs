@@ -73,7 +73,7 @@ pub struct NodeBuilder {
     store: Store,
     functions: Functions,
     wake: Wake,
-    spawner: Option<Box<dyn Fn(&HomeLock) -> Command + Send>>,
+    commands: Option<(HomeLock, Command)>,
     coordinator: Arc<dyn Coordinator>,
 }
 
@@ -103,10 +103,11 @@ impl NodeBuilder {
         self
     }
 
-    /// How the spawner is started: a command that calls [`spawner::serve`](crate::spawner::serve) with its
-    /// standard input, the lock and the id of the data directory.
-    pub fn spawner(mut self, command: impl Fn(&HomeLock) -> Command + Send + 'static) -> Self {
-        self.spawner = Some(Box::new(command));
+    /// It runs commands: results and ends are kept in this data directory until they are reported, and this
+    /// is how its spawner is started: a command that calls [`spawner::serve`](crate::spawner::serve) with its
+    /// standard input, the lock and the id of that directory.
+    pub fn commands(mut self, home: HomeLock, spawner: Command) -> Self {
+        self.commands = Some((home, spawner));
         self
     }
 
@@ -119,25 +120,22 @@ impl NodeBuilder {
     /// Starts the node: takes its data directory, sweeps up after the incarnation before, registers, and
     /// runs.
     pub async fn start(self) -> Result<Node, NodeError> {
-        let Self { config, store, functions, wake, spawner, coordinator } = self;
+        let Self { config, store, functions, wake, commands, coordinator } = self;
         let clock: Arc<dyn Clock> = Arc::new(RealClock);
         let dice: Arc<dyn Dice> = Arc::new(RealDice);
         let settings = Arc::new(store.settings().await?.settings);
         let id = WorkerId::from_random(dice.roll());
         let mail = Mail::default();
         let (end, ended) = watch::channel(None);
-        let home = match &config.data {
-            Some(data) => Some(HomeLock::take(data, &*dice)?),
-            None => None,
-        };
-        let commands = match (&home, &spawner) {
-            (Some(home), Some(spawner)) => {
+        let (home, commands) = match commands {
+            None => (None, None),
+            Some((home, spawner)) => {
                 let gone = move || {
                     // Nobody listens any more: the node is stopping.
                     let _ = end.send(Some("the spawner is gone"));
                 };
                 let started = Commands::start(
-                    spawner(home),
+                    spawner,
                     config.clone(),
                     home.home(id)?,
                     store.clone(),
@@ -145,13 +143,11 @@ impl NodeBuilder {
                     mail.clone(),
                     gone,
                 );
-                Some(started.await.map_err(NodeError::Spawner)?)
+                let started = started.await.map_err(NodeError::Spawner)?;
+                home.settle(&store, &config.node, id, &*dice).await?;
+                (Some(home), Some(started))
             }
-            _ => None,
         };
-        if let Some(home) = &home {
-            home.settle(&store, &config.node, id, &*dice).await?;
-        }
         let slots = match commands {
             Some(_) => (slots(&config, &settings), settings.function_slots()),
             None => (0, settings.function_slots()),
@@ -203,7 +199,7 @@ impl Node {
             store,
             functions: Functions::default(),
             wake: Wake::default(),
-            spawner: None,
+            commands: None,
             coordinator: Arc::new(DatabaseOnly),
         }
     }

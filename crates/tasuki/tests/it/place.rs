@@ -16,7 +16,8 @@ use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::work::{What, Work};
 use tasuki_core::{JobId, RunId, RunState, Schedule};
 use tasuki_store::{
-    Author, Job, JobCreated, JobDefinition, JobSpec, NewRun, Run, RunFilter, Store, Trigger,
+    Author, Job, JobCreated, JobDefinition, JobSpec, NewRun, Run, RunFilter, SettingsChange, Store,
+    Trigger,
 };
 
 const SPAWNER: &str = "TASUKI_TEST_NODE_SPAWNER";
@@ -83,7 +84,8 @@ impl Place {
     /// Changes settings.
     pub(crate) async fn set(&self, changes: &[(&str, &str)]) {
         let seen = self.store.settings().await.unwrap().version;
-        self.store.change_settings("test", seen, changes).await.unwrap();
+        let changed = self.store.change_settings("test", seen, changes).await.unwrap();
+        assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
     }
 
     pub(crate) async fn node(&self) -> Node {
@@ -92,19 +94,16 @@ impl Place {
 
     pub(crate) async fn node_with(&self, functions: Functions) -> Node {
         let mut config = Config::new("here".parse().unwrap());
-        config.data = Some(self.data.join("node"));
         config.slots = Some(32);
         config.drain = Duration::from_secs(5);
-        let spawner = |home: &HomeLock| {
-            let mut command = Command::new(std::env::current_exe().unwrap());
-            command
-                .args(["place::the_spawner_of_a_node", "--exact"])
-                .env(SPAWNER, format!("{} {}", home.id(), home.spawner_lock().display()))
-                .stdout(Stdio::null());
-            command
-        };
+        let home = HomeLock::take(&self.data.join("node")).unwrap();
+        let mut spawner = Command::new(std::env::current_exe().unwrap());
+        spawner
+            .args(["place::the_spawner_of_a_node", "--exact"])
+            .env(SPAWNER, format!("{} {}", home.id(), home.spawner_lock().display()))
+            .stdout(Stdio::null());
         let node = Node::builder(config, self.store.clone()).wake(self.wake.clone());
-        node.functions(functions).spawner(spawner).start().await.unwrap()
+        node.functions(functions).commands(home, spawner).start().await.unwrap()
     }
 
     pub(crate) async fn job(&self, name: &str, trigger: Trigger, spec: JobSpec) -> Job {
