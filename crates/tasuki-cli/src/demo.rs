@@ -16,7 +16,7 @@ pub(crate) async fn add(operator: &Operator) -> Result<(), Error> {
     for (name, draft) in drafts()? {
         match operator.create_job(&by, name, &draft).await {
             Ok(_) => {}
-            Err(error) if error.is_name_taken() => {}
+            Err(Error::NameTaken { .. }) => {}
             Err(error) => return Err(error),
         }
     }

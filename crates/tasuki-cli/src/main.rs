@@ -7,6 +7,7 @@ mod ask;
 mod bench;
 mod client;
 mod database;
+mod demo;
 mod doctor;
 mod event;
 mod job;
@@ -18,6 +19,7 @@ mod schedule;
 mod server;
 mod task;
 mod typed;
+mod up;
 mod view;
 
 use std::process::ExitCode;
@@ -35,6 +37,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Noun {
+    /// Start everything in one process: scheduler, worker, API, and a database in a file
+    Up(Box<up::Up>),
+    #[command(hide = true)]
+    Spawner(up::Spawner),
     /// What runs, when, and how
     Job(Box<job::Job>),
     /// What became of a job each time
@@ -75,6 +81,8 @@ fn in_runtime<T>(work: impl Future<Output = T>) -> T {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().noun {
+        Noun::Up(up) => up.run(),
+        Noun::Spawner(spawner) => spawner.run(),
         Noun::Job(job) => job.run(Timestamp::now()),
         Noun::Run(run) => run.run(Timestamp::now()),
         Noun::Task(task) => task.run(Timestamp::now()),

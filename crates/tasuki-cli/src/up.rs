@@ -83,6 +83,7 @@ fn read_duration(typed: &str) -> Result<Duration, String> {
 
 impl Up {
     pub(crate) fn run(self) -> Result<String, Failure> {
+        tell_what_happens();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
@@ -126,9 +127,10 @@ impl Up {
         self.tell(&told)?;
         self.greet(&url, is_new);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let serving = tokio::spawn(tasuki_web::serve(listener, tasuki_web::router(operator), async {
-            let _ = stopped.await;
-        }));
+        let serving =
+            tokio::spawn(tasuki_web::serve(listener, tasuki_web::router(operator), async {
+                let _ = stopped.await;
+            }));
         let why = tokio::select! {
             () = signals.next() => None,
             why = node.ended() => Some(why),
@@ -169,7 +171,9 @@ impl Up {
     fn homeless(&self, error: &HomeError) -> Failure {
         let failure = Failure::refused(error.to_string());
         match error {
-            HomeError::Taken(_) => failure.hint("stop it first, or use another directory: --data DIR"),
+            HomeError::Taken(_) => {
+                failure.hint("stop it first, or use another directory: --data DIR")
+            }
             HomeError::Unusable { .. } => {
                 failure.hint("the data directory must be writable; choose another with --data DIR")
             }
@@ -193,10 +197,14 @@ impl Up {
             let manage = directory.join("manage.py");
             if !manage.is_file() {
                 let found = format!("there is no {}", manage.display());
-                return Err(Failure::bad_usage(found).hint("--django-project is the directory of manage.py"));
+                return Err(Failure::bad_usage(found)
+                    .hint("--django-project is the directory of manage.py"));
             }
             config.django = Some(DjangoProject {
-                start: Django { python: self.django_python.clone(), manage: "manage.py".to_owned() },
+                start: Django {
+                    python: self.django_python.clone(),
+                    manage: "manage.py".to_owned(),
+                },
                 directory: directory.clone(),
                 settings: self.django_settings.clone(),
             });
@@ -220,22 +228,26 @@ impl Up {
         let token = told["token"].as_str().unwrap_or_default();
         for (name, text) in [("token", token.to_owned()), ("api.json", format!("{told}\n"))] {
             let path = self.data.join(name);
-            write_private(&path, &text).map_err(|error| {
-                Failure::refused(format!("{}: {error}", path.display()))
-            })?;
+            write_private(&path, &text)
+                .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))?;
         }
         Ok(())
     }
 
     fn greet(&self, url: &str, is_new: bool) {
         let data = self.data.display();
-        let other = if self.data == Path::new("tasuki-data") { String::new() } else { format!(" --data {data}") };
+        let other = if self.data == Path::new("tasuki-data") {
+            String::new()
+        } else {
+            format!(" --data {data}")
+        };
         let database = match &self.database_url {
             Some(url) => database::shown(url),
             None => self.database_file().display().to_string(),
         };
         let first = if is_new && self.database_url.is_none() { " (new)" } else { "" };
-        eprintln!("tasuki is up at {url}
+        eprintln!(
+            "tasuki is up at {url}
   database   {database}{first}
   token      in {data}/token, for the API; the command line finds it by itself
 
@@ -244,8 +256,20 @@ next, in another terminal:
   tasuki{other} run list
   tasuki{other} run logs -f ID
 
-Ctrl-C lets what runs finish and stops.");
+Ctrl-C lets what runs finish and stops."
+        );
     }
+}
+
+/// What happens is told on stderr: warnings, unless TASUKI_LOG asks for more (`info`, `tasuki=debug`).
+fn tell_what_happens() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TASUKI_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .try_init();
 }
 
 /// The process that runs commands: this program again.
@@ -265,8 +289,7 @@ fn host_name() -> NodeName {
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     let fresh = path.with_extension("part");
     let _ = fs::remove_file(&fresh);
-    let mut file =
-        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(fresh, path)
