@@ -6,6 +6,9 @@
 mod database;
 mod fake;
 mod jobs;
+mod killed;
+mod nasty;
 mod runs;
 mod schedule;
+mod up;
 mod workshop;

@@ -33,7 +33,7 @@ const LONGEST_RESULT: u64 = 256 << 10;
 
 /// What runs commands on this node.
 pub(crate) struct Commands {
-    spawner: Mutex<Spawner>,
+    spawner: Mutex<Option<Spawner>>,
     config: Config,
     data: PathBuf,
     home: String,
@@ -80,12 +80,20 @@ impl Commands {
         })?;
         is_ready.await.map_err(|_| io::Error::other("the spawner ended before it was ready"))?;
         let Home { data, id, records } = home;
-        let spawner = Mutex::new(spawner);
+        let spawner = Mutex::new(Some(spawner));
         Ok(Self { spawner, config, data, home: id, records, store, clock, mail, ends })
     }
 
     fn order(&self, order: &Order, files: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
-        lock(&self.spawner).order(order, files)
+        match &*lock(&self.spawner) {
+            Some(spawner) => spawner.order(order, files),
+            None => Err(io::Error::other("the spawner has ended")),
+        }
+    }
+
+    /// Ends the spawner, and with it everything it may still have.
+    pub(crate) fn end(&self) {
+        drop(lock(&self.spawner).take());
     }
 
     fn places(&self, key: JobKey) -> Places {
@@ -96,13 +104,13 @@ impl Commands {
     }
 
     /// Launches it, or says how it ended at once.
-    fn try_launch(&self, attempt: &Attempt) -> Result<(), End> {
+    fn try_launch(&self, attempt: &Attempt) -> Result<(), Box<End>> {
         let key = attempt.key();
         let places = self.places(key);
         let inherited = |name: &str| std::env::var(name).ok();
         let launch = launch::command(attempt, &self.config, &self.home, &places, inherited)
-            .map_err(End::Unfit)?;
-        let unable = |error: io::Error| End::Refused(Refusal::Program(error.to_string()));
+            .map_err(|refused| Box::new(End::Unfit(refused)))?;
+        let unable = |error: io::Error| Box::new(End::Refused(Refusal::Program(error.to_string())));
         if let Some(folder) = places.result.parent() {
             fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unable)?;
         }
@@ -162,7 +170,7 @@ impl Executor for Commands {
 
     fn launch(&self, attempt: Attempt) {
         if let Err(end) = self.try_launch(&attempt) {
-            self.mail.send(Happened { key: attempt.key(), token: attempt.token, end });
+            self.mail.send(Happened { key: attempt.key(), token: attempt.token, end: *end });
         }
     }
 

@@ -152,7 +152,7 @@ impl Executor for Calls {
             let returned = match work.await {
                 Ok(returned) => returned,
                 Err(ended) if ended.is_panic() => {
-                    let why = panic_words(ended.into_panic());
+                    let why = panic_words(&*ended.into_panic());
                     Err(FunctionError::new(ErrorCode::UNEXPECTED_ERROR, why))
                 }
                 Err(_) => {
@@ -182,7 +182,7 @@ impl Executor for Calls {
     fn forget(&self, _: JobKey) {}
 }
 
-fn panic_words(panic: Box<dyn std::any::Any + Send>) -> String {
+fn panic_words(panic: &(dyn std::any::Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
     let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
     format!("it panicked: {}", words.unwrap_or_else(|| "without a word".to_owned()))

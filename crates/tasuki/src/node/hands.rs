@@ -16,6 +16,13 @@ pub(crate) struct Hands {
     pub(crate) calls: Calls,
 }
 
+impl Hands {
+    /// Lets everything go.
+    pub(crate) fn end(&self) {
+        self.commands.iter().for_each(Commands::end);
+    }
+}
+
 impl Executor for Hands {
     fn lease(&self, token: LeaseToken, until: u64) {
         if let Some(commands) = &self.commands {

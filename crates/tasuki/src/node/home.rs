@@ -98,6 +98,11 @@ impl HomeLock {
         Ok(Home { data: self.data.clone(), id: self.id.clone(), records })
     }
 
+    /// An incarnation has left in order: there is nothing of it to be reported.
+    pub(crate) fn leave(&self, worker: WorkerId) {
+        let _ = fs::remove_dir_all(self.data.join("workers").join(worker.to_string()));
+    }
+
     /// The incarnations before this one of which something is still here.
     fn earlier(&self, me: WorkerId) -> Vec<WorkerId> {
         let entries = fs::read_dir(self.data.join("workers"));

@@ -128,7 +128,7 @@ mod tests {
 
     use crate::node::carry::tests::recipe;
 
-    fn attempt(work: Work, args: Value) -> Attempt {
+    fn attempt(work: Work, args: &Value) -> Attempt {
         let taken = Taken {
             id: RunId(7),
             job: JobId(1),
@@ -146,7 +146,7 @@ mod tests {
         Attempt::new(token, taken, Arc::new(recipe(work)), Some("{}".to_owned())).unwrap()
     }
 
-    fn launched(work: Work, args: Value, config: &Config) -> Result<Launch, String> {
+    fn launched(work: Work, args: &Value, config: &Config) -> Result<Launch, String> {
         let places = Places { result: "/r".into(), record: "/e".into() };
         let inherited =
             |name: &str| (name == "PATH" || name == "SECRET").then(|| "/bin".to_owned());
@@ -167,7 +167,7 @@ mod tests {
         let mut work = shell("{who}");
         work.args = json!({"who": "you", "n": 1}).as_object().unwrap().clone();
         work.env.insert("LANG".to_owned(), "ja_JP".to_owned());
-        let launch = launched(work, json!({"who": "me; rm -rf /"}), &config()).unwrap();
+        let launch = launched(work, &json!({"who": "me; rm -rf /"}), &config()).unwrap();
         assert_eq!(launch.argv, ["echo", "me; rm -rf /"]);
         let env: std::collections::BTreeMap<_, _> = launch.env.into_iter().collect();
         assert_eq!(env["PATH"], "/bin");
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn a_worker_runs_only_what_it_is_configured_for() {
         let only_true = Config { programs: Some(["true".to_owned()].into()), ..config() };
-        let refused = launched(shell("x"), json!({}), &only_true).unwrap_err();
+        let refused = launched(shell("x"), &json!({}), &only_true).unwrap_err();
         assert!(refused.starts_with("command: found \"echo\""), "{refused}");
         let django = Work::new(What::Django("check".to_owned()));
-        let refused = launched(django.clone(), json!({}), &config()).unwrap_err();
+        let refused = launched(django.clone(), &json!({}), &config()).unwrap_err();
         assert!(refused.starts_with("kind: found django"), "{refused}");
         let start = argv::Django { python: "python3".to_owned(), manage: "manage.py".to_owned() };
         let project = crate::node::config::DjangoProject {
@@ -195,7 +195,7 @@ mod tests {
             settings: Some("shop.settings".to_owned()),
         };
         let with = Config { django: Some(project), ..config() };
-        let launch = launched(django, json!({"args": ["a"]}), &with).unwrap();
+        let launch = launched(django, &json!({"args": ["a"]}), &with).unwrap();
         assert_eq!(launch.argv, ["python3", "manage.py", "check", "a"]);
         assert_eq!(launch.directory, Some("/srv/shop".into()));
     }

@@ -86,7 +86,7 @@ pub struct Node {
     stop: watch::Sender<bool>,
     ended: watch::Receiver<Option<&'static str>>,
     loops: Vec<JoinHandle<()>>,
-    hands: Option<Arc<Hands>>,
+    hands: Arc<Hands>,
     home: Option<HomeLock>,
 }
 
@@ -186,7 +186,7 @@ impl NodeBuilder {
         let loops =
             Loops { worker: Arc::clone(&worker), leader: Arc::clone(&leader), mail, wake, stopped };
         let loops = loops.start();
-        let (drain, hands) = (config.drain, Some(hands));
+        let drain = config.drain;
         Ok(Node { worker, leader, store, drain, stop, ended, loops, hands, home })
     }
 }
@@ -243,12 +243,14 @@ impl Node {
         for one in self.loops.drain(..) {
             let _ = one.await;
         }
-        if self.worker.is_idle()
-            && let Err(error) = self.store.worker_gone(id).await
-        {
-            tracing::warn!(%error, "the leave could not be told");
+        // The spawner first: what it may still have ends before anybody else may think so.
+        self.hands.end();
+        if self.worker.is_idle() {
+            match self.store.worker_gone(id).await {
+                Ok(_) => drop(self.home.take().map(|home| home.leave(id))),
+                Err(error) => tracing::warn!(%error, "the leave could not be told"),
+            }
         }
-        drop(self.hands.take());
         drop(self.home.take());
     }
 
