@@ -76,6 +76,10 @@ impl Client {
         self.call(Method::POST, path.as_ref())
     }
 
+    pub(crate) fn put(&self, path: impl AsRef<str>) -> Call<'_> {
+        self.call(Method::PUT, path.as_ref())
+    }
+
     pub(crate) fn patch(&self, path: impl AsRef<str>) -> Call<'_> {
         self.call(Method::PATCH, path.as_ref())
     }
@@ -135,7 +139,10 @@ fn from_problem(status: StatusCode, problem: &Value) -> Failure {
         let words = words.iter().find_map(|one| one.as_str());
         message.push_str(&format!("\n  {}", words.unwrap_or(&problem.to_string())));
     }
-    let failure = Failure::refused(message);
+    let failure = match status.is_client_error() {
+        true => Failure::refused(message).by_the_server(),
+        false => Failure::refused(message),
+    };
     let hint = word("hint").or(match word("code") {
         Some("unauthorized") => Some("the token is wrong, expired or revoked: tasuki token create makes one, TASUKI_TOKEN or --token-file hand it over"),
         Some("forbidden") => Some("this token's role is too low: viewer < operator < author < admin"),

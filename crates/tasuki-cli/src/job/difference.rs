@@ -36,12 +36,19 @@ pub(crate) fn changes(before: &Value, after: &Value) -> Vec<Change> {
 }
 
 fn collect(field: &str, before: &Value, after: &Value, found: &mut Vec<Change>) {
-    let (Value::Object(old), Value::Object(new)) = (before, after) else {
-        if before != after {
-            let (before, after) = (before.clone(), after.clone());
-            found.push(Change { field: field.to_owned(), before, after });
+    let none = Map::new();
+    let (old, new) = match (before, after) {
+        (Value::Object(old), Value::Object(new)) => (old, new),
+        // What comes or goes as a whole is told part by part too.
+        (Value::Null, Value::Object(new)) if !new.is_empty() => (&none, new),
+        (Value::Object(old), Value::Null) if !old.is_empty() => (old, &none),
+        (before, after) => {
+            if before != after {
+                let (before, after) = (before.clone(), after.clone());
+                found.push(Change { field: field.to_owned(), before, after });
+            }
+            return;
         }
-        return;
     };
     let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
     names.sort();

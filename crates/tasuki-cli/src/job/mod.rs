@@ -1,9 +1,14 @@
 //! `tasuki job`: the definitions, and everything one can do with them by name.
 
+mod apply;
 mod definition;
 mod difference;
-
+mod export;
+mod file;
+mod normal;
+mod shape;
 mod view;
+mod when;
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -41,6 +46,8 @@ enum Verb {
     Delete(Delete),
     Trigger(Trigger),
     Preview(Preview),
+    Apply(apply::Apply),
+    Export(export::Export),
 }
 
 /// List jobs
@@ -233,6 +240,8 @@ impl Verb {
             Self::Delete(delete) => delete.run(client, look).await,
             Self::Trigger(trigger) => trigger.run(client, look, now).await,
             Self::Preview(preview) => preview.run(client, look, now).await,
+            Self::Apply(apply) => apply.run(client, look).await,
+            Self::Export(export) => export.run(client, look).await,
         }
     }
 }
@@ -240,6 +249,14 @@ impl Verb {
 /// The path of one job.
 fn address(name: &str) -> Result<String, Failure> {
     Ok(format!("/jobs/{}", segment(name)?))
+}
+
+/// All there are, as one page.
+async fn all(client: &Client) -> Result<Value, Failure> {
+    let call = |after: Option<String>, limit: usize| {
+        client.get("/jobs").query_if("after", after).query("limit", &limit)
+    };
+    pages::collect(usize::MAX, call).await
 }
 
 /// Whatever the job is now, this is meant: enabling does not depend on what was read.

@@ -3,9 +3,13 @@
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod apply;
 mod database;
 mod fake;
+mod follow;
 mod jobs;
+mod operators;
 mod runs;
 mod schedule;
+mod server;
 mod workshop;
