@@ -13,6 +13,7 @@ Examples:
   tasuki completions zsh > ~/.zfunc/_tasuki
   tasuki completions fish > ~/.config/fish/completions/tasuki.fish")]
 pub(crate) struct Completions {
+    /// The shell
     shell: Shell,
 }
 

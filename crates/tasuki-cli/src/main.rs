@@ -16,6 +16,8 @@ mod leader;
 mod migrate;
 mod output;
 mod pages;
+#[cfg(test)]
+mod reference;
 mod run;
 mod schedule;
 mod server;

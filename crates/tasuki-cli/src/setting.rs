@@ -42,6 +42,7 @@ struct List {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki setting get lease_ttl")]
 struct Get {
+    /// The setting's name
     name: String,
 }
 

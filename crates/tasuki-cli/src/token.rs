@@ -61,6 +61,7 @@ Examples:
   tasuki token revoke 3
   tasuki token revoke 3 --yes")]
 struct Revoke {
+    /// The token's number
     id: i64,
     #[command(flatten)]
     consent: Consent,

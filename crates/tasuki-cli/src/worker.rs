@@ -36,6 +36,7 @@ struct List {}
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki worker show 11111111-2222-4333-8444-555555555555")]
 struct Show {
+    /// The worker's id
     id: String,
 }
 
@@ -43,6 +44,7 @@ struct Show {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki worker drain 11111111-2222-4333-8444-555555555555")]
 struct Drain {
+    /// The worker's id
     id: String,
 }
 
@@ -53,6 +55,7 @@ Examples:
   tasuki worker detach 11111111-2222-4333-8444-555555555555 --reason 'the machine is gone'
   tasuki worker detach 11111111-2222-4333-8444-555555555555 --yes")]
 struct Detach {
+    /// The worker's id
     id: String,
     /// Why, for whoever wonders
     #[arg(long, default_value = "")]

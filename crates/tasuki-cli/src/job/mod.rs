@@ -76,6 +76,7 @@ Examples:
   tasuki job show hello
   tasuki job show hello --json")]
 struct Name {
+    /// The job's name
     name: String,
 }
 
@@ -84,11 +85,12 @@ struct Name {
 #[command(after_help = "\
 Examples:
   tasuki job create hello --every 5s -- echo hi
-  tasuki job create report --weekdays-at 09:00 --zone Asia/Tokyo --retries 3 -- make-report {day} --arg day=today
+  tasuki job create report --weekdays-at 09:00 --zone Asia/Tokyo --arg to=all -- report {to}
   tasuki job create ship --on-event order.paid --filter '{\"country\": \"JP\"}' -- ship-order
   tasuki job create cleanup --daily-at 02:30 --django clearsessions
   tasuki job create resize --function resize_image --arg width=800")]
 struct Create {
+    /// The job's name
     name: String,
     /// It does not fire until it is enabled
     #[arg(long)]
@@ -107,6 +109,7 @@ Examples:
   tasuki job update report --timeout default --without-env DEBUG
   tasuki job update hello -- echo hello again")]
 struct Update {
+    /// The job's name
     name: String,
     #[command(flatten)]
     definition: Definition,
@@ -122,6 +125,7 @@ struct Update {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job enable hello")]
 struct Enable {
+    /// The job's name
     name: String,
 }
 
@@ -129,6 +133,7 @@ struct Enable {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job disable hello")]
 struct Disable {
+    /// The job's name
     name: String,
 }
 
@@ -140,6 +145,7 @@ Examples:
   tasuki job pause report --until 2h
   tasuki job pause report --until 2026-12-01T00:00:00Z --reason freeze")]
 struct Pause {
+    /// The job's name
     name: String,
     /// Why, for whoever wonders
     #[arg(long, default_value = "")]
@@ -153,6 +159,7 @@ struct Pause {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job resume report")]
 struct Resume {
+    /// The job's name
     name: String,
 }
 
@@ -163,6 +170,7 @@ Examples:
   tasuki job delete hello
   tasuki job delete hello --yes")]
 struct Delete {
+    /// The job's name
     name: String,
     #[command(flatten)]
     consent: Consent,
@@ -177,6 +185,7 @@ Examples:
   tasuki job trigger report --arg day=2026-11-16 --wait --timeout 10m
   tasuki job trigger report --scope tenant/42 --key report-2026-11-16")]
 struct Trigger {
+    /// The job's name
     name: String,
     #[command(flatten)]
     arguments: Arguments,
@@ -202,6 +211,7 @@ Examples:
 
 tasuki schedule preview shows a schedule that no job has yet.")]
 struct Preview {
+    /// The job's name
     name: String,
     /// How many fires to show
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]

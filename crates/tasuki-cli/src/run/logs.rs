@@ -20,6 +20,7 @@ Examples:
   tasuki run logs 7 -f
   tasuki run logs 7 --attempt 1 2>/dev/null")]
 pub(super) struct Logs {
+    /// The run's number
     id: i64,
     /// Follow it until the run ends; Ctrl-C stops following, not the run
     #[arg(short, long)]
