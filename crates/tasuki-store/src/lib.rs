@@ -42,6 +42,7 @@ mod sets;
 mod settings;
 mod sql;
 mod take;
+mod token;
 mod verify;
 mod worker;
 
@@ -69,6 +70,7 @@ pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;
 pub use take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
 pub use tasuki_core::work::WorkKind as JobKind;
+pub use token::{NewToken, Token};
 pub use verify::{Flaw, Verified};
 pub use worker::{NewWorker, Worker};
 
@@ -79,6 +81,7 @@ use crate::sql::{Sql, sql};
 use tasuki_core::RunId;
 
 static RUN_SHOW: Sql = sql!("run/show");
+static CLOCK: Sql = sql!("doctor/clock");
 
 /// A database that keeps runs. Cheap to clone.
 #[derive(Clone)]
@@ -107,6 +110,13 @@ impl Store {
     /// own again.
     pub fn set_clock(&self, now: Option<Timestamp>) {
         self.db.bind_now(now.map(Timestamp::as_microsecond));
+    }
+
+    /// The database's clock: the only one that plans and guards go by.
+    pub async fn clock(&self) -> Result<Timestamp, Error> {
+        let rows = self.db.rows(&CLOCK, params! {}).await?;
+        let row = rows.first().ok_or_else(|| Error::broken("there is no clock"))?;
+        run::timestamp(row.int("clock")?)
     }
 
     /// One run.

@@ -1,7 +1,9 @@
 //! tasuki as a library: what a node does, and what people may ask of it.
 
+pub mod operator;
 pub mod output;
 pub mod spawner;
 mod wake;
 
+pub use operator::Operator;
 pub use wake::Wake;

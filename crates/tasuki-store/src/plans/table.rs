@@ -84,6 +84,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "lease/lapsed",
     ),
     (&["lease by lease_worker on worker_id"], "lease/of_worker"),
+    (&["lease along lease_worker"], "lease/per_worker"),
     (&["lease by lease_worker on worker_id", "run by run_pkey on id"], "lease/occupied"),
     (&["lease along lease_pkey"], "lease/run_ids"),
     (&["hold by hold_pkey on job_id, scope_kind, scope_id"], "hold/give hold/look"),
@@ -114,7 +115,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     ),
     (&["event by event_dedupe on source, dedupe_key"], "event/by_key"),
     // Jobs, counts and the audit.
-    (&["job by job_pkey on id"], "job/lock job/seen job/share job/update"),
+    (&["job by job_pkey on id"], "job/lock job/seen job/share job/update job/names"),
     (&["job by job_name on name"], "job/lock_name"),
     (
         &["job by job_pkey on id", "job_version by job_version_pkey on job_id, version"],
@@ -147,7 +148,10 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         ],
         "leader/show",
     ),
-    (&["term_history along term_history_pkey"], "leader/history"),
+    (&["term_history along term_history_pkey"], "leader/history leader/recent"),
+    (&["api_token by api_token_hash on token_hash"], "token/by_hash"),
+    (&["api_token by api_token_pkey on id"], "token/by_id token/touch token/revoke"),
+    (&["api_token along api_token_pkey"], "token/list"),
     (&["setting by setting_pkey on name"], "setting/change"),
     (&["setting_version by setting_version_pkey on id"], "setting/raise"),
     (
@@ -163,6 +167,6 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         &[],
         "run/insert run/insert_batch lease/open lease/open_for cursor/put cursor/begin event/emit job/insert job/version_insert
          log/add note/add audit/append setting/add worker/register leader/mint_history leader/lock_mint
-         leader/lock_share",
+         leader/lock_share token/add",
     ),
 ];

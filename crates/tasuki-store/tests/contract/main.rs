@@ -30,3 +30,4 @@ mod run_life;
 mod schema;
 mod server;
 mod settings;
+mod tokens;
