@@ -136,8 +136,10 @@ fn from_problem(status: StatusCode, problem: &Value) -> Failure {
     };
     for problem in problem["problems"].as_array().into_iter().flatten() {
         let words = [&problem["message"], &problem["detail"], problem];
-        let words = words.iter().find_map(|one| one.as_str());
-        message.push_str(&format!("\n  {}", words.unwrap_or(&problem.to_string())));
+        let words = words.iter().find_map(|one| one.as_str()).unwrap_or_default();
+        if !message.contains(words) {
+            message.push_str(&format!("\n  {words}"));
+        }
     }
     let failure = match status.is_client_error() {
         true => Failure::refused(message).by_the_server(),

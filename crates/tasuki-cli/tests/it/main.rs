@@ -12,4 +12,5 @@ mod operators;
 mod runs;
 mod schedule;
 mod server;
+mod whole;
 mod workshop;
