@@ -7,6 +7,7 @@ mod export;
 mod file;
 mod normal;
 mod shape;
+mod trigger;
 mod view;
 mod when;
 
@@ -18,9 +19,8 @@ use crate::ask::Consent;
 use crate::client::{Client, in_one_thread, segment};
 use crate::output::Failure;
 use crate::pages;
-use crate::run::Waiting;
 use crate::server::Server;
-use crate::typed::{self, Arguments, From};
+use crate::typed::{self, From};
 use crate::view::{Look, counted, items};
 use definition::Definition;
 
@@ -44,7 +44,7 @@ enum Verb {
     Pause(Pause),
     Resume(Resume),
     Delete(Delete),
-    Trigger(Trigger),
+    Trigger(trigger::Trigger),
     Preview(Preview),
     Apply(apply::Apply),
     Export(export::Export),
@@ -174,32 +174,6 @@ struct Delete {
     name: String,
     #[command(flatten)]
     consent: Consent,
-}
-
-/// Run a job now
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tasuki job trigger hello
-  tasuki job trigger hello --follow
-  tasuki job trigger report --arg day=2026-11-16 --wait --timeout 10m
-  tasuki job trigger report --scope tenant/42 --key report-2026-11-16")]
-struct Trigger {
-    /// The job's name
-    name: String,
-    #[command(flatten)]
-    arguments: Arguments,
-    /// The instant it is for: an instant, or a duration from now [default: now]
-    #[arg(long, value_name = "WHEN")]
-    at: Option<String>,
-    /// What it runs for, such as tenant/42
-    #[arg(long, value_name = "KIND/ID")]
-    scope: Option<String>,
-    /// The same key twice makes one run
-    #[arg(long, value_name = "KEY")]
-    key: Option<String>,
-    #[command(flatten)]
-    waiting: Waiting,
 }
 
 /// Show when a job fires next
@@ -362,25 +336,6 @@ impl Delete {
             let withdrawn = view::withdrawn(answer);
             format!("deleted {}{withdrawn}\n", self.name)
         }))
-    }
-}
-
-impl Trigger {
-    async fn run(&self, client: &Client, look: &Look, now: Timestamp) -> Result<String, Failure> {
-        self.waiting.check()?;
-        let mut body = json!({});
-        if let Some(args) = self.arguments.read()? {
-            body["args"] = args;
-        }
-        if let Some(at) = typed::instant_if("--at", self.at.as_deref(), From::Ahead, now)? {
-            body["scheduled_for"] = json!(at);
-        }
-        if let Some(scope) = &self.scope {
-            body["scope"] = typed::scope(scope)?;
-        }
-        let call = client.post(format!("{}/trigger", address(&self.name)?)).body(body);
-        let answer = call.idempotency_key(self.key.as_deref()).send().await?;
-        self.waiting.after(client, look, answer).await
     }
 }
 

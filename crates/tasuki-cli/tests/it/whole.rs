@@ -1,89 +1,16 @@
-//! The commands against the real REST API over SQLite. Nobody leads and nobody works here: what waits
-//! goes on waiting.
+//! The commands against the real API, from making a job to watching it run.
 
 use std::fs;
-use std::path::PathBuf;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+use std::time::Duration;
 
-use serde_json::{Value, json};
-use tasuki::operator::{Actor, Role};
-use tasuki::{Operator, Wake};
-use tasuki_store::Store;
-use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use serde_json::json;
+use tasuki_core::{LeaseToken, WorkerId};
+use tasuki_store::{ClaimBatch, Claimed, Finish, LogLine, NewWorker, Store, Stream, Taken};
 
-use crate::fake::{tasuki, told};
-
-/// A server with a data directory of its own; both end with it.
-struct Server {
-    folder: PathBuf,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Server {
-    fn new(name: &str) -> Self {
-        let folder = std::env::temp_dir().join(format!("tasuki-{name}-{}", std::process::id()));
-        let _ = fs::remove_dir_all(&folder); // left by a test that failed
-        fs::create_dir_all(&folder).unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let (tell, told) = std::sync::mpsc::channel();
-        let url = format!("sqlite:{}/test.db", folder.display());
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(async {
-                let store = Store::open(&url, 4).await.unwrap();
-                store.migrate().await.unwrap();
-                let operator = Operator::new(store, Wake::default());
-                let me = Actor { name: "test".to_owned(), address: None, role: Role::Admin };
-                let given = operator.create_token(&me, "test", Role::Admin, None).await.unwrap();
-                let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-                let url = format!("http://{}", listener.local_addr().unwrap());
-                tell.send(json!({ "url": url, "token": given.secret })).unwrap();
-                let router = tasuki_web::router(operator);
-                let stopped = async { drop(stopped.await) };
-                tasuki_web::serve(listener, router, stopped).await.unwrap();
-            });
-        });
-        fs::write(folder.join("api.json"), told.recv().unwrap().to_string()).unwrap();
-        Self { folder, stop: Some(stop), thread: Some(thread) }
-    }
-
-    fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = tasuki(arguments);
-        command.env("TASUKI_DATA", &self.folder);
-        command
-    }
-
-    fn told(&self, arguments: &[&str]) -> String {
-        told(&mut self.command(arguments))
-    }
-
-    /// What is printed when all goes well.
-    fn done(&self, arguments: &[&str]) -> String {
-        let told = self.told(arguments);
-        let Some(text) = told.strip_prefix("exit 0\n") else { panic!("{arguments:?}: {told}") };
-        text.to_owned()
-    }
-
-    fn json(&self, arguments: &[&str]) -> Value {
-        let output = self.command(&[arguments, &["--json"]].concat()).output().unwrap();
-        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
-    }
-
-    fn refused(&self, arguments: &[&str], expected: &str) {
-        let told = self.told(arguments);
-        assert!(told.starts_with("exit 1\n") && told.contains(expected), "{arguments:?}: {told}");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        let _ = self.thread.take().unwrap().join();
-        let _ = fs::remove_dir_all(&self.folder);
-    }
-}
+use crate::fake::told;
+use crate::real::Server;
 
 #[test]
 fn a_job_from_its_making_to_its_end() {
@@ -368,4 +295,72 @@ fn what_is_exported_is_applied_as_nothing_to_do() {
     assert!(told.starts_with("exit 0\nchanged every\n--\nchange every\n  command: "), "{told}");
     assert!(told.contains("  trigger.schedule.value: 90s -> 10s\n"), "{told}");
     assert_eq!(server.done(&["job", "export"]), changed);
+}
+
+/// Takes the one run there is, as soon as it is there.
+async fn taken(store: &Store, token: LeaseToken) -> Taken {
+    let worker = WorkerId::from_random(1);
+    let new = NewWorker {
+        id: worker,
+        node: "here".parse().unwrap(),
+        pid: None,
+        address: None,
+        labels: None,
+        slots: 1,
+        function_slots: 1,
+    };
+    store.register_worker(&new).await.unwrap();
+    let lease_ttl = Duration::from_secs(60);
+    let lane = "function greet";
+    loop {
+        let batch = ClaimBatch { worker, token, lane, most: 1, lease_ttl };
+        if let Claimed::Runs(mut runs) = store.claim(&batch).await.unwrap()
+            && let Some(run) = runs.pop()
+        {
+            return run;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// What it prints is seen while it runs, and the exit code tells how it ended.
+#[test]
+fn a_run_is_followed_while_it_happens() {
+    let server = Server::new("follow");
+    server.done(&["job", "create", "greet", "--function", "greet"]);
+    let mut follow = server.command(&["job", "trigger", "greet", "--follow", "--timeout", "60s"]);
+    let mut child = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut printed = BufReader::new(child.stdout.take().unwrap());
+    let mut next_line = || {
+        let mut line = String::new();
+        printed.read_line(&mut line).unwrap();
+        line
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = server.store().await;
+        let token = LeaseToken::from_random(2);
+        let run = taken(&store, token).await;
+        for (first_line, stream, text) in [
+            (0, Stream::Out, "おはよう"),
+            (1, Stream::Err, "a warning"),
+            (2, Stream::Out, "good night"),
+        ] {
+            let line = LogLine { stream, at: jiff::Timestamp::now(), text: text.to_owned() };
+            store.append_log(run.id, 1, first_line, &[line], 1 << 20).await.unwrap();
+            if stream == Stream::Out {
+                assert_eq!(next_line(), format!("{text}\n"));
+            }
+        }
+        let ended = store.finish_many(token, &[(run.id, Finish::default())]).await.unwrap();
+        assert!(ended[0].is_applied());
+        store.close().await;
+    });
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{errors}");
+    assert_eq!(errors, "run 1 of greet is PENDING\na warning\nrun 1 of greet is SUCCEEDED\n");
+    assert!(server.done(&["run", "wait", "1"]).contains("SUCCEEDED"));
+    assert_eq!(server.told(&["run", "logs", "1"]), "exit 0\nおはよう\ngood night\n--\na warning\n");
+    assert!(server.done(&["run", "show", "1"]).contains("ATTEMPT  OUTCOME    STARTED"));
 }
