@@ -76,6 +76,10 @@ impl Client {
         self.call(Method::POST, path.as_ref())
     }
 
+    pub(crate) fn put(&self, path: impl AsRef<str>) -> Call<'_> {
+        self.call(Method::PUT, path.as_ref())
+    }
+
     pub(crate) fn patch(&self, path: impl AsRef<str>) -> Call<'_> {
         self.call(Method::PATCH, path.as_ref())
     }
@@ -132,10 +136,15 @@ fn from_problem(status: StatusCode, problem: &Value) -> Failure {
     };
     for problem in problem["problems"].as_array().into_iter().flatten() {
         let words = [&problem["message"], &problem["detail"], problem];
-        let words = words.iter().find_map(|one| one.as_str());
-        message.push_str(&format!("\n  {}", words.unwrap_or(&problem.to_string())));
+        let words = words.iter().find_map(|one| one.as_str()).unwrap_or_default();
+        if !message.contains(words) {
+            message.push_str(&format!("\n  {words}"));
+        }
     }
-    let failure = Failure::refused(message);
+    let failure = match status.is_client_error() {
+        true => Failure::refused(message).by_the_server(),
+        false => Failure::refused(message),
+    };
     let hint = word("hint").or(match word("code") {
         Some("unauthorized") => Some("the token is wrong, expired or revoked: tasuki token create makes one, TASUKI_TOKEN or --token-file hand it over"),
         Some("forbidden") => Some("this token's role is too low: viewer < operator < author < admin"),

@@ -76,6 +76,7 @@ struct List {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki event show 3")]
 struct Show {
+    /// The event's number
     id: i64,
 }
 

@@ -9,16 +9,20 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use serde_json::{Map, Value, json};
 use tasuki::Operator;
+use utoipa::PartialSchema as _;
 use utoipa::openapi::{Info, OpenApiBuilder};
 use utoipa_axum::router::OpenApiRouter;
 
 use crate::problem::{
     CODES, CONFLICT, FORBIDDEN, INTERNAL, INVALID_INPUT, MALFORMED, NOT_FOUND,
-    PRECONDITION_REQUIRED, TIMEOUT, TOO_LARGE, UNAUTHORIZED, UNAVAILABLE, UNSUPPORTED_MEDIA_TYPE,
+    PRECONDITION_REQUIRED, Problem, TIMEOUT, TOO_LARGE, UNAUTHORIZED, UNAVAILABLE,
+    UNSUPPORTED_MEDIA_TYPE,
 };
 use crate::route::Entry;
 
 const PATH: &str = "/api/openapi.json";
+/// Shapes of which nothing at all stands for `{}`.
+const OPTIONAL: [&str; 2] = ["Why", "TriggerAsked"];
 const METHODS: [&str; 5] = ["get", "post", "put", "patch", "delete"];
 
 /// The routes as a router, and the document of them.
@@ -61,7 +65,11 @@ fn complete(document: &mut Value) {
     let bearer = json!({ "type": "http", "scheme": "bearer" });
     document["components"]["securitySchemes"] = json!({ "bearer": bearer });
     document["security"] = json!([{ "bearer": [] }]);
+    // No route names it, because every route can answer with it.
+    document["components"]["schemas"]["Problem"] =
+        serde_json::to_value(Problem::schema()).unwrap_or_default();
     patch_of_a_job(document);
+    beside_the_table(document);
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {
         schemas.values_mut().for_each(strict);
     }
@@ -75,6 +83,28 @@ fn complete(document: &mut Value) {
             }
         }
     }
+}
+
+/// What stands in no table of routes: the process, its database and this document.
+fn beside_the_table(document: &mut Value) {
+    let json = |schema: Value| json!({ "application/json": { "schema": schema } });
+    let status = json!({ "type": "object", "properties": { "status": { "const": "ok" } }, "required": ["status"] });
+    for (path, id, summary, schema) in [
+        ("/healthz", "alive", "The process lives.", &status),
+        ("/readyz", "ready", "The database answers.", &status),
+        (PATH, "openapi", "This document.", &json!({ "type": "object" })),
+    ] {
+        let answer = json!({ "description": "it does", "content": json(schema.clone()) });
+        document["paths"][path]["get"] = json!({
+            "operationId": id,
+            "summary": summary,
+            "tags": ["health"],
+            "responses": { "200": answer },
+        });
+    }
+    document["paths"][PATH]["get"]["x-role"] = "viewer".into();
+    document["paths"]["/readyz"]["get"]["responses"]["503"] =
+        json!({ "description": "it does not" });
 }
 
 /// A merge patch has every field of a job but needs none.
@@ -154,7 +184,10 @@ fn answers(path: &str, operation: &mut Value) {
     if has("header Idempotency-Key") {
         codes.push(INVALID_INPUT);
     }
-    if operation.get("requestBody").is_some() {
+    if let Some(body) = operation.get_mut("requestBody") {
+        let shape = &body["content"]["application/json"]["schema"]["$ref"];
+        let shape = shape.as_str().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+        body["required"] = (!OPTIONAL.contains(&shape)).into();
         codes.extend([MALFORMED, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, INVALID_INPUT]);
     }
     if let Some(answers) = operation["responses"].as_object_mut() {
@@ -180,13 +213,14 @@ fn answers(path: &str, operation: &mut Value) {
 
 /// A parameter is there or not; it is never null.
 fn parameters(operation: &mut Value) {
-    for one in operation["parameters"].as_array_mut().into_iter().flatten() {
-        strict(&mut one["schema"]);
-        if let Some(kinds) = one["schema"]["type"].as_array() {
+    let given = operation.get_mut("parameters").and_then(Value::as_array_mut);
+    for schema in given.into_iter().flatten().filter_map(|one| one.get_mut("schema")) {
+        strict(schema);
+        if let Some(kinds) = schema.get("type").and_then(Value::as_array) {
             let kind = kinds.iter().find(|kind| **kind != "null").cloned();
-            one["schema"]["type"] = kind.unwrap_or_default();
+            schema["type"] = kind.unwrap_or_default();
         }
-        if let Some(words) = one["schema"]["enum"].as_array_mut() {
+        if let Some(words) = schema.get_mut("enum").and_then(Value::as_array_mut) {
             words.retain(|word| !word.is_null());
         }
     }

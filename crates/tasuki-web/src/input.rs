@@ -1,13 +1,18 @@
 //! What comes in: bodies, parameters and headers, read strictly and refused by name.
 
+use std::fmt;
+use std::marker::PhantomData;
+use std::time::Duration;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, header};
 use futures_util::StreamExt as _;
 use jiff::Timestamp;
-use serde::de::DeserializeOwned;
-use std::time::Duration;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use tasuki_core::{Invalid, duration};
 
 use crate::problem::{
@@ -93,10 +98,42 @@ fn too_large(longest: usize, long: &str) -> Problem {
     Problem::new(TOO_LARGE, format!("{long}: it may have at most {longest} bytes")).on(long)
 }
 
+/// A shape that is written as an object. By itself serde also takes a list of the values in order, which
+/// nobody means and no document says.
+pub(crate) struct Object<T>(pub(crate) T);
+
+impl<T> std::ops::Deref for Object<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(ObjectVisitor(PhantomData))
+    }
+}
+
+struct ObjectVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}
+
 /// Reads JSON into a shape, and names what does not fit.
 pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    let read = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let Object(read) = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
         refusal(&path, error.inner())
     })?;
@@ -106,7 +143,8 @@ pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
 
 /// The same from JSON that has been read.
 pub(crate) fn fit<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, Problem> {
-    serde_path_to_error::deserialize(value).map_err(|error| {
+    let read: Result<Object<T>, _> = serde_path_to_error::deserialize(value);
+    read.map(|Object(read)| read).map_err(|error| {
         let path = error.path().to_string();
         refusal(&path, error.inner())
     })
@@ -240,7 +278,7 @@ pub(crate) fn number<N>(
     most: N,
 ) -> Result<Option<N>, Problem>
 where
-    N: std::str::FromStr + PartialOrd + std::fmt::Display,
+    N: std::str::FromStr + PartialOrd + fmt::Display,
 {
     let Some(text) = typed else { return Ok(None) };
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

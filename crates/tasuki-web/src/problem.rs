@@ -12,7 +12,7 @@ use tasuki::operator::{Current, Error};
 use tasuki_core::Invalid;
 use utoipa::ToSchema;
 
-use crate::api::{cluster, jobs, runs, settings};
+use crate::api::{cluster, job_view, run_view, settings};
 
 /// The kinds of refusals. Each has a section in `docs/reference/errors.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -193,8 +193,8 @@ impl From<Error> for Problem {
 fn shown(current: Current) -> Option<Value> {
     let value = match current {
         // Whoever lost a race may be anybody, so nothing secret is shown.
-        Current::Job(job) => serde_json::to_value(jobs::view(&job, false).ok()?),
-        Current::Run(run) => serde_json::to_value(runs::view(&run)),
+        Current::Job(job) => serde_json::to_value(job_view::view(&job, false).ok()?),
+        Current::Run(run) => serde_json::to_value(run_view::view(&run)),
         Current::Settings(settings) => serde_json::to_value(settings::view(&settings)),
         Current::Lead(lead) => serde_json::to_value(cluster::lead_view(&lead)),
         Current::Worker(worker) => serde_json::to_value(cluster::worker_view(&worker)),

@@ -3,15 +3,19 @@
 use serde_json::{Map, Value};
 
 /// The merge patch (RFC 7396) that turns one value into the other: what is gone becomes null.
+///
+/// What becomes of another type is said whole, even where parts of it stay the same by chance: at
+/// 09:00 every day is not at 09:00 on weekdays.
 pub(crate) fn patch(from: &Value, to: &Value) -> Value {
     let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
+    let other_type = ["type", "policy"].iter().any(|key| from.get(*key) != to.get(*key));
     let mut patch = Map::new();
     for name in from.keys().filter(|name| !to.contains_key(*name)) {
         patch.insert(name.clone(), Value::Null);
     }
     for (name, value) in to {
         match from.get(name) {
-            Some(before) if before == value => {}
+            Some(before) if before == value && !other_type => {}
             Some(before) => drop(patch.insert(name.clone(), self::patch(before, value))),
             None => drop(patch.insert(name.clone(), value.clone())),
         }
@@ -36,12 +40,19 @@ pub(crate) fn changes(before: &Value, after: &Value) -> Vec<Change> {
 }
 
 fn collect(field: &str, before: &Value, after: &Value, found: &mut Vec<Change>) {
-    let (Value::Object(old), Value::Object(new)) = (before, after) else {
-        if before != after {
-            let (before, after) = (before.clone(), after.clone());
-            found.push(Change { field: field.to_owned(), before, after });
+    let none = Map::new();
+    let (old, new) = match (before, after) {
+        (Value::Object(old), Value::Object(new)) => (old, new),
+        // What comes or goes as a whole is told part by part too.
+        (Value::Null, Value::Object(new)) if !new.is_empty() => (&none, new),
+        (Value::Object(old), Value::Null) if !old.is_empty() => (old, &none),
+        (before, after) => {
+            if before != after {
+                let (before, after) = (before.clone(), after.clone());
+                found.push(Change { field: field.to_owned(), before, after });
+            }
+            return;
         }
-        return;
     };
     let mut names: Vec<&String> = old.keys().chain(new.keys()).collect();
     names.sort();
@@ -70,6 +81,17 @@ mod tests {
             json!({"a": 2, "b": {"d": 3}, "gone": null, "new": {"x": 1}})
         );
         assert_eq!(patch(&to, &to), json!({}));
+    }
+
+    #[test]
+    fn what_becomes_of_another_type_is_said_whole() {
+        let from =
+            json!({"s": {"type": "daily_at", "value": "09:00", "zone": "UTC", "gap": "skip"}});
+        let to = json!({"s": {"type": "weekdays_at", "value": "09:00", "zone": "UTC"}});
+        assert_eq!(
+            patch(&from, &to),
+            json!({"s": {"type": "weekdays_at", "value": "09:00", "zone": "UTC", "gap": null}})
+        );
     }
 
     #[test]

@@ -1,9 +1,15 @@
 //! `tasuki job`: the definitions, and everything one can do with them by name.
 
+mod apply;
 mod definition;
 mod difference;
-
+mod export;
+mod file;
+mod normal;
+mod shape;
+mod trigger;
 mod view;
+mod when;
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
@@ -13,9 +19,8 @@ use crate::ask::Consent;
 use crate::client::{Client, in_one_thread, segment};
 use crate::output::Failure;
 use crate::pages;
-use crate::run::Waiting;
 use crate::server::Server;
-use crate::typed::{self, Arguments, From};
+use crate::typed::{self, From};
 use crate::view::{Look, counted, items};
 use definition::Definition;
 
@@ -39,8 +44,10 @@ enum Verb {
     Pause(Pause),
     Resume(Resume),
     Delete(Delete),
-    Trigger(Trigger),
+    Trigger(trigger::Trigger),
     Preview(Preview),
+    Apply(apply::Apply),
+    Export(export::Export),
 }
 
 /// List jobs
@@ -69,6 +76,7 @@ Examples:
   tasuki job show hello
   tasuki job show hello --json")]
 struct Name {
+    /// The job's name
     name: String,
 }
 
@@ -77,11 +85,12 @@ struct Name {
 #[command(after_help = "\
 Examples:
   tasuki job create hello --every 5s -- echo hi
-  tasuki job create report --weekdays-at 09:00 --zone Asia/Tokyo --retries 3 -- make-report {day} --arg day=today
+  tasuki job create report --weekdays-at 09:00 --zone Asia/Tokyo --arg to=all -- report {to}
   tasuki job create ship --on-event order.paid --filter '{\"country\": \"JP\"}' -- ship-order
   tasuki job create cleanup --daily-at 02:30 --django clearsessions
   tasuki job create resize --function resize_image --arg width=800")]
 struct Create {
+    /// The job's name
     name: String,
     /// It does not fire until it is enabled
     #[arg(long)]
@@ -100,6 +109,7 @@ Examples:
   tasuki job update report --timeout default --without-env DEBUG
   tasuki job update hello -- echo hello again")]
 struct Update {
+    /// The job's name
     name: String,
     #[command(flatten)]
     definition: Definition,
@@ -115,6 +125,7 @@ struct Update {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job enable hello")]
 struct Enable {
+    /// The job's name
     name: String,
 }
 
@@ -122,6 +133,7 @@ struct Enable {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job disable hello")]
 struct Disable {
+    /// The job's name
     name: String,
 }
 
@@ -133,6 +145,7 @@ Examples:
   tasuki job pause report --until 2h
   tasuki job pause report --until 2026-12-01T00:00:00Z --reason freeze")]
 struct Pause {
+    /// The job's name
     name: String,
     /// Why, for whoever wonders
     #[arg(long, default_value = "")]
@@ -146,6 +159,7 @@ struct Pause {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job resume report")]
 struct Resume {
+    /// The job's name
     name: String,
 }
 
@@ -156,34 +170,10 @@ Examples:
   tasuki job delete hello
   tasuki job delete hello --yes")]
 struct Delete {
+    /// The job's name
     name: String,
     #[command(flatten)]
     consent: Consent,
-}
-
-/// Run a job now
-#[derive(Args)]
-#[command(after_help = "\
-Examples:
-  tasuki job trigger hello
-  tasuki job trigger hello --follow
-  tasuki job trigger report --arg day=2026-11-16 --wait --timeout 10m
-  tasuki job trigger report --scope tenant/42 --key report-2026-11-16")]
-struct Trigger {
-    name: String,
-    #[command(flatten)]
-    arguments: Arguments,
-    /// The instant it is for: an instant, or a duration from now [default: now]
-    #[arg(long, value_name = "WHEN")]
-    at: Option<String>,
-    /// What it runs for, such as tenant/42
-    #[arg(long, value_name = "KIND/ID")]
-    scope: Option<String>,
-    /// The same key twice makes one run
-    #[arg(long, value_name = "KEY")]
-    key: Option<String>,
-    #[command(flatten)]
-    waiting: Waiting,
 }
 
 /// Show when a job fires next
@@ -195,6 +185,7 @@ Examples:
 
 tasuki schedule preview shows a schedule that no job has yet.")]
 struct Preview {
+    /// The job's name
     name: String,
     /// How many fires to show
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
@@ -233,6 +224,8 @@ impl Verb {
             Self::Delete(delete) => delete.run(client, look).await,
             Self::Trigger(trigger) => trigger.run(client, look, now).await,
             Self::Preview(preview) => preview.run(client, look, now).await,
+            Self::Apply(apply) => apply.run(client, look).await,
+            Self::Export(export) => export.run(client, look).await,
         }
     }
 }
@@ -240,6 +233,14 @@ impl Verb {
 /// The path of one job.
 fn address(name: &str) -> Result<String, Failure> {
     Ok(format!("/jobs/{}", segment(name)?))
+}
+
+/// All there are, as one page.
+async fn all(client: &Client) -> Result<Value, Failure> {
+    let call = |after: Option<String>, limit: usize| {
+        client.get("/jobs").query_if("after", after).query("limit", &limit)
+    };
+    pages::collect(usize::MAX, call).await
 }
 
 /// Whatever the job is now, this is meant: enabling does not depend on what was read.
@@ -335,25 +336,6 @@ impl Delete {
             let withdrawn = view::withdrawn(answer);
             format!("deleted {}{withdrawn}\n", self.name)
         }))
-    }
-}
-
-impl Trigger {
-    async fn run(&self, client: &Client, look: &Look, now: Timestamp) -> Result<String, Failure> {
-        self.waiting.check()?;
-        let mut body = json!({});
-        if let Some(args) = self.arguments.read()? {
-            body["args"] = args;
-        }
-        if let Some(at) = typed::instant_if("--at", self.at.as_deref(), From::Ahead, now)? {
-            body["scheduled_for"] = json!(at);
-        }
-        if let Some(scope) = &self.scope {
-            body["scope"] = typed::scope(scope)?;
-        }
-        let call = client.post(format!("{}/trigger", address(&self.name)?)).body(body);
-        let answer = call.idempotency_key(self.key.as_deref()).send().await?;
-        self.waiting.after(client, look, answer).await
     }
 }
 

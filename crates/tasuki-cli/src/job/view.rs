@@ -92,6 +92,12 @@ pub(super) fn changes(changes: &[Change]) -> String {
     told
 }
 
+/// As `changes`, for what was not there before.
+pub(super) fn new_fields(changes: &[Change]) -> String {
+    let line = |change: &Change| format!("  {}: {}\n", change.field, value(&change.after));
+    changes.iter().map(line).collect()
+}
+
 fn value(value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),

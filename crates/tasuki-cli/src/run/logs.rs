@@ -20,6 +20,7 @@ Examples:
   tasuki run logs 7 -f
   tasuki run logs 7 --attempt 1 2>/dev/null")]
 pub(super) struct Logs {
+    /// The run's number
     id: i64,
     /// Follow it until the run ends; Ctrl-C stops following, not the run
     #[arg(short, long)]
@@ -81,6 +82,7 @@ impl Logs {
 fn tell_why_there_is_nothing(page: &Value) {
     match (text(page, "log_ref"), page["ended"] == true) {
         (log_ref, _) if !log_ref.is_empty() => eprintln!("note: its log is at {log_ref}"),
+        _ if page["attempt"] == 0 => eprintln!("note: it has not started yet; -f follows it"),
         (_, true) => eprintln!("note: it printed nothing"),
         (_, false) => eprintln!("note: it has printed nothing yet; -f follows it"),
     }

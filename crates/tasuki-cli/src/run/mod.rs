@@ -83,6 +83,7 @@ Examples:
   tasuki run show 7
   tasuki run show 7 --json | jq .executions")]
 struct Show {
+    /// The run's number
     id: i64,
 }
 
@@ -93,6 +94,7 @@ Examples:
   tasuki run cancel 7
   tasuki run cancel 7 --reason 'wrong day'")]
 struct Cancel {
+    /// The run's number
     id: i64,
     /// Why, for whoever wonders
     #[arg(long)]
@@ -106,6 +108,7 @@ Examples:
   tasuki run retry 7
   tasuki run retry 7 --reason 'the disk has room again'")]
 struct Retry {
+    /// The run's number
     id: i64,
     /// Why, for whoever wonders
     #[arg(long)]
@@ -119,6 +122,7 @@ Examples:
   tasuki run rerun 7
   tasuki run rerun 7 --follow")]
 struct Rerun {
+    /// The run's number
     id: i64,
     #[command(flatten)]
     waiting: Waiting,
@@ -130,6 +134,7 @@ struct Rerun {
 Examples:
   tasuki run explain 7")]
 struct Explain {
+    /// The run's number
     id: i64,
 }
 

@@ -23,6 +23,7 @@ Examples:
   tasuki run wait 7
   tasuki run wait 7 --timeout 10m && echo done")]
 pub(super) struct Wait {
+    /// The run's number
     id: i64,
     /// How long to wait at most [default: as long as it takes]
     #[arg(long, value_name = "DURATION")]

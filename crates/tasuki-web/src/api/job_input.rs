@@ -12,7 +12,7 @@ use tasuki_core::{Invalid, Schedule};
 use tasuki_store::Trigger;
 use utoipa::ToSchema;
 
-use crate::input::{Input, fit, length};
+use crate::input::{Input, Object, fit, length};
 use crate::problem::Problem;
 
 /// A job to be made.
@@ -28,7 +28,8 @@ pub(crate) struct NewJob {
     #[schema(max_length = 4096)]
     description: Option<String>,
     /// What starts its runs; only requests, unless said.
-    trigger: Option<TriggerInput>,
+    #[schema(value_type = Option<TriggerInput>)]
+    trigger: Option<Object<TriggerInput>>,
     /// What it runs: `command` if there is a command, `function` if there is a handler.
     #[schema(pattern = "^(command|django|function)$")]
     kind: Option<String>,
@@ -62,7 +63,8 @@ pub(crate) struct NewJob {
     #[schema(max_items = 100)]
     labels: Option<Vec<String>>,
     /// What follows a failure.
-    retry: Option<RetryInput>,
+    #[schema(value_type = Option<RetryInput>)]
+    retry: Option<Object<RetryInput>>,
 }
 
 impl Input for NewJob {}
@@ -76,9 +78,11 @@ pub(crate) struct TriggerInput {
     #[schema(pattern = "^(time|event|task)$")]
     kind: String,
     /// When, for `time`.
-    schedule: Option<ScheduleInput>,
+    #[schema(value_type = Option<ScheduleInput>)]
+    schedule: Option<Object<ScheduleInput>>,
     /// What becomes of missed slots, for `time`.
-    misfire: Option<MisfireInput>,
+    #[schema(value_type = Option<MisfireInput>)]
+    misfire: Option<Object<MisfireInput>>,
     /// Which events, for `event`: a type, or `prefix.*`.
     #[schema(min_items = 1, max_items = 1000)]
     events: Option<Vec<String>>,
@@ -270,7 +274,7 @@ impl TriggerInput {
             "time" => {
                 let schedule = self.schedule.as_ref().ok_or_else(|| missing("trigger.schedule"))?;
                 let schedule = schedule.schedule("trigger.schedule")?;
-                let misfire = self.misfire.as_ref().map(MisfireInput::misfire).transpose()?;
+                let misfire = self.misfire.as_ref().map(|misfire| misfire.misfire()).transpose()?;
                 Ok(Trigger::Time { schedule, misfire })
             }
             "event" => {

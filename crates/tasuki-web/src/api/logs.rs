@@ -16,7 +16,7 @@ use tasuki_store::{LogLine, Stream as Printed};
 use utoipa::{IntoParams, ToSchema};
 
 use super::at;
-use super::runs::view;
+use super::run_view::view;
 use crate::input::{Asked, Headers, Named, number};
 use crate::problem::Problem;
 use crate::serve::Stopping;
@@ -152,13 +152,14 @@ pub(crate) async fn follow_run(
     });
     let (attempt, line) = seen.unwrap_or((now.run.counters.attempt_no, 0));
     let stopping = stopping.map(|Extension(stopping)| stopping);
+    let state = Event::default().event("state").json_data(view(&now)).ok();
     let follow = Follow {
         operator,
         run,
         attempt,
         line,
-        version: None,
-        ready: VecDeque::new(),
+        version: state.is_some().then_some(now.run.version),
+        ready: state.into_iter().collect(),
         over: false,
         stopping,
     };

@@ -5,9 +5,11 @@
 pub(crate) mod cluster;
 pub(crate) mod events;
 pub(crate) mod job_input;
+pub(crate) mod job_view;
 pub(crate) mod jobs;
 pub(crate) mod logs;
 pub(crate) mod people;
+pub(crate) mod run_view;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 pub(crate) mod settings;

@@ -10,14 +10,15 @@ use utoipa::ToSchema;
 
 use super::at;
 use super::job_input::ScheduleInput;
-use crate::input::{Body, Input, instant};
+use crate::input::{Body, Input, Object, instant};
 use crate::problem::Problem;
 
 /// A schedule to be looked at.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PreviewAsked {
-    schedule: ScheduleInput,
+    #[schema(value_type = ScheduleInput)]
+    schedule: Object<ScheduleInput>,
     /// From when on; now, unless said.
     #[schema(format = DateTime)]
     from: Option<String>,

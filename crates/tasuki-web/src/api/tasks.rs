@@ -10,9 +10,9 @@ use tasuki::operator::{Actor, TaskDraft};
 use tasuki_core::{Invalid, Scope};
 use utoipa::ToSchema;
 
-use super::runs::{Run, view};
+use super::run_view::{Run, view};
 use super::{Answer, made};
-use crate::input::{Body, Headers, Input, Named, instant};
+use crate::input::{Body, Headers, Input, Named, Object, instant};
 use crate::problem::Problem;
 
 /// The most tasks in one request.
@@ -40,7 +40,8 @@ pub(crate) struct TriggerAsked {
     /// Not before; now, unless said.
     #[schema(format = DateTime)]
     scheduled_for: Option<String>,
-    scope: Option<ScopeInput>,
+    #[schema(value_type = Option<ScopeInput>)]
+    scope: Option<Object<ScopeInput>>,
 }
 
 impl Input for TriggerAsked {
@@ -63,7 +64,8 @@ pub(crate) struct TaskInput {
     /// Given up after this.
     #[schema(format = DateTime)]
     expires_at: Option<String>,
-    scope: Option<ScopeInput>,
+    #[schema(value_type = Option<ScopeInput>)]
+    scope: Option<Object<ScopeInput>>,
 }
 
 impl Input for TaskInput {}
@@ -84,7 +86,8 @@ pub(crate) struct BatchTask {
     /// Given up after this.
     #[schema(format = DateTime)]
     expires_at: Option<String>,
-    scope: Option<ScopeInput>,
+    #[schema(value_type = Option<ScopeInput>)]
+    scope: Option<Object<ScopeInput>>,
     /// The same key twice is the same run.
     #[schema(min_length = 1, max_length = 191)]
     idempotency_key: Option<String>,
@@ -95,7 +98,8 @@ pub(crate) struct BatchTask {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Batch {
     #[schema(min_items = 1, max_items = 1000)]
-    tasks: Vec<BatchTask>,
+    #[schema(value_type = Vec<BatchTask>)]
+    tasks: Vec<Object<BatchTask>>,
 }
 
 impl Input for Batch {
@@ -167,7 +171,7 @@ pub(crate) async fn trigger_job(
         args: body.args.as_ref(),
         scheduled_for: body.scheduled_for.as_deref(),
         expires_at: None,
-        scope: body.scope.as_ref(),
+        scope: body.scope.as_deref(),
     };
     let submitted =
         operator.trigger(&actor, &said.draft(name, headers.idempotency_key()?)?).await?;
@@ -193,7 +197,7 @@ pub(crate) async fn submit_task(
         args: body.args.as_ref(),
         scheduled_for: body.scheduled_for.as_deref(),
         expires_at: body.expires_at.as_deref(),
-        scope: body.scope.as_ref(),
+        scope: body.scope.as_deref(),
     };
     let draft = said.draft(body.job, headers.idempotency_key()?)?;
     let submitted = operator.submit(&draft).await?;
@@ -216,13 +220,13 @@ pub(crate) async fn submit_tasks(
         return Err(Problem::invalid("tasks", &invalid));
     }
     let mut drafts = Vec::with_capacity(body.tasks.len());
-    for (index, task) in body.tasks.into_iter().enumerate() {
+    for (index, Object(task)) in body.tasks.into_iter().enumerate() {
         let said = Said {
             path: &format!("tasks[{index}]."),
             args: task.args.as_ref(),
             scheduled_for: task.scheduled_for.as_deref(),
             expires_at: task.expires_at.as_deref(),
-            scope: task.scope.as_ref(),
+            scope: task.scope.as_deref(),
         };
         drafts.push(said.draft(task.job, task.idempotency_key)?);
     }
