@@ -85,6 +85,8 @@ enum Noun {
 enum BenchVerb {
     /// Measure the moves of runs on a database
     Store(bench::BenchStore),
+    /// Measure how late planned runs start
+    Fire(bench::BenchFire),
 }
 
 #[derive(Subcommand)]
@@ -114,6 +116,7 @@ fn main() -> ExitCode {
         Noun::Token(token) => token.run(Timestamp::now()),
         Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
         Noun::Bench(BenchVerb::Store(bench)) => in_runtime(bench.run()),
+        Noun::Bench(BenchVerb::Fire(bench)) => in_runtime(bench.run()),
         Noun::Migrate(migrate) => migrate.run(),
         Noun::Doctor(doctor) => doctor.run(Timestamp::now),
         Noun::Completions(completions) => completions.run(Cli::command()),

@@ -273,7 +273,7 @@ fn tell_what_happens() {
 }
 
 /// The process that runs commands: this program again.
-fn spawner(home: &HomeLock) -> Result<Command, Failure> {
+pub(crate) fn spawner(home: &HomeLock) -> Result<Command, Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure::refused(format!("cannot find this program itself: {error}")))?;
     let mut command = Command::new(program);

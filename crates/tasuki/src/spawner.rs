@@ -5,6 +5,7 @@
 //! passes, or the worker is gone, everything that ran under it is killed. So a worker that is stopped,
 //! swapped out or killed leaves no child running past its lease.
 
+mod cgroup;
 mod handle;
 mod order;
 mod process;

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use serde_json::json;
 
+use super::cgroup::{Cgroup, Cgroups};
 use super::wire::{Inbox, Outbox};
 use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime, tree};
 
@@ -60,6 +61,7 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
         jobs: Vec::new(),
         told: Outbox::default(),
         puzzling: HashSet::new(),
+        cgroups: Cgroups::find(),
     };
     let heard = keeper.serve(socket);
     keeper.end_all();
@@ -73,6 +75,7 @@ struct Keeper {
     told: Outbox,
     /// What was left behind by nobody knows whom, when last looked at.
     puzzling: HashSet<Pid>,
+    cgroups: Option<Cgroups>,
 }
 
 struct Job {
@@ -84,6 +87,7 @@ struct Job {
     kill_at: Option<u64>,
     lease_passed: bool,
     exit: Option<ExitStatus>,
+    cgroup: Option<Cgroup>,
 }
 
 impl Keeper {
@@ -174,7 +178,9 @@ impl Keeper {
         if let Some(directory) = &launch.directory {
             command.current_dir(directory);
         }
-        own_session(&mut command, self.me);
+        let cgroup = self.cgroups.as_ref().and_then(|cgroups| cgroups.make(launch.job));
+        let entry = cgroup.as_ref().and_then(|cgroup| cgroup.entry.try_clone().ok());
+        own_session(&mut command, self.me, entry);
         let child = command.spawn().map_err(|error| program(&error))?;
         let pid = Pid::from_child(&child);
         let end = rustix::process::pidfd_open(pid, PidfdFlags::empty());
@@ -184,7 +190,7 @@ impl Keeper {
         })?;
         let id = child.id();
         let (kill_at, lease_passed, exit) = (None, false, None);
-        self.jobs.push(Job { launch, child, pid, end, kill_at, lease_passed, exit });
+        self.jobs.push(Job { launch, child, pid, end, kill_at, lease_passed, exit, cgroup });
         Ok(id)
     }
 
@@ -212,6 +218,12 @@ impl Keeper {
             }
             let mark = mark(&job.launch);
             let mut left = false;
+            if let Some(cgroup) = &job.cgroup
+                && cgroup.is_populated()
+            {
+                cgroup.kill();
+                left = true;
+            }
             for (stray, told) in &strays {
                 let own = told.as_ref() == Some(&mark);
                 // Nobody's that is still nobody's at the second look goes with whoever ends.
@@ -280,10 +292,15 @@ fn mark(launch: &Launch) -> String {
     format!("{}.{run}.{attempt}", launch.token)
 }
 
-/// A session and process group of its own for the command, which does not outlive its spawner.
+/// A session and process group of its own for the command, and a cgroup if there is one, which does not
+/// outlive its spawner.
 #[allow(unsafe_code, reason = "what runs between fork and exec cannot be said otherwise")]
-fn own_session(command: &mut Command, spawner: Pid) {
+fn own_session(command: &mut Command, spawner: Pid, cgroup: Option<File>) {
     let prepare = move || {
+        if let Some(cgroup) = &cgroup {
+            // Where it may not move in, it is looked after in other ways.
+            let _ = rustix::io::write(cgroup, b"0");
+        }
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // It may have died before it could be followed.
@@ -292,7 +309,7 @@ fn own_session(command: &mut Command, spawner: Pid) {
             false => Err(rustix::io::Errno::SRCH.into()),
         }
     };
-    // SAFETY: three system calls; nothing is allocated, locked or unwound.
+    // SAFETY: four system calls; nothing is allocated, locked or unwound.
     unsafe { command.pre_exec(prepare) };
 }
 
