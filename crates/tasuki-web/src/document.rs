@@ -113,6 +113,7 @@ fn patch_of_a_job(document: &mut Value) {
     let mut patch = schemas["NewJob"].clone();
     if let Some(patch) = patch.as_object_mut() {
         patch.remove("required");
+        patch.insert("example".to_owned(), json!({ "timeout": "5m", "description": null }));
         patch.insert("description".to_owned(), "What is to change of a job (RFC 7396).".into());
     }
     schemas["JobPatch"] = patch;

@@ -21,6 +21,7 @@ mod jobs_ahead;
 mod leader;
 mod lists;
 mod logs;
+mod looks;
 mod matrix;
 mod races;
 mod real_clock;

@@ -18,6 +18,14 @@ use crate::problem::Problem;
 /// A job to be made.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "name": "nightly report",
+    "trigger": { "type": "time", "schedule": { "type": "daily_at", "value": "02:30", "zone": "Asia/Tokyo" } },
+    "command": ["report", "--day", "{day}"],
+    "args": { "day": "yesterday" },
+    "timeout": "30m",
+    "retry": { "max_retries": 2, "backoff": "30s" },
+}))]
 pub(crate) struct NewJob {
     /// What people call it.
     #[schema(min_length = 1, max_length = 191)]

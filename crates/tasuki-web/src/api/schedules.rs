@@ -16,6 +16,10 @@ use crate::problem::Problem;
 /// A schedule to be looked at.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({
+    "schedule": { "type": "cron", "value": "*/5 9-17 * * MON-FRI", "zone": "Europe/Berlin" },
+    "count": 5,
+}))]
 pub(crate) struct PreviewAsked {
     #[schema(value_type = ScheduleInput)]
     schedule: Object<ScheduleInput>,

@@ -146,7 +146,7 @@ fn waiting(run: &Run, around: &Around<'_>) -> Vec<String> {
 fn taker(run: &Run, around: &Around<'_>) -> String {
     let labels = around.spec.filter(|spec| !spec.labels.is_empty()).map_or(String::new(), |spec| {
         let labels: Vec<&str> = spec.labels.iter().map(String::as_str).collect();
-        format!(" that has the labels {}", labels.join(", "))
+        format!(" (it must have the labels {})", labels.join(", "))
     });
     let workers = around.active_workers;
     if !run.lane.is_empty() {
