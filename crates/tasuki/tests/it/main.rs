@@ -3,6 +3,8 @@
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod events;
 mod node;
 mod place;
+mod policies;
 mod spawner;

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use tasuki::Wake;
 use tasuki::node::{Config, Functions, HomeLock, Node};
+use tasuki::{Operator, Wake};
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::work::{What, Work};
 use tasuki_core::{JobId, RunId, RunState, Schedule};
 use tasuki_store::{
-    Author, Job, JobCreated, JobDefinition, JobSpec, NewRun, Run, RunFilter, SettingsChange, Store,
-    Trigger,
+    Author, Error, Job, JobChange, JobCreated, JobDefinition, JobSpec, NewRun, Run, RunFilter,
+    SettingsChange, Store, Trigger,
 };
 
 const SPAWNER: &str = "TASUKI_TEST_NODE_SPAWNER";
@@ -93,9 +93,18 @@ impl Place {
     }
 
     pub(crate) async fn node_with(&self, functions: Functions) -> Node {
+        self.node_like(functions, |config| config.slots = Some(32)).await
+    }
+
+    /// A node that is configured in its own way.
+    pub(crate) async fn node_like(
+        &self,
+        functions: Functions,
+        configure: impl FnOnce(&mut Config),
+    ) -> Node {
         let mut config = Config::new("here".parse().unwrap());
-        config.slots = Some(32);
         config.drain = Duration::from_secs(5);
+        configure(&mut config);
         let home = HomeLock::take(&self.data.join("node")).unwrap();
         let mut spawner = Command::new(std::env::current_exe().unwrap());
         spawner
@@ -104,6 +113,10 @@ impl Place {
             .stdout(Stdio::null());
         let node = Node::builder(config, self.store.clone()).wake(self.wake.clone());
         node.functions(functions).commands(home, spawner).start().await.unwrap()
+    }
+
+    pub(crate) fn operator(&self) -> Operator {
+        Operator::new(self.store.clone(), self.wake.clone())
     }
 
     pub(crate) async fn job(&self, name: &str, trigger: Trigger, spec: JobSpec) -> Job {
@@ -194,6 +207,14 @@ impl Place {
         assert!(report.is_clean(), "{}", findings.join("\n"));
         self.store.close().await;
         std::fs::remove_dir_all(&self.data).unwrap();
+    }
+}
+
+/// A change of a job must have happened.
+pub(crate) fn applied(change: Result<JobChange, Error>) -> Job {
+    match change.unwrap() {
+        JobChange::Applied { job, .. } => job,
+        JobChange::Lost(now) => panic!("lost to {now:?}"),
     }
 }
 
