@@ -6,3 +6,6 @@ pub mod spawner;
 mod wake;
 
 pub use wake::Wake;
+
+#[cfg(test)]
+mod sim;
