@@ -52,7 +52,7 @@ pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
 pub use create::{Author, Created, Cursor, CursorMove, NewRun};
-pub use db::Fault;
+pub use db::{Fault, Line, Pause};
 pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
@@ -115,9 +115,9 @@ impl Store {
         self.db.bind_now(now.map(Timestamp::as_microsecond));
     }
 
-    /// For tests: the same database, on a line that loses what this says is lost.
-    pub fn with_faults(&self, faults: impl Fn() -> Fault + Send + Sync + 'static) -> Self {
-        Self { db: self.db.with_faults(std::sync::Arc::new(faults)) }
+    /// For tests: the same database, on a line that may be slow, or lose what is sent or answered.
+    pub fn with_line(&self, line: std::sync::Arc<dyn Line>) -> Self {
+        Self { db: self.db.with_line(line) }
     }
 
     /// The database's clock: the only one that plans and guards go by.

@@ -8,3 +8,6 @@ mod wake;
 
 pub use operator::Operator;
 pub use wake::Wake;
+
+#[cfg(test)]
+mod sim;

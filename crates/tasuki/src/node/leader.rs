@@ -4,7 +4,7 @@
 //! It acts only while it may trust its lease, and every write of it is fenced by its epoch: one that comes
 //! too late changes nothing.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -457,7 +457,7 @@ impl Leader {
             }
             let placed = assign::assign(&wanted, candidates, clock, settings.heartbeat_ttl());
             let nobody_has_room = placed.is_empty();
-            let mut by_worker: HashMap<WorkerId, Vec<Wanted>> = HashMap::new();
+            let mut by_worker: BTreeMap<WorkerId, Vec<Wanted>> = BTreeMap::new();
             for one in placed {
                 let run = page.iter().find(|waiting| waiting.wanted.run == one.run);
                 let run = run.expect("placed from this page").wanted;

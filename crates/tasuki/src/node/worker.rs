@@ -3,7 +3,7 @@
 //! Each of its ticks reads, decides and writes with a guard; the loops around them own pace and stopping.
 //! What it carries is remembered here, but only the database says whether it still does.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,7 +54,7 @@ pub struct Worker {
 }
 
 struct State {
-    leases: HashMap<LeaseToken, Lease>,
+    leases: BTreeMap<LeaseToken, Lease>,
     settings: Arc<Settings>,
     /// How much the database's clock is ahead of ours, in microseconds; at least.
     ahead: Option<i64>,
@@ -72,7 +72,7 @@ pub(crate) enum Pulse {
 
 impl Worker {
     pub(crate) fn new(id: WorkerId, parts: Parts, settings: Arc<Settings>) -> Self {
-        let state = State { leases: HashMap::new(), settings, ahead: None, draining: false };
+        let state = State { leases: BTreeMap::new(), settings, ahead: None, draining: false };
         Self {
             id,
             parts,
@@ -146,7 +146,7 @@ impl Worker {
         if store.worker(self.id).await?.is_some_and(|worker| worker.draining_at.is_some()) {
             self.drain();
         }
-        let mut unknown: HashMap<LeaseToken, Vec<(RunId, Timestamp)>> = HashMap::new();
+        let mut unknown: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
         for carried in store.carried_by(self.id).await? {
             if carried.state == RunState::Assigned {
                 unknown.entry(carried.token).or_default().push((carried.run, carried.due_at));

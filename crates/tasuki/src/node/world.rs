@@ -4,6 +4,10 @@ use jiff::Timestamp;
 
 use crate::spawner::boottime;
 
+// For simulations, which hand all of it in.
+#[cfg(test)]
+pub(crate) use super::worker::{Parts, Pulse};
+
 /// Time since the machine started, also while it slept. For how long, never for when: instants are the
 /// database's.
 pub trait Clock: Send + Sync {
