@@ -79,6 +79,7 @@ fn worker() -> Worker {
         node: "tokyo-1".parse().unwrap(),
         slots: 8,
         function_slots: 8,
+        labels: Default::default(),
         heartbeat_at: at("11:59:59"),
         draining_at: None,
         detached_at: None,
