@@ -252,9 +252,9 @@ impl Up {
   token      in {data}/token, for the API; the command line finds it by itself
 
 next, in another terminal:
-  tasuki{other} job create hello --every 5s -- echo hi
-  tasuki{other} run list
-  tasuki{other} run logs -f ID
+  tasuki job create hello{other} --every 5s -- echo hi
+  tasuki run list{other}
+  tasuki run logs -f ID{other}
 
 Ctrl-C lets what runs finish and stops."
         );

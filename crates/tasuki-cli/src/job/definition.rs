@@ -56,6 +56,18 @@ pub(crate) struct Definition {
     /// The longest wait between retries
     #[arg(long, value_name = "DURATION", help_heading = "How it runs")]
     backoff_cap: Option<String>,
+    /// The share of each wait, in percent, that chance may take away
+    #[arg(long, value_name = "PERCENT", help_heading = "How it runs")]
+    jitter: Option<u8>,
+    /// An exit code or error code after which another try may help (repeatable)
+    #[arg(long, value_name = "CODE", help_heading = "How it runs")]
+    retry_on: Vec<String>,
+    /// An exit code or error code after which no other try will help (repeatable)
+    #[arg(long, value_name = "CODE", help_heading = "How it runs")]
+    fail_on: Vec<String>,
+    /// What an exit code is called, as in 3=NO_DATA (repeatable)
+    #[arg(long = "exit-code", value_name = "N=CODE", help_heading = "How it runs")]
+    exit_codes: Vec<String>,
     /// When the one before still runs: forbid, allow, replace
     #[arg(long, value_name = "POLICY", help_heading = "How it runs")]
     concurrency: Option<String>,
@@ -109,7 +121,7 @@ impl Definition {
         if !self.labels.is_empty() {
             fields.insert("labels".to_owned(), json!(self.labels));
         }
-        if let Some(retry) = self.retry(&job["retry"]) {
+        if let Some(retry) = self.retry(&job["retry"])? {
             fields.insert("retry".to_owned(), retry);
         }
         Ok(fields)
@@ -132,12 +144,22 @@ impl Definition {
         }
     }
 
-    fn retry(&self, before: &Value) -> Option<Value> {
+    fn retry(&self, before: &Value) -> Result<Option<Value>, Failure> {
         let mut retry = before.as_object().cloned().unwrap_or_default();
+        let list = |typed: &Vec<String>| (!typed.is_empty()).then(|| json!(typed));
+        let mut codes = Map::new();
+        for typed in &self.exit_codes {
+            let (exit, code) = typed::pair("--exit-code", typed)?;
+            codes.insert(exit.to_owned(), json!(code));
+        }
         let typed = [
             ("max_retries", self.retries.map(|count| json!(count))),
             ("backoff", self.backoff.as_ref().map(|typed| json!(typed))),
             ("backoff_cap", self.backoff_cap.as_ref().map(|typed| json!(typed))),
+            ("jitter_percent", self.jitter.map(|percent| json!(percent))),
+            ("retry_on", list(&self.retry_on)),
+            ("fail_on", list(&self.fail_on)),
+            ("exit_codes", (!codes.is_empty()).then_some(Value::Object(codes))),
         ];
         let mut any = false;
         for (name, value) in typed {
@@ -145,7 +167,7 @@ impl Definition {
             retry.insert(name.to_owned(), value);
             any = true;
         }
-        any.then_some(Value::Object(retry))
+        Ok(any.then_some(Value::Object(retry)))
     }
 }
 
