@@ -15,7 +15,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 use crate::problem::{
     CODES, CONFLICT, FORBIDDEN, INTERNAL, INVALID_INPUT, MALFORMED, NOT_FOUND,
-    PRECONDITION_REQUIRED, Problem, TIMEOUT, TOO_LARGE, UNAUTHORIZED, UNAVAILABLE,
+    PRECONDITION_REQUIRED, Refusal, TIMEOUT, TOO_LARGE, UNAUTHORIZED, UNAVAILABLE,
     UNSUPPORTED_MEDIA_TYPE,
 };
 use crate::route::Entry;
@@ -67,7 +67,7 @@ fn complete(document: &mut Value) {
     document["security"] = json!([{ "bearer": [] }]);
     // No route names it, because every route can answer with it.
     document["components"]["schemas"]["Problem"] =
-        serde_json::to_value(Problem::schema()).unwrap_or_default();
+        serde_json::to_value(Refusal::schema()).unwrap_or_default();
     patch_of_a_job(document);
     beside_the_table(document);
     if let Some(schemas) = document["components"]["schemas"].as_object_mut() {

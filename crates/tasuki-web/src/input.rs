@@ -278,7 +278,7 @@ pub(crate) fn number<N>(
     most: N,
 ) -> Result<Option<N>, Problem>
 where
-    N: std::str::FromStr + PartialOrd + fmt::Display,
+    N: std::str::FromStr + Copy + PartialOrd + fmt::Display,
 {
     let Some(text) = typed else { return Ok(None) };
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -51,9 +51,13 @@ codes! {
     UNAVAILABLE = "unavailable", 503, "the database does not answer";
 }
 
-/// A refusal.
+/// A refusal. Boxed, because everything that can be refused carries room for one.
+#[derive(Debug, Clone)]
+pub(crate) struct Problem(Box<Refusal>);
+
+/// A refusal as it travels.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Problem {
+pub(crate) struct Refusal {
     /// Where this kind of refusal is described.
     #[serde(rename = "type")]
     kind: String,
@@ -83,7 +87,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self {
+        Self(Box::new(Refusal {
             kind: format!("/docs/errors#{}", code.code),
             title: code.title,
             status: code.status,
@@ -93,7 +97,7 @@ impl Problem {
             hint: None,
             current: None,
             problems: None,
-        }
+        }))
     }
 
     /// A field will not do: told with the name it has in the request.
@@ -116,12 +120,12 @@ impl Problem {
     }
 
     pub(crate) fn on(mut self, field: impl Into<String>) -> Self {
-        self.field = Some(field.into());
+        self.0.field = Some(field.into());
         self
     }
 
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
-        self.hint = Some(hint.into());
+        self.0.hint = Some(hint.into());
         self
     }
 }
@@ -163,7 +167,7 @@ impl From<Error> for Problem {
             Error::Settings(problems) => {
                 let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
                 let mut problem = Self::new(INVALID_INPUT, told.join("; ")).on("settings");
-                problem.problems = Some(told);
+                problem.0.problems = Some(told);
                 problem
             }
             Error::NameTaken(name) => {
@@ -174,7 +178,7 @@ impl From<Error> for Problem {
             Error::Lost { what, current } => {
                 let mut problem =
                     Self::new(CONFLICT, what).hint("look at what is true now, and decide anew");
-                problem.current = shown(*current);
+                problem.0.current = shown(*current);
                 problem
             }
             error if error.is_unavailable() => {
@@ -205,12 +209,13 @@ fn shown(current: Current) -> Option<Value> {
 
 impl IntoResponse for Problem {
     fn into_response(self) -> axum::response::Response {
-        let body = serde_json::to_vec(&self).unwrap_or_default();
-        let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let body = serde_json::to_vec(&self.0).unwrap_or_default();
+        let status =
+            StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut answer = (status, body).into_response();
         let headers = answer.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if self.status == UNAUTHORIZED.status {
+        if self.0.status == UNAUTHORIZED.status {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         answer

@@ -3,6 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use tasuki::operator::{RunDetail, RunNow};
+use tasuki_core::AttemptOutcome;
 use tasuki_store::{Execution, RunNote};
 use utoipa::ToSchema;
 
@@ -150,7 +151,7 @@ pub(crate) fn view(now: &RunNow) -> Run {
         heartbeat_at: maybe_at(now.heartbeat_at),
         finished_at: maybe_at(run.finished_at),
         cancel_requested_at: maybe_at(run.cancel_requested_at),
-        outcome: run.outcome.map(|outcome| outcome.as_str()),
+        outcome: run.outcome.map(AttemptOutcome::as_str),
         exit_code: run.exit_code,
         exit_signal: run.exit_signal,
         error_code: run.error_code.as_ref().map(ToString::to_string),
@@ -170,7 +171,7 @@ pub(crate) fn view(now: &RunNow) -> Run {
 fn execution_view(one: &Execution) -> ExecutionView {
     ExecutionView {
         attempt_no: one.attempt_no,
-        outcome: one.outcome.map(|outcome| outcome.as_str()),
+        outcome: one.outcome.map(AttemptOutcome::as_str),
         worker: one.worker.to_string(),
         epoch: one.epoch.map(|epoch| epoch.0),
         assigned_at: at(one.assigned_at),

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::workshop::{Server, answer};
 
-fn with(change: Value) -> Value {
+fn with(change: &Value) -> Value {
     let mut job = json!({ "name": "a", "command": ["true"] });
     for (field, value) in change.as_object().unwrap() {
         job[field] = value.clone();
@@ -13,8 +13,8 @@ fn with(change: Value) -> Value {
     job
 }
 
-fn timed(schedule: Value) -> Value {
-    with(json!({ "trigger": { "type": "time", "schedule": schedule } }))
+fn timed(schedule: &Value) -> Value {
+    with(&json!({ "trigger": { "type": "time", "schedule": schedule } }))
 }
 
 #[tokio::test]
@@ -22,82 +22,82 @@ async fn a_job_that_will_not_do_is_refused_by_the_name_of_its_field() {
     let server = Server::start().await;
     let before = server.stored().await;
     let table = [
-        (timed(json!({ "type": "every", "value": "never" })), "trigger.schedule.value"),
-        (timed(json!({ "type": "cron", "value": "* * *" })), "trigger.schedule.value"),
-        (timed(json!({ "type": "daily_at", "value": "25:00" })), "trigger.schedule.value"),
-        (timed(json!({ "type": "sometimes", "value": "5s" })), "trigger.schedule.type"),
+        (timed(&json!({ "type": "every", "value": "never" })), "trigger.schedule.value"),
+        (timed(&json!({ "type": "cron", "value": "* * *" })), "trigger.schedule.value"),
+        (timed(&json!({ "type": "daily_at", "value": "25:00" })), "trigger.schedule.value"),
+        (timed(&json!({ "type": "sometimes", "value": "5s" })), "trigger.schedule.type"),
         (
-            timed(json!({ "type": "every", "value": "5s", "zone": "Mars/Olympus" })),
+            timed(&json!({ "type": "every", "value": "5s", "zone": "Mars/Olympus" })),
             "trigger.schedule.zone",
         ),
         (
-            timed(json!({ "type": "every", "value": "5s", "dst_gap": "jump" })),
+            timed(&json!({ "type": "every", "value": "5s", "dst_gap": "jump" })),
             "trigger.schedule.dst_gap",
         ),
-        (timed(json!({ "type": "every" })), "trigger.schedule.value"),
-        (timed(json!({ "type": "every", "value": "5s", "tz": "UTC" })), "trigger.schedule.tz"),
-        (with(json!({ "trigger": { "type": "time" } })), "trigger.schedule"),
-        (with(json!({ "trigger": { "type": "event" } })), "trigger.events"),
-        (with(json!({ "trigger": { "type": "event", "events": [] } })), "trigger.events"),
+        (timed(&json!({ "type": "every" })), "trigger.schedule.value"),
+        (timed(&json!({ "type": "every", "value": "5s", "tz": "UTC" })), "trigger.schedule.tz"),
+        (with(&json!({ "trigger": { "type": "time" } })), "trigger.schedule"),
+        (with(&json!({ "trigger": { "type": "event" } })), "trigger.events"),
+        (with(&json!({ "trigger": { "type": "event", "events": [] } })), "trigger.events"),
         (
             with(
-                json!({ "trigger": { "type": "event", "events": ["a"], "filter": { "a": { "b": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]] } } } }),
+                &json!({ "trigger": { "type": "event", "events": ["a"], "filter": { "a": { "b": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]] } } } }),
             ),
             "trigger.filter",
         ),
         (
-            with(json!({ "trigger": { "type": "event", "events": ["a"], "filter": [1] } })),
+            with(&json!({ "trigger": { "type": "event", "events": ["a"], "filter": [1] } })),
             "trigger.filter",
         ),
-        (with(json!({ "trigger": { "type": "task", "events": ["a"] } })), "trigger.events"),
-        (with(json!({ "trigger": { "type": "moon" } })), "trigger.type"),
-        (with(json!({ "color": "red" })), "color"),
-        (with(json!({ "id": 7 })), "id"),
-        (with(json!({ "timeout": "-5s" })), "timeout"),
-        (with(json!({ "timeout": "1ms" })), "timeout"),
-        (with(json!({ "timeout": 5 })), "timeout"),
-        (with(json!({ "heartbeat_timeout": "soon" })), "heartbeat_timeout"),
-        (with(json!({ "stop_grace": "9999d" })), "stop_grace"),
-        (with(json!({ "command": [] })), "command"),
-        (with(json!({ "command": ["a\0b"] })), "command"),
-        (with(json!({ "command": ["a", 1] })), "command[1]"),
-        (with(json!({ "command": "true" })), "command"),
-        (with(json!({ "command": ["x".repeat(200_000)] })), "command"),
-        (with(json!({ "handler": "pay" })), "handler"),
-        (with(json!({ "kind": "function" })), "command"),
-        (with(json!({ "kind": "django", "command": ["a", "b"] })), "command"),
-        (with(json!({ "kind": "shell" })), "kind"),
-        (with(json!({ "env": { "TASUKI_X": "1" } })), "env"),
-        (with(json!({ "env": { "A": 1 } })), "env.A"),
-        (with(json!({ "args": [1] })), "args"),
-        (with(json!({ "labels": [""] })), "labels"),
-        (with(json!({ "dispatch": "throw" })), "dispatch"),
-        (with(json!({ "concurrency": "maybe" })), "concurrency"),
-        (with(json!({ "directory": "" })), "directory"),
-        (with(json!({ "description": "x".repeat(5_000) })), "description"),
-        (with(json!({ "retry": { "max_retries": 1_001 } })), "retry.max_retries"),
-        (with(json!({ "retry": { "max_retries": -1 } })), "retry.max_retries"),
-        (with(json!({ "retry": { "backoff": "1h", "backoff_cap": "1s" } })), "retry.backoff_cap"),
-        (with(json!({ "retry": { "jitter_percent": 101 } })), "retry.jitter_percent"),
-        (with(json!({ "retry": { "exit_codes": { "x": "A" } } })), "retry.exit_codes.x"),
-        (with(json!({ "retry": { "exit_codes": { "3": "no" } } })), "retry.exit_codes.3"),
-        (with(json!({ "name": "" })), "name"),
-        (with(json!({ "name": " a" })), "name"),
-        (with(json!({ "name": "x".repeat(192) })), "name"),
-        (with(json!({ "name": null })), "name"),
+        (with(&json!({ "trigger": { "type": "task", "events": ["a"] } })), "trigger.events"),
+        (with(&json!({ "trigger": { "type": "moon" } })), "trigger.type"),
+        (with(&json!({ "color": "red" })), "color"),
+        (with(&json!({ "id": 7 })), "id"),
+        (with(&json!({ "timeout": "-5s" })), "timeout"),
+        (with(&json!({ "timeout": "1ms" })), "timeout"),
+        (with(&json!({ "timeout": 5 })), "timeout"),
+        (with(&json!({ "heartbeat_timeout": "soon" })), "heartbeat_timeout"),
+        (with(&json!({ "stop_grace": "9999d" })), "stop_grace"),
+        (with(&json!({ "command": [] })), "command"),
+        (with(&json!({ "command": ["a\0b"] })), "command"),
+        (with(&json!({ "command": ["a", 1] })), "command[1]"),
+        (with(&json!({ "command": "true" })), "command"),
+        (with(&json!({ "command": ["x".repeat(200_000)] })), "command"),
+        (with(&json!({ "handler": "pay" })), "handler"),
+        (with(&json!({ "kind": "function" })), "command"),
+        (with(&json!({ "kind": "django", "command": ["a", "b"] })), "command"),
+        (with(&json!({ "kind": "shell" })), "kind"),
+        (with(&json!({ "env": { "TASUKI_X": "1" } })), "env"),
+        (with(&json!({ "env": { "A": 1 } })), "env.A"),
+        (with(&json!({ "args": [1] })), "args"),
+        (with(&json!({ "labels": [""] })), "labels"),
+        (with(&json!({ "dispatch": "throw" })), "dispatch"),
+        (with(&json!({ "concurrency": "maybe" })), "concurrency"),
+        (with(&json!({ "directory": "" })), "directory"),
+        (with(&json!({ "description": "x".repeat(5_000) })), "description"),
+        (with(&json!({ "retry": { "max_retries": 1_001 } })), "retry.max_retries"),
+        (with(&json!({ "retry": { "max_retries": -1 } })), "retry.max_retries"),
+        (with(&json!({ "retry": { "backoff": "1h", "backoff_cap": "1s" } })), "retry.backoff_cap"),
+        (with(&json!({ "retry": { "jitter_percent": 101 } })), "retry.jitter_percent"),
+        (with(&json!({ "retry": { "exit_codes": { "x": "A" } } })), "retry.exit_codes.x"),
+        (with(&json!({ "retry": { "exit_codes": { "3": "no" } } })), "retry.exit_codes.3"),
+        (with(&json!({ "name": "" })), "name"),
+        (with(&json!({ "name": " a" })), "name"),
+        (with(&json!({ "name": "x".repeat(192) })), "name"),
+        (with(&json!({ "name": null })), "name"),
         (json!({ "name": "a" }), "command"),
         (json!({ "command": ["true"] }), "name"),
         (json!([]), "body"),
         (json!(["a", true, null, null, null, ["true"]]), "body"),
         (json!("a"), "body"),
-        (with(json!({ "trigger": ["task", null, null, null, null] })), "trigger"),
+        (with(&json!({ "trigger": ["task", null, null, null, null] })), "trigger"),
         (
             with(
-                json!({ "trigger": { "type": "time", "schedule": ["every", "5s", null, null, null] } }),
+                &json!({ "trigger": { "type": "time", "schedule": ["every", "5s", null, null, null] } }),
             ),
             "trigger.schedule",
         ),
-        (with(json!({ "retry": [] })), "retry"),
+        (with(&json!({ "retry": [] })), "retry"),
     ];
     for (job, field) in table {
         let refused = server.post("/jobs", job.clone()).await;
@@ -105,7 +105,7 @@ async fn a_job_that_will_not_do_is_refused_by_the_name_of_its_field() {
         assert_eq!(refused.refusal(), (422, "invalid_input", field), "{shown}: {}", refused.body);
     }
     assert_eq!(server.stored().await, before, "nothing was stored");
-    let mut misfire = timed(json!({ "type": "every", "value": "5s" }));
+    let mut misfire = timed(&json!({ "type": "every", "value": "5s" }));
     for (policy, field) in [
         (json!({ "policy": "skip_late" }), "trigger.misfire.after"),
         (json!({ "policy": "latest_only", "count": 1 }), "trigger.misfire.count"),

@@ -47,7 +47,7 @@ fn the_document_says_everything_of_every_route() {
                     "{method} {path}"
                 );
             }
-            assert_eq!(path.contains('{') && !said("404"), false, "{method} {path}");
+            assert!(said("404") || !path.contains('{'), "{method} {path}");
         }
     }
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {

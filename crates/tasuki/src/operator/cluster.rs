@@ -54,7 +54,7 @@ impl Operator {
 
     /// One worker.
     pub async fn worker(&self, worker: WorkerId) -> Result<WorkerNow, Error> {
-        let not_found = || Error::not_found("worker", worker);
+        let not_found = || Error::not_found("worker", &worker);
         let found = self.store.worker(worker).await?.ok_or_else(not_found)?;
         self.doing(vec![found]).await?.pop().ok_or_else(not_found)
     }

@@ -1,5 +1,7 @@
 //! Why something was not done.
 
+use std::fmt;
+
 use tasuki_core::Invalid;
 use tasuki_core::settings::Problem;
 use tasuki_store::{Job, SettingsInForce};
@@ -57,7 +59,7 @@ pub enum Current {
 }
 
 impl Error {
-    pub(super) fn not_found(what: &'static str, name: impl ToString) -> Self {
+    pub(super) fn not_found(what: &'static str, name: &dyn fmt::Display) -> Self {
         Self::NotFound { what, name: name.to_string() }
     }
 

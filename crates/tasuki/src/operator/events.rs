@@ -48,6 +48,6 @@ impl Operator {
 
     /// One event.
     pub async fn event(&self, event: EventId) -> Result<Event, Error> {
-        self.store.event(event).await?.ok_or_else(|| Error::not_found("event", event))
+        self.store.event(event).await?.ok_or_else(|| Error::not_found("event", &event))
     }
 }

@@ -118,7 +118,7 @@ impl Operator {
             Ok(name) => self.store.job(&name).await?,
             Err(_) => None,
         };
-        found.ok_or_else(|| Error::not_found("job", name))
+        found.ok_or_else(|| Error::not_found("job", &name))
     }
 
     /// Makes a job.

@@ -1,5 +1,6 @@
 //! Runs: looked at, canceled, tried again, run again, waited for, explained.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -62,9 +63,9 @@ pub struct Waited {
 impl Operator {
     /// One run.
     pub async fn run(&self, run: RunId) -> Result<RunNow, Error> {
-        let found = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", run))?;
+        let found = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
         let mut around = self.around(vec![found]).await?;
-        around.pop().ok_or_else(|| Error::not_found("run", run))
+        around.pop().ok_or_else(|| Error::not_found("run", &run))
     }
 
     /// One run with its whole history.
@@ -101,9 +102,9 @@ impl Operator {
         let names = self.store.job_names(&jobs).await?;
         let mut leases = BTreeMap::new();
         for token in runs.iter().filter(|run| run.state.is_carried()).filter_map(|run| run.token) {
-            if !leases.contains_key(&token) {
+            if let Entry::Vacant(unknown) = leases.entry(token) {
                 let lease = self.store.lease(token).await?;
-                leases.insert(token, lease.map(|lease| lease.heartbeat_at));
+                unknown.insert(lease.map(|lease| lease.heartbeat_at));
             }
         }
         let now = |run: Run| RunNow {
@@ -153,9 +154,9 @@ impl Operator {
 
     /// Runs an ended run again, as its job is defined now.
     pub async fn rerun(&self, by: &Actor, run: RunId) -> Result<RunNow, Error> {
-        let old = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", run))?;
+        let old = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
         let job = self.store.job_by_id(old.job).await?;
-        let job = job.ok_or_else(|| Error::not_found("job", old.job))?;
+        let job = job.ok_or_else(|| Error::not_found("job", &old.job))?;
         if job.deleted_at.is_some() {
             let what = format!("job {} has been deleted, so run {run} cannot run again", job.name);
             return Err(Error::lost(what, Current::Run(self.run(run).await?)));
@@ -178,7 +179,7 @@ impl Operator {
             }
         };
         let Lost { run, state: Some(state), .. } = lost else {
-            return Err(Error::not_found("run", lost.run));
+            return Err(Error::not_found("run", &lost.run));
         };
         let now = self.run(run).await?;
         let what = match now.run.cancel_requested_at {
@@ -194,7 +195,7 @@ impl Operator {
     pub async fn wait(&self, run: RunId, timeout: Duration) -> Result<Waited, Error> {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {
-            let now = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", run))?;
+            let now = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
             let ended = now.state.is_ended();
             if ended || tokio::time::Instant::now() >= deadline {
                 return Ok(Waited { now: self.run(run).await?, ended });

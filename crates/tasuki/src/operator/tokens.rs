@@ -56,7 +56,7 @@ impl Operator {
     /// From now on it counts no more.
     pub async fn revoke_token(&self, by: &Actor, token: i64) -> Result<Token, Error> {
         let revoked = self.store.revoke_token(by.told(), token).await?;
-        revoked.ok_or_else(|| Error::not_found("token", token))
+        revoked.ok_or_else(|| Error::not_found("token", &token))
     }
 }
 
