@@ -1,0 +1,56 @@
+//! What simulations have found, each as a short story of its own.
+
+use tasuki_core::{RunId, RunState};
+use tasuki_store::{Author, Fault, NewRun};
+
+use super::host::Tick;
+use super::people;
+use super::rng::Rng;
+use super::stage::{SECOND, Stage};
+use super::world::World;
+
+fn story(tell: impl AsyncFnOnce(World)) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let stage = Stage::new(1, false);
+        stage.inside().calm = true;
+        let mut world = World::empty(stage).await.expect("a world");
+        world.hosts.truncate(1);
+        world.boot(0).await.expect("a node");
+        tell(world).await;
+    });
+}
+
+/// A run of this job that is due now.
+async fn task(world: &World, job: &str) -> RunId {
+    let name = job.parse().expect("a good name");
+    if world.store.job(&name).await.expect("an answer").is_none() {
+        let made = people::create(&world.stage, &world.store, job, &mut Rng::new(1)).await;
+        made.expect("a job");
+    }
+    let job = world.store.job(&name).await.expect("an answer").expect("it was made");
+    let run = NewRun::task(&job.newest);
+    let made = world.store.create(Author::Api, &[run]).await.expect("a run");
+    made[0].run
+}
+
+async fn ticks(world: &mut World, ticks: &[Tick]) {
+    for tick in ticks {
+        world.tick(0, *tick).await.expect("an answer");
+    }
+    while !world.stage.inside().letters.is_empty() {
+        world.deliver();
+    }
+}
+
+fn launched(world: &World) -> usize {
+    world.stage.inside().ever_launched.len()
+}
+
+/// Everything is slow from now on: it waits until it is told to go on.
+fn slow(world: &World) {
+    let inside = &mut *world.stage.inside();
+    (inside.calm, inside.loss, inside.slowness) = (false, 0, 1_000);
+}
+
