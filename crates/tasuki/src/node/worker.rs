@@ -161,7 +161,6 @@ impl Worker {
 
     /// Starts what is due, gives back what it cannot start. Returns when it is to look again.
     pub(crate) async fn start_due(&self) -> Result<Option<u64>, Error> {
-        self.give_back().await?;
         let due = self.take_due();
         let ttl = self.settings().lease_ttl();
         let mut failed = None;
@@ -178,6 +177,8 @@ impl Worker {
                 }
             }
         }
+        // What could not be started, now that everything that finds room has been.
+        self.give_back().await?;
         match failed {
             Some(error) => Err(error),
             None => Ok(self.next_start()),
@@ -306,11 +307,13 @@ impl Worker {
 
     /// Remembers what is assigned to it. `false`: it knew.
     fn adopt(&self, token: LeaseToken, runs: &[(RunId, Timestamp)]) -> bool {
+        // What is long due when it comes has its whole patience before it.
+        let not_before = self.parts.clock.boottime();
         let mut state = self.state();
         if state.leases.contains_key(&token) {
             return false;
         }
-        let waiting = |due_at: Timestamp| Here::Waiting { due_at, not_before: 0 };
+        let waiting = |due_at: Timestamp| Here::Waiting { due_at, not_before };
         let runs = runs.iter().map(|&(run, due_at)| (run, waiting(due_at))).collect();
         state.leases.insert(token, Lease { runs, ..Lease::default() });
         true
@@ -569,7 +572,8 @@ impl Worker {
                 Todo::Drop(run) => self.drop_run(token, run),
                 Todo::Launch(run, canceled) => launches.push((run, canceled)),
                 Todo::WaitOn(run) => {
-                    let waiting = Here::Waiting { due_at: Timestamp::MIN, not_before: 0 };
+                    let not_before = self.parts.clock.boottime();
+                    let waiting = Here::Waiting { due_at: Timestamp::MIN, not_before };
                     self.put(token, run, waiting);
                     self.orders.notify_one();
                 }

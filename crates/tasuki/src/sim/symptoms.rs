@@ -54,3 +54,17 @@ fn slow(world: &World) {
     (inside.calm, inside.loss, inside.slowness) = (false, 0, 1_000);
 }
 
+#[test]
+fn what_is_long_overdue_is_started_and_not_handed_round() {
+    story(async |mut world| {
+        let run = task(&world, "event").await;
+        world.pass(20 * SECOND);
+        ticks(&mut world, &[Tick::Pulse, Tick::Lead, Tick::Plan]).await;
+        world.pass(2 * SECOND);
+        ticks(&mut world, &[Tick::StartDue]).await;
+        let run = world.store.run(run).await.expect("an answer").expect("it was made");
+        assert_eq!((run.state, run.counters.releases), (RunState::Running, 0));
+        assert_eq!(launched(&world), 1);
+    });
+}
+
