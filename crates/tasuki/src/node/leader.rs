@@ -87,12 +87,12 @@ impl Leader {
             return self.renew(term.epoch, settings).await;
         }
         let seen = self.store.leader().await?;
-        if seen.holder == Some(self.me) {
-            // A mint whose answer was lost.
-            return self.renew(seen.epoch, settings).await;
-        }
-        if seen.lease_until >= seen.clock {
-            return Ok(false);
+        if seen.lease_until > seen.clock {
+            return match seen.holder == Some(self.me) {
+                // A mint whose answer was lost.
+                true => self.renew(seen.epoch, settings).await,
+                false => Ok(false),
+            };
         }
         let mirror = match self.coordinator.stand(self.me, settings.leader_ttl()).await {
             Ok(Some(mirror)) => mirror,

@@ -68,3 +68,22 @@ fn what_is_long_overdue_is_started_and_not_handed_round() {
     });
 }
 
+#[test]
+fn who_led_last_leads_again_when_nobody_does() {
+    story(async |mut world| {
+        ticks(&mut world, &[Tick::Lead]).await;
+        let first = world.store.leader().await.expect("an answer");
+        assert!(first.lease_until > first.clock);
+        world.pass(60 * SECOND);
+        ticks(&mut world, &[Tick::Lead, Tick::Lead]).await;
+        let second = world.store.leader().await.expect("an answer");
+        assert!(second.lease_until > second.clock, "{second:?}");
+        let deposed = world.store.demote("somebody", second.epoch, "a test").await;
+        assert!(deposed.expect("an answer"));
+        world.pass(2 * SECOND);
+        ticks(&mut world, &[Tick::Lead, Tick::Lead]).await;
+        let third = world.store.leader().await.expect("an answer");
+        assert!(third.epoch > second.epoch && third.lease_until > third.clock, "{third:?}");
+    });
+}
+
