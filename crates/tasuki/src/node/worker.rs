@@ -588,10 +588,8 @@ impl Worker {
         for taken in running {
             let wanted = launches.iter().find(|(run, _)| *run == taken.id);
             match wanted {
-                Some((_, false)) => {
-                    self.put(token, taken.id, Here::Starting);
-                    self.launch(token, vec![taken]).await;
-                }
+                Some(_) if !self.take_unsure(token, taken.id) => {}
+                Some((_, false)) => self.launch(token, vec![taken]).await,
                 Some((_, true)) => self.end_unlaunched(token, &taken, Stopped::Cancel.error_code()),
                 None if ghosts.contains(&taken.id) => {
                     self.end_unlaunched(token, &taken, ErrorCode::HEARTBEAT_TIMEOUT);
@@ -600,6 +598,21 @@ impl Worker {
             }
         }
         self.answered(token);
+    }
+
+    /// Marks as being started what nobody was sure of. `false`: somebody is by now, and whoever that is has
+    /// launched or ended it.
+    fn take_unsure(&self, token: LeaseToken, run: RunId) -> bool {
+        let mut state = self.state();
+        let Some(lease) = state.leases.get_mut(&token) else { return false };
+        let unsure = match lease.runs.get(&run) {
+            Some(here) => matches!(here, Here::Unsure),
+            None => lease.claim == Claim::Unanswered && !lease.done.contains_key(&run),
+        };
+        if unsure {
+            lease.runs.insert(run, Here::Starting);
+        }
+        unsure
     }
 
     /// What is under a lease is known now.

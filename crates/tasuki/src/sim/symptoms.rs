@@ -87,3 +87,24 @@ fn who_led_last_leads_again_when_nobody_does() {
     });
 }
 
+#[test]
+fn two_renewals_at_once_launch_an_unanswered_claim_once() {
+    story(async |world| {
+        task(&world, "call").await;
+        world.stage.inside().next_fault = Some(Fault::Unanswered);
+        let life = world.hosts[0].life.as_ref().expect("it lives");
+        let unanswered = world.drive(&mut life.tick(Tick::Claim)).await;
+        assert!(unanswered.is_some_and(|told| told.is_err()));
+        slow(&world);
+        let mut both = [life.tick(Tick::Renew), life.tick(Tick::RenewAll)];
+        let mut done = [false; 2];
+        while done != [true; 2] {
+            for (one, done) in both.iter_mut().zip(&mut done) {
+                *done = *done || world.drive(one).await.is_some();
+            }
+        }
+        let broken = world.stage.inside().broken.take();
+        assert_eq!((broken, launched(&world)), (None, 1));
+    });
+}
+
