@@ -162,13 +162,15 @@ impl Worker {
     /// Starts what is due, gives back what it cannot start. Returns when it is to look again.
     pub(crate) async fn start_due(&self) -> Result<Option<u64>, Error> {
         let due = self.take_due();
-        let ttl = self.settings().lease_ttl();
+        let settings = self.settings();
         let mut failed = None;
         for (token, runs) in due {
             let sent = self.parts.clock.boottime();
-            match self.parts.store.start(self.id, token, &runs, ttl).await {
+            match self.parts.store.start(self.id, token, &runs, settings.lease_ttl()).await {
                 Ok(told) => {
-                    let started = self.started(token, sent, &runs, told);
+                    // As long as it was asked for, whatever the settings say by now.
+                    let until = sent + settings.kill_after().as_micros() as u64;
+                    let started = self.started(token, (sent, until), &runs, told);
                     self.launch(token, started).await;
                 }
                 Err(error) => {
@@ -395,13 +397,12 @@ impl Worker {
     fn started(
         &self,
         token: LeaseToken,
-        sent: u64,
+        (sent, until): (u64, u64),
         runs: &[RunId],
         told: Vec<Outcome<Taken>>,
     ) -> Vec<Taken> {
         let mut started = Vec::new();
         let mut state = self.state();
-        let kill_after = state.settings.kill_after().as_micros() as u64;
         let Some(lease) = state.leases.get_mut(&token) else { return started };
         for (run, outcome) in runs.iter().zip(told) {
             match outcome {
@@ -422,7 +423,7 @@ impl Worker {
         }
         if !started.is_empty() {
             lease.since = Some(lease.since.map_or(sent, |since| since.max(sent)));
-            self.parts.executor.lease(token, sent + kill_after);
+            self.parts.executor.lease(token, until);
         }
         drop_if_empty(&mut state, token);
         started

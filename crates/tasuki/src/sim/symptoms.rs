@@ -108,3 +108,23 @@ fn two_renewals_at_once_launch_an_unanswered_claim_once() {
     });
 }
 
+#[test]
+fn a_lease_is_trusted_for_as_long_as_it_was_asked_for() {
+    story(async |mut world| {
+        task(&world, "event").await;
+        ticks(&mut world, &[Tick::Pulse, Tick::Lead, Tick::Plan]).await;
+        let sent = world.stage.inside().boottime(0);
+        slow(&world);
+        let mut start = world.hosts[0].life.as_ref().expect("it lives").tick(Tick::StartDue);
+        assert!(world.drive(&mut start).await.is_none(), "it waits to be sent");
+        assert!(world.drive(&mut start).await.is_none(), "it waits for its answer");
+        let seen = world.store.settings().await.expect("an answer");
+        let changes = [("lease_ttl", "100s")];
+        let _ = world.store.change_settings("somebody", seen.version, &changes).await;
+        world.stage.inside().calm = true;
+        ticks(&mut world, &[Tick::Pulse]).await;
+        while world.drive(&mut start).await.is_none() {}
+        let until: Vec<u64> = world.stage.inside().leases.values().copied().collect();
+        assert_eq!(until, [sent + seen.settings.kill_after().as_micros() as u64]);
+    });
+}
