@@ -81,20 +81,12 @@ async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(LOCK_WAIT);
-    let writer = SqlitePoolOptions::new()
-        .acquire_timeout(ACQUIRE_SQLITE)
-        .max_connections(1)
-        .connect_with(options.clone())
-        .await?;
+    // It is in this process: nobody needs to ask first whether it is still there.
+    let pool = SqlitePoolOptions::new().acquire_timeout(ACQUIRE_SQLITE).test_before_acquire(false);
+    let writer = pool.clone().max_connections(1).connect_with(options.clone()).await?;
     let readers = match is_in_memory(url) {
         true => writer.clone(),
-        false => {
-            SqlitePoolOptions::new()
-                .acquire_timeout(ACQUIRE_SQLITE)
-                .max_connections(connections)
-                .connect_with(options)
-                .await?
-        }
+        false => pool.max_connections(connections).connect_with(options).await?,
     };
     Ok(Pools::Sqlite { writer, readers })
 }

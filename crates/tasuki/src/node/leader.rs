@@ -88,7 +88,7 @@ impl Leader {
             return self.renew(term.epoch, settings).await;
         }
         let seen = within(self.store.leader()).await?;
-        if seen.lease_until >= seen.clock {
+        if seen.lease_until > seen.clock {
             return match seen.holder == Some(self.me) {
                 // A mint whose answer was lost.
                 true => self.renew(seen.epoch, settings).await,

@@ -162,15 +162,17 @@ impl Worker {
 
     /// Starts what is due, gives back what it cannot start. Returns when it is to look again.
     pub(crate) async fn start_due(&self) -> Result<Option<u64>, Error> {
-        self.give_back().await?;
         let due = self.take_due();
-        let ttl = self.settings().lease_ttl();
+        let settings = self.settings();
         let mut failed = None;
         for (token, runs) in due {
             let sent = self.parts.clock.boottime();
-            match within(self.parts.store.start(self.id, token, &runs, ttl)).await {
+            let asked = self.parts.store.start(self.id, token, &runs, settings.lease_ttl());
+            match within(asked).await {
                 Ok(told) => {
-                    let started = self.started(token, sent, &runs, told);
+                    // As long as it was asked for, whatever the settings say by now.
+                    let until = sent + settings.kill_after().as_micros() as u64;
+                    let started = self.started(token, (sent, until), &runs, told);
                     self.launch(token, started).await;
                 }
                 Err(error) => {
@@ -179,6 +181,8 @@ impl Worker {
                 }
             }
         }
+        // What could not be started, now that everything that finds room has been.
+        self.give_back().await?;
         match failed {
             Some(error) => Err(error),
             None => Ok(self.next_start()),
@@ -308,11 +312,13 @@ impl Worker {
 
     /// Remembers what is assigned to it. `false`: it knew.
     fn adopt(&self, token: LeaseToken, runs: &[(RunId, Timestamp)]) -> bool {
+        // What is long due when it comes has its whole patience before it.
+        let not_before = self.parts.clock.boottime();
         let mut state = self.state();
         if state.leases.contains_key(&token) {
             return false;
         }
-        let waiting = |due_at: Timestamp| Here::Waiting { due_at, not_before: 0 };
+        let waiting = |due_at: Timestamp| Here::Waiting { due_at, not_before };
         let runs = runs.iter().map(|&(run, due_at)| (run, waiting(due_at))).collect();
         state.leases.insert(token, Lease { runs, ..Lease::default() });
         true
@@ -394,13 +400,12 @@ impl Worker {
     fn started(
         &self,
         token: LeaseToken,
-        sent: u64,
+        (sent, until): (u64, u64),
         runs: &[RunId],
         told: Vec<Outcome<Taken>>,
     ) -> Vec<Taken> {
         let mut started = Vec::new();
         let mut state = self.state();
-        let kill_after = state.settings.kill_after().as_micros() as u64;
         let Some(lease) = state.leases.get_mut(&token) else { return started };
         for (run, outcome) in runs.iter().zip(told) {
             match outcome {
@@ -421,7 +426,7 @@ impl Worker {
         }
         if !started.is_empty() {
             lease.since = Some(lease.since.map_or(sent, |since| since.max(sent)));
-            self.parts.executor.lease(token, sent + kill_after);
+            self.parts.executor.lease(token, until);
         }
         drop_if_empty(&mut state, token);
         started
@@ -572,7 +577,8 @@ impl Worker {
                 Todo::Drop(run) => self.drop_run(token, run),
                 Todo::Launch(run, canceled) => launches.push((run, canceled)),
                 Todo::WaitOn(run) => {
-                    let waiting = Here::Waiting { due_at: Timestamp::MIN, not_before: 0 };
+                    let not_before = self.parts.clock.boottime();
+                    let waiting = Here::Waiting { due_at: Timestamp::MIN, not_before };
                     self.put(token, run, waiting);
                     self.orders.notify_one();
                 }
@@ -587,10 +593,8 @@ impl Worker {
         for taken in running {
             let wanted = launches.iter().find(|(run, _)| *run == taken.id);
             match wanted {
-                Some((_, false)) => {
-                    self.put(token, taken.id, Here::Starting);
-                    self.launch(token, vec![taken]).await;
-                }
+                Some(_) if !self.take_unsure(token, taken.id) => {}
+                Some((_, false)) => self.launch(token, vec![taken]).await,
                 Some((_, true)) => self.end_unlaunched(token, &taken, Stopped::Cancel.error_code()),
                 None if ghosts.contains(&taken.id) => {
                     self.end_unlaunched(token, &taken, ErrorCode::HEARTBEAT_TIMEOUT);
@@ -599,6 +603,21 @@ impl Worker {
             }
         }
         self.answered(token);
+    }
+
+    /// Marks as being started what nobody was sure of. `false`: somebody is by now, and whoever that is has
+    /// launched or ended it.
+    fn take_unsure(&self, token: LeaseToken, run: RunId) -> bool {
+        let mut state = self.state();
+        let Some(lease) = state.leases.get_mut(&token) else { return false };
+        let unsure = match lease.runs.get(&run) {
+            Some(here) => matches!(here, Here::Unsure),
+            None => lease.claim == Claim::Unanswered && !lease.done.contains_key(&run),
+        };
+        if unsure {
+            lease.runs.insert(run, Here::Starting);
+        }
+        unsure
     }
 
     /// What is under a lease is known now.

@@ -38,6 +38,10 @@ pub(super) struct Inside {
     pub(super) outage_until: u64,
     /// Each line loses much until then.
     pub(super) burst_until: [u64; HOSTS + 1],
+    /// How often in a thousand an exchange is lost where nothing special is the matter.
+    pub(super) loss: u64,
+    /// What becomes of the next exchange, where a test says so.
+    pub(super) next_fault: Option<Fault>,
     /// How often in a thousand an exchange is held up.
     pub(super) slowness: u64,
     /// Somebody waits on a line, and whoever drives it may do something else.
@@ -57,6 +61,7 @@ pub(super) struct Inside {
     pub(super) broken: Option<String>,
     /// Whether to tell the story while it happens.
     pub(super) aloud: bool,
+    pub(super) exchanges: u64,
 }
 
 impl Stage {
@@ -70,6 +75,8 @@ impl Stage {
             calm: false,
             outage_until: 0,
             burst_until: [0; HOSTS + 1],
+            loss: 8,
+            next_fault: None,
             slowness,
             parked: false,
             processes: Vec::new(),
@@ -81,6 +88,7 @@ impl Stage {
             promises: BTreeMap::new(),
             broken: None,
             aloud,
+            exchanges: 0,
         })))
     }
 
@@ -154,6 +162,10 @@ impl Stage {
 
     fn fault(&self, line: usize) -> Fault {
         let inside = &mut *self.inside();
+        inside.exchanges += 1;
+        if let Some(fault) = inside.next_fault.take() {
+            return fault;
+        }
         if inside.calm {
             return Fault::None;
         }
@@ -161,7 +173,7 @@ impl Stage {
         let loss = match inside.now < inside.burst_until[line] {
             _ if away => 1_000,
             true => 400,
-            false => 8,
+            false => inside.loss,
         };
         if !inside.rng.chance(loss) {
             return Fault::None;

@@ -16,14 +16,14 @@ use crate::node::coordinate::{Coordinator, DatabaseOnly, InMemory};
 use crate::node::world::{Dice as _, Pulse};
 
 /// How many things happen before the faults are over.
-const STEPS: u64 = 260;
+const STEPS: u64 = 600;
 /// How long after the last fault everything must have come to an end.
 const LONGEST: u64 = 300 * SECOND;
 /// How far the database's clock may jump forward without a process being doubled: well within the margin
 /// of the kill and the grace of the steal.
 const SMALL_STEP: u64 = 700_000;
 /// The longest that a lease lasts.
-const LEASE: u64 = 6 * SECOND;
+const LEASE: u64 = 10 * SECOND;
 
 /// See the module.
 pub(super) struct World {
@@ -37,6 +37,13 @@ pub(super) struct World {
     coordinator: Arc<dyn Coordinator>,
     pub(super) clock: ClockMode,
     stepped_at: u64,
+    /// Nothing that went wrong is under way any more.
+    healed: bool,
+    /// Whether a tick may begin while another of its kind is under way.
+    twice: bool,
+    /// How many exchanges there had been when processes were last compared with the database.
+    pub(super) checked: u64,
+    began: std::time::Instant,
 }
 
 /// What the database's clock does.
@@ -71,47 +78,66 @@ enum Step {
 }
 
 const WORLD: &[(u64, Step)] = &[
-    (460, Step::Tick),
-    (120, Step::Resume),
-    (170, Step::Time),
-    (60, Step::Letter),
-    (80, Step::Act),
-    (10, Step::Crash),
-    (12, Step::Stop),
+    (600, Step::Tick),
+    (100, Step::Resume),
+    (120, Step::Time),
+    (50, Step::Letter),
+    (40, Step::Act),
+    (5, Step::Crash),
+    (6, Step::Stop),
     (40, Step::Up),
-    (5, Step::Leave),
-    (5, Step::Outage),
-    (8, Step::Burst),
-    (12, Step::Clock),
-    (3, Step::Forget),
-    (5, Step::Forge),
+    (3, Step::Leave),
+    (3, Step::Outage),
+    (5, Step::Burst),
+    (8, Step::Clock),
+    (2, Step::Forget),
+    (4, Step::Forge),
 ];
 
 const TICKS: &[(u64, Tick)] = &[
-    (12, Tick::Pulse),
-    (18, Tick::StartDue),
-    (9, Tick::Claim),
-    (14, Tick::Renew),
+    (8, Tick::Pulse),
+    (20, Tick::StartDue),
+    (6, Tick::Claim),
+    (16, Tick::Renew),
     (3, Tick::RenewAll),
     (8, Tick::Tend),
-    (16, Tick::Report),
-    (14, Tick::Lead),
-    (16, Tick::Plan),
-    (8, Tick::Recover),
+    (18, Tick::Report),
+    (20, Tick::Lead),
+    (24, Tick::Plan),
+    (12, Tick::Recover),
     (1, Tick::Resign),
 ];
 
 impl World {
     pub(super) async fn new(seed: u64, aloud: bool) -> Result<Self, Error> {
-        let stage = Stage::new(seed, aloud);
+        let mut world = Self::empty(Stage::new(seed, aloud)).await?;
+        for name in JOBS {
+            let mut rng = world.fork();
+            if rng.chance(650) {
+                people::create(&world.stage, &world.store, name, &mut rng).await?;
+            }
+        }
+        for index in 0..world.hosts.len() {
+            world.boot(index).await?;
+        }
+        Ok(world)
+    }
+
+    /// Nodes that are down, and a database without jobs.
+    pub(super) async fn empty(stage: Stage) -> Result<Self, Error> {
         let store = Store::open("sqlite::memory:", 1).await?;
         store.migrate().await?;
         store.set_clock(Some(stage.database_time()));
         let seen = store.settings().await?;
         let _ = store.change_settings("somebody", seen.version, HURRIED).await?;
-        let (clock, in_memory) = stage.draw(|rng| {
+        let (clock, in_memory, twice, count) = stage.draw(|rng| {
             use ClockMode::{Back, Small, Steady, Wild};
-            (rng.pick(&[Steady, Steady, Steady, Small, Small, Back, Wild]), rng.chance(600))
+            (
+                rng.weigh(&[(5, Steady), (2, Small), (1, Back), (1, Wild)]),
+                rng.chance(600),
+                rng.chance(250),
+                rng.weigh(&[(1, 1), (1, 2), (4, HOSTS)]),
+            )
         });
         let memory =
             in_memory.then(|| InMemory::new(Arc::new(SimClock { stage: stage.clone(), host: 0 })));
@@ -122,8 +148,8 @@ impl World {
         let coordinator = Arc::new(SimCoordinator { stage: stage.clone(), inner });
         let line = SimLine { stage: stage.clone(), host: HOSTS };
         let people = store.with_line(Arc::new(line));
-        let hosts = (0..HOSTS).map(Host::new).collect();
-        let mut world = Self {
+        let hosts = (0..count).map(Host::new).collect();
+        let world = Self {
             stage,
             store,
             hosts,
@@ -134,17 +160,12 @@ impl World {
             coordinator,
             clock,
             stepped_at: 0,
+            healed: false,
+            twice,
+            checked: 0,
+            began: std::time::Instant::now(),
         };
         world.stage.tell(|| format!("clock {clock:?}, coordinator in memory {in_memory}"));
-        for name in JOBS {
-            let mut rng = world.fork();
-            if rng.chance(650) {
-                people::create(&world.stage, &world.store, name, &mut rng).await?;
-            }
-        }
-        for index in 0..HOSTS {
-            world.boot(index).await?;
-        }
         Ok(world)
     }
 
@@ -156,8 +177,26 @@ impl World {
                 return Ok(());
             }
         }
+        let (at, n) = (self.stage.now(), self.stage.inside().exchanges);
+        let took = self.began.elapsed();
         self.heal().await?;
         self.wind_down().await?;
+        let page = self.store.runs(&tasuki_store::RunFilter::default(), None, 200).await?.runs;
+        let mut by: std::collections::BTreeMap<String, u32> = Default::default();
+        for run in &page {
+            *by.entry(run.state.to_string()).or_default() += 1;
+        }
+        let (m, l) = {
+            let inside = self.stage.inside();
+            (inside.exchanges - n, inside.ever_launched.len())
+        };
+        println!(
+            "chaos {at} {n} {took:?}; end {} {} {:?}; {} launched, {by:?}",
+            self.stage.now() - at,
+            m,
+            self.began.elapsed() - took,
+            l
+        );
         if !self.stage.is_broken() {
             self.check_the_end().await?;
         }
@@ -172,14 +211,19 @@ impl World {
         let step = self.stage.draw(|rng| rng.weigh(WORLD));
         match step {
             Step::Tick => {
-                let (host, tick) =
-                    self.stage.draw(|rng| (rng.below(HOSTS as u64) as usize, rng.weigh(TICKS)));
-                self.tick(host, tick).await?;
+                let up: Vec<usize> =
+                    self.hosts.iter().filter(|host| host.is_up()).map(|host| host.index).collect();
+                if !up.is_empty() {
+                    let (host, tick) = self.stage.draw(|rng| (rng.pick(&up), rng.weigh(TICKS)));
+                    self.tick(host, tick).await?;
+                }
             }
             Step::Resume => self.resume().await?,
             Step::Time => {
-                let most = self.stage.draw(|rng| rng.weigh(&[(80, 1), (17, 2), (3, 12)]));
-                let passes = self.stage.draw(|rng| rng.below(most * SECOND));
+                let most = self
+                    .stage
+                    .draw(|rng| rng.weigh(&[(70, 500), (20, 1_000), (8, 2_000), (1, 15_000)]));
+                let passes = self.stage.draw(|rng| rng.below(most * SECOND / 1_000));
                 self.pass(passes);
                 self.check_processes().await?;
             }
@@ -247,11 +291,11 @@ impl World {
     }
 
     fn any_host(&self) -> usize {
-        self.stage.draw(|rng| rng.below(HOSTS as u64)) as usize
+        self.stage.draw(|rng| rng.below(self.hosts.len() as u64)) as usize
     }
 
     /// Time passes for everybody; what was stopped for long enough goes on.
-    fn pass(&mut self, micros: u64) {
+    pub(super) fn pass(&mut self, micros: u64) {
         self.stage.inside().now += micros;
         self.store.set_clock(Some(self.stage.database_time()));
         let now = self.stage.now();
@@ -309,7 +353,7 @@ impl World {
     }
 
     /// Brings one of the orders that are under way.
-    fn deliver(&mut self) {
+    pub(super) fn deliver(&mut self) {
         let letter = {
             let inside = &mut *self.stage.inside();
             if inside.letters.is_empty() {
@@ -327,15 +371,17 @@ impl World {
     }
 
     /// Starts a tick, or goes on with the one of its kind that is under way.
-    async fn tick(&mut self, host: usize, tick: Tick) -> Result<(), Error> {
+    pub(super) async fn tick(&mut self, host: usize, tick: Tick) -> Result<(), Error> {
         let up = self.hosts[host].is_up();
         let Some(life) = self.hosts[host].life.as_mut().filter(|_| up) else { return Ok(()) };
-        let under_way = life.ticks.iter().position(|(kind, _)| *kind == tick);
+        let twice = self.twice && tick != Tick::Claim && self.stage.draw(|rng| rng.chance(500));
+        let under_way = life.ticks.iter().position(|(kind, _)| *kind == tick && !twice);
         let one = match under_way {
             Some(index) => life.ticks.swap_remove(index),
             None => (tick, life.tick(tick)),
         };
-        self.stage.tell(|| format!("node {host}: {tick:?}"));
+        let goes_on = if under_way.is_some() { " goes on" } else { "" };
+        self.stage.tell(|| format!("node {host}: {tick:?}{goes_on}"));
         self.drive_tick(host, one).await
     }
 
@@ -390,7 +436,7 @@ impl World {
     fn excuse<T>(&self, who: &str, told: Result<T, Error>) -> Option<T> {
         match told {
             Ok(told) => Some(told),
-            Err(error) if error.is_unavailable() && !self.stage.inside().calm => {
+            Err(error) if error.is_unavailable() && !self.healed => {
                 self.stage.tell(|| format!("{who}: no answer"));
                 None
             }
@@ -403,7 +449,7 @@ impl World {
 
     /// Polls until it is done, or waits on a line. Only one thing is driven at a time, so that the order of
     /// everything is the seed's.
-    async fn drive<T>(&self, doing: &mut Pending<T>) -> Option<Result<T, Error>> {
+    pub(super) async fn drive<T>(&self, doing: &mut Pending<T>) -> Option<Result<T, Error>> {
         poll_fn(|context| match doing.as_mut().poll(context) {
             Poll::Ready(told) => Poll::Ready(Some(told)),
             Poll::Pending if self.stage.take_parked() => Poll::Ready(None),
@@ -422,7 +468,7 @@ impl World {
     }
 
     /// A node that is down begins anew; one that was drained and is idle leaves first.
-    async fn boot(&mut self, index: usize) -> Result<(), Error> {
+    pub(super) async fn boot(&mut self, index: usize) -> Result<(), Error> {
         if self.hosts[index].stopped_until.is_some() {
             return Ok(());
         }
@@ -463,6 +509,7 @@ impl World {
                     self.hosts[index].before.clear();
                 }
                 self.hosts[index].life = Some(life);
+                self.tick(index, Tick::Pulse).await?;
             }
             None => self.hosts[index].before.push(id),
         }
@@ -488,18 +535,23 @@ impl World {
     /// The faults are over: everything goes on, and nothing new is asked for.
     async fn heal(&mut self) -> Result<(), Error> {
         self.stage.tell(|| "the faults are over".to_owned());
-        self.stage.inside().calm = true;
+        {
+            let inside = &mut *self.stage.inside();
+            inside.calm = true;
+            inside.hurry();
+        }
         for host in &mut self.hosts {
             host.stopped_until = None;
         }
         while let Some(one) = self.acts.pop() {
             self.drive_act(one).await?;
         }
-        for host in 0..HOSTS {
+        for host in 0..self.hosts.len() {
             while let Some(one) = self.hosts[host].life.as_mut().and_then(|life| life.ticks.pop()) {
                 self.drive_tick(host, one).await?;
             }
         }
+        self.healed = true;
         let seen = self.store.settings().await?;
         let on = [("recovery_enabled", "true")];
         let _ = self.store.change_settings("somebody", seen.version, &on).await?;
@@ -517,8 +569,8 @@ impl World {
         let mut round = 0;
         loop {
             round += 1;
-            self.pass(900_000);
-            for host in 0..HOSTS {
+            self.pass(1_200_000);
+            for host in 0..self.hosts.len() {
                 self.boot(host).await?;
                 for (every, tick) in
                     [(2, Tick::Pulse), (1, Tick::Lead), (2, Tick::Recover), (1, Tick::Plan)]
@@ -531,7 +583,7 @@ impl World {
             while !self.stage.inside().letters.is_empty() {
                 self.deliver();
             }
-            for host in 0..HOSTS {
+            for host in 0..self.hosts.len() {
                 for (every, tick) in [
                     (1, Tick::StartDue),
                     (2, Tick::Claim),
