@@ -12,7 +12,8 @@ use tasuki_core::{Invalid, JobName, RunId};
 use tasuki_store::Seen;
 use utoipa::{IntoParams, ToSchema};
 
-use super::job_input::{NewJob, patched};
+use super::job_input::NewJob;
+use super::job_patch::patched;
 use super::job_view::{Job, view};
 use crate::input::{Asked, Body, Headers, Input, Named, instant, limit, reason, word};
 use crate::problem::Problem;

@@ -5,6 +5,7 @@
 pub(crate) mod cluster;
 pub(crate) mod events;
 pub(crate) mod job_input;
+pub(crate) mod job_patch;
 pub(crate) mod job_view;
 pub(crate) mod jobs;
 pub(crate) mod logs;
