@@ -109,6 +109,7 @@ impl Leader {
         self.trust(epoch, sent, settings);
         let _ = self.coordinator.leads(self.me, epoch, settings.leader_ttl()).await;
         self.wake.leader();
+        self.wake.recovery();
         Ok(true)
     }
 

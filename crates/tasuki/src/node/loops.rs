@@ -170,7 +170,7 @@ impl Loops {
         loop {
             let settings = self.worker.settings();
             told("recover", self.leader.recover(&settings).await);
-            if !self.rest(settings.recovery_interval(), std::future::pending()).await {
+            if !self.rest(settings.recovery_interval(), self.wake.recovery_woken()).await {
                 return;
             }
         }
