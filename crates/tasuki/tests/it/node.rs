@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tasuki_core::RunState;
 use tasuki_core::work::{What, Work};
+use tasuki_core::{ErrorCode, RunState};
 
 use crate::place::{Place, command, shell};
 
@@ -85,7 +85,7 @@ async fn failures_have_their_reasons() {
     for (run, (work, state, code, message)) in runs.into_iter().zip(&table) {
         let run = place.ended(run).await;
         assert_eq!(run.state, *state, "{work:?} {run:?}");
-        assert_eq!(run.error_code.as_ref().map(|code| code.as_str()), Some(*code));
+        assert_eq!(run.error_code.as_ref().map(ErrorCode::as_str), Some(*code));
         let executions = place.store.executions(run.id).await.unwrap();
         let told = executions.last().and_then(|last| last.error_message.clone()).unwrap();
         assert!(told.starts_with(message), "{told}");
