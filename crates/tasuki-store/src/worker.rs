@@ -17,6 +17,7 @@ static HEARTBEAT: Sql = sql!("worker/heartbeat");
 static SHOW: Sql = sql!("worker/show");
 static LOCK: Sql = sql!("worker/lock");
 static LIST: Sql = sql!("worker/list");
+static RESIZE: Sql = sql!("worker/resize");
 static DRAIN: Sql = sql!("worker/drain");
 static DETACH: Sql = sql!("worker/detach");
 static DEAD: Sql = sql!("worker/dead");
@@ -122,6 +123,21 @@ impl Store {
     /// It is alive. `false`: it was declared dead or gone and must begin anew under another id.
     pub async fn heartbeat(&self, worker: WorkerId) -> Result<bool, Error> {
         self.change_worker(&HEARTBEAT, params! { id: uuid(worker.as_bytes()) }).await
+    }
+
+    /// From now on it does so many commands and functions at once. `false`: it is gone.
+    pub async fn resize_worker(
+        &self,
+        worker: WorkerId,
+        slots: u32,
+        function_slots: u32,
+    ) -> Result<bool, Error> {
+        let room = params! {
+            id: uuid(worker.as_bytes()),
+            slots: slots,
+            function_slots: function_slots,
+        };
+        self.change_worker(&RESIZE, room).await
     }
 
     /// No new work for it. `false`: it drains already, or is gone. A worker that drains by itself acts

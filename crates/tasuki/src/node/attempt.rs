@@ -1,6 +1,6 @@
 //! One attempt: what it is given before it is launched, and what its end means.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -36,16 +36,32 @@ pub struct Attempt {
 
 /// When something was last heard of a job, by the clock of [`boottime`](crate::spawner::boottime).
 #[derive(Debug, Clone, Default)]
-pub struct Signs(Arc<AtomicU64>);
+pub struct Signs(Arc<Shown>);
+
+#[derive(Debug, Default)]
+struct Shown {
+    last: AtomicU64,
+    progress: AtomicBool,
+}
 
 impl Signs {
     /// It shows that it is alive.
     pub fn show(&self, at: u64) {
-        self.0.fetch_max(at, Ordering::Relaxed);
+        self.0.last.fetch_max(at, Ordering::Relaxed);
+    }
+
+    /// It reports progress, and is expected to go on doing so.
+    pub fn show_progress(&self, at: u64) {
+        self.0.progress.store(true, Ordering::Relaxed);
+        self.show(at);
     }
 
     pub(crate) fn last(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.0.last.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn of_progress(&self) -> bool {
+        self.0.progress.load(Ordering::Relaxed)
     }
 }
 

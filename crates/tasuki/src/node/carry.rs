@@ -71,6 +71,8 @@ pub(crate) struct Running {
     pub(crate) deadline: u64,
     /// How long it may be silent.
     pub(crate) silence: Option<Duration>,
+    /// The same once it has reported progress.
+    pub(crate) silence_after_progress: Option<Duration>,
     pub(crate) grace: Duration,
     /// Why it was told to stop.
     pub(crate) stopped: Option<Stopped>,
@@ -104,7 +106,11 @@ impl Running {
     }
 
     fn silence_ends(&self) -> Option<u64> {
-        self.silence.map(|silence| self.signs.last() + silence.as_micros() as u64)
+        let silence = match self.signs.of_progress() {
+            true => self.silence_after_progress,
+            false => self.silence,
+        };
+        silence.map(|silence| self.signs.last() + silence.as_micros() as u64)
     }
 }
 
@@ -231,6 +237,7 @@ pub(crate) mod tests {
             signs: Signs::default(),
             deadline: 100,
             silence: Some(Duration::from_micros(30)),
+            silence_after_progress: Some(Duration::from_micros(5)),
             grace: Duration::ZERO,
             stopped,
         }))
@@ -301,7 +308,10 @@ pub(crate) mod tests {
         assert_eq!(job.overstays(49), None);
         assert_eq!(job.overstays(50), Some(Stopped::Silence));
         assert_eq!(job.next_look(), Some(50));
-        job.signs.show(90);
+        job.signs.show_progress(40);
+        assert_eq!((job.overstays(44), job.overstays(45)), (None, Some(Stopped::Silence)));
+        assert_eq!(job.next_look(), Some(45));
+        job.signs.show(96);
         assert_eq!(job.overstays(99), None);
         assert_eq!(job.overstays(100), Some(Stopped::Timeout));
         let Here::Running(job) = running(Some(Stopped::Cancel)) else { unreachable!() };

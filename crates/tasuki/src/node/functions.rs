@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use super::attempt::{Attempt, End, Executor, FunctionError, Happened, Mail, Signs};
 use super::logs::Log;
 use super::world::Clock;
+use crate::output::Lines;
 use crate::spawner::{JobKey, Refusal};
 
 type Called = Pin<Box<dyn Future<Output = Result<Option<Value>, FunctionError>> + Send>>;
@@ -66,14 +67,20 @@ pub struct Call {
 
 impl Call {
     /// Shows that it is getting on: a call that is silent for longer than its heartbeat_timeout is ended.
+    /// One that has shown it once is expected to go on, also where its job sets no such limit: then
+    /// `progress_heartbeat_timeout` is its limit.
     pub fn progress(&self) {
-        self.signs.show(self.clock.boottime());
+        self.signs.show_progress(self.clock.boottime());
     }
 
-    /// Adds a line to the run's log.
-    pub fn log(&self, line: impl Into<String>) {
-        self.progress();
-        self.log.line(Stream::Out, line.into());
+    /// Adds a line to the run's log, or several.
+    pub fn log(&self, text: impl AsRef<str>) {
+        self.signs.show(self.clock.boottime());
+        let text = text.as_ref();
+        let mut lines = Lines::default();
+        for part in [text.strip_suffix('\n').unwrap_or(text), "\n"] {
+            lines.take_in(part.as_bytes(), |line| self.log.line(Stream::Out, line));
+        }
         self.log.ring();
     }
 

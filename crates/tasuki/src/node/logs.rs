@@ -21,6 +21,8 @@ const PACE: Duration = Duration::from_millis(200);
 const FULL: usize = 64 << 10;
 /// More than this of one attempt is not held in memory.
 const MOST: usize = 256 << 10;
+/// Nor more than this of a function, which does not wait for room: what comes faster is passed over.
+const FLOOD: usize = 1 << 20;
 /// How long the end of an attempt waits for its last lines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -43,6 +45,8 @@ pub(crate) struct Log {
 struct Waiting {
     lines: Vec<LogLine>,
     bytes: usize,
+    /// How many lines came too fast.
+    passed_over: usize,
     /// Nothing more is kept: the cap was reached, or there is no such attempt any more.
     full: bool,
     /// The job has ended.
@@ -68,10 +72,15 @@ impl Log {
     pub(crate) fn line(&self, stream: Stream, text: String) {
         let at = self.clock.wall();
         let mut waiting = self.waiting();
-        if !waiting.full {
-            waiting.bytes += text.len() + 32;
-            waiting.lines.push(LogLine { stream, at, text });
+        if waiting.full {
+            return;
         }
+        if waiting.bytes > FLOOD {
+            waiting.passed_over += 1;
+            return;
+        }
+        waiting.bytes += text.len() + 32;
+        waiting.lines.push(LogLine { stream, at, text });
     }
 
     /// Reads a stream to its end.
@@ -178,6 +187,12 @@ impl Log {
         let lines = {
             let mut waiting = self.waiting();
             waiting.bytes = 0;
+            if let Some(last) = waiting.lines.last().filter(|_| waiting.passed_over > 0) {
+                let text = format!("[{} lines came too fast and are missing]", waiting.passed_over);
+                let mark = LogLine { text, ..last.clone() };
+                waiting.lines.push(mark);
+                waiting.passed_over = 0;
+            }
             std::mem::take(&mut waiting.lines)
         };
         if lines.is_empty() {

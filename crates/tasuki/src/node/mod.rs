@@ -17,6 +17,8 @@ mod logs;
 mod loops;
 pub mod peers;
 mod plan;
+#[cfg(test)]
+mod policies;
 mod recipes;
 mod within;
 mod worker;
@@ -148,11 +150,12 @@ impl NodeBuilder {
                 (Some(home), Some(started))
             }
         };
-        let slots = match commands {
-            Some(_) => (slots(&config, &settings), settings.function_slots()),
-            None => (0, settings.function_slots()),
+        let (runs_commands, fixed) = (commands.is_some(), config.slots);
+        let slots = move |settings: &Settings| {
+            let commands = if runs_commands { slots(fixed, settings) } else { 0 };
+            (commands, settings.function_slots())
         };
-        register(&store, id, &config, &functions, slots).await?;
+        register(&store, id, &config, &functions, slots(&settings)).await?;
         let mut lanes: Vec<(String, WorkKind)> =
             functions.names().map(|name| (function_lane(name), WorkKind::Function)).collect();
         if commands.is_some() {
@@ -168,7 +171,7 @@ impl NodeBuilder {
             executor: Arc::clone(&hands) as Arc<dyn attempt::Executor>,
             mail: mail.clone(),
             wake: wake.clone(),
-            slots,
+            slots: Box::new(slots),
             lanes,
         };
         let worker = Arc::new(Worker::new(id, parts, settings));
@@ -264,9 +267,9 @@ impl Node {
     }
 }
 
-fn slots(config: &Config, settings: &Settings) -> u32 {
+fn slots(fixed: Option<u32>, settings: &Settings) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    config.slots.unwrap_or_else(|| settings.max_jobs_per_worker().on(cores))
+    fixed.unwrap_or_else(|| settings.max_jobs_per_worker().on(cores))
 }
 
 async fn register(

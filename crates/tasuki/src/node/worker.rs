@@ -38,8 +38,8 @@ pub(crate) struct Parts {
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) mail: Mail,
     pub(crate) wake: Wake,
-    /// How many commands, and how many functions, at once.
-    pub(crate) slots: (u32, u32),
+    /// How many commands, and how many functions, at once, under these settings.
+    pub(crate) slots: Box<dyn Fn(&Settings) -> (u32, u32) + Send + Sync>,
     /// Where it claims from, and what is found there.
     pub(crate) lanes: Vec<(String, WorkKind)>,
 }
@@ -56,6 +56,8 @@ pub struct Worker {
 struct State {
     leases: BTreeMap<LeaseToken, Lease>,
     settings: Arc<Settings>,
+    /// How many commands, and how many functions, at once.
+    slots: (u32, u32),
     /// How much the database's clock is ahead of ours, in microseconds; at least.
     ahead: Option<i64>,
     draining: bool,
@@ -72,7 +74,9 @@ pub(crate) enum Pulse {
 
 impl Worker {
     pub(crate) fn new(id: WorkerId, parts: Parts, settings: Arc<Settings>) -> Self {
-        let state = State { leases: BTreeMap::new(), settings, ahead: None, draining: false };
+        let slots = (parts.slots)(&settings);
+        let state =
+            State { leases: BTreeMap::new(), settings, slots, ahead: None, draining: false };
         Self {
             id,
             parts,
@@ -140,11 +144,15 @@ impl Worker {
             let mut state = self.state();
             state.ahead = Some(clock.as_microsecond() - ours);
             if *state.settings != settings {
+                state.slots = (self.parts.slots)(&settings);
                 state.settings = Arc::new(settings);
             }
         }
-        if store.worker(self.id).await?.is_some_and(|worker| worker.draining_at.is_some()) {
-            self.drain();
+        if let Some(row) = store.worker(self.id).await? {
+            if row.draining_at.is_some() {
+                self.drain();
+            }
+            self.tell_room((row.slots, row.function_slots)).await?;
         }
         let mut unknown: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
         for carried in store.carried_by(self.id).await? {
@@ -158,6 +166,22 @@ impl Worker {
             }
         }
         Ok(Pulse::Alive)
+    }
+
+    /// Tells how much it does at once, where that is not what is known. What runs has its room until it ends.
+    async fn tell_room(&self, known: (u32, u32)) -> Result<(), Error> {
+        let (slots, function_slots) = {
+            let state = self.state();
+            let functions = count(&state, |kind| !is_command(kind));
+            (state.slots.0.max(count(&state, is_command)), state.slots.1.max(functions))
+        };
+        if known == (slots, function_slots) {
+            return Ok(());
+        }
+        within(self.parts.store.resize_worker(self.id, slots, function_slots)).await?;
+        self.parts.wake.leader();
+        self.parts.wake.claims();
+        Ok(())
     }
 
     /// Starts what is due, gives back what it cannot start. Returns when it is to look again.
@@ -197,14 +221,16 @@ impl Worker {
             if free == 0 || self.is_draining() {
                 continue;
             }
+            let asked = self.parts.clock.boottime();
             if self.claim_from(lane, *kind, free).await? {
                 return Ok(Some(0));
             }
             let Some(ahead) = self.state().ahead else { continue };
-            let ours = self.parts.clock.boottime();
-            let until = database_time(ours, ahead) + LOOK_AHEAD;
-            let soon = self.parts.store.due(lane, until, 1).await?;
-            let at = soon.first().map(|wanted| our_time(wanted.due_at, ahead));
+            let until = database_time(self.parts.clock.boottime(), ahead) + LOOK_AHEAD;
+            // What was due before we asked and was not given waits for somebody, not for time.
+            let after = database_time(asked, ahead);
+            let soon = self.parts.store.next_due(lane, after, until).await?;
+            let at = soon.map(|due_at| our_time(due_at, ahead));
             next = [next, at].into_iter().flatten().min();
         }
         Ok(next)
@@ -330,8 +356,7 @@ impl Worker {
         let mut state = self.state();
         let Some(ahead) = state.ahead.filter(|_| !state.draining) else { return Vec::new() };
         let now = database_time(ours, ahead);
-        let mut room = (self.parts.slots.0 as usize)
-            .saturating_sub(state.leases.values().map(|lease| lease.running(is_command)).sum());
+        let mut room = state.slots.0.saturating_sub(count(&state, is_command));
         let mut due = Vec::new();
         for (token, lease) in &mut state.leases {
             let mut runs = Vec::new();
@@ -491,6 +516,10 @@ impl Worker {
             signs: attempt.signs.clone(),
             deadline: now + work.timeout.unwrap_or(settings.timeout()).as_micros() as u64,
             silence: work.heartbeat_timeout.or(settings.heartbeat_timeout()),
+            silence_after_progress: work
+                .heartbeat_timeout
+                .or(settings.progress_heartbeat_timeout())
+                .or(settings.heartbeat_timeout()),
             grace: work.stop_grace.unwrap_or(settings.stop_grace()),
             stopped: None,
         }
@@ -515,8 +544,8 @@ impl Worker {
     fn free(&self, kind: WorkKind) -> u32 {
         let state = self.state();
         let (slots, taken) = match is_command(kind) {
-            true => (self.parts.slots.0, count(&state, is_command)),
-            false => (self.parts.slots.1, count(&state, |kind| !is_command(kind))),
+            true => (state.slots.0, count(&state, is_command)),
+            false => (state.slots.1, count(&state, |kind| !is_command(kind))),
         };
         slots.saturating_sub(taken)
     }

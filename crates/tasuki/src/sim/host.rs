@@ -125,7 +125,7 @@ impl Boot {
             executor: Arc::new(executor),
             mail,
             wake: Wake::default(),
-            slots: SLOTS,
+            slots: Box::new(|_| SLOTS),
             lanes: vec![
                 (function_lane(FUNCTION), WorkKind::Function),
                 (COMMAND_LANE.to_owned(), WorkKind::Command),

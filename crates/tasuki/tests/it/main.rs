@@ -4,7 +4,9 @@
 #![allow(clippy::unwrap_used)]
 
 mod events;
+mod functions;
 mod node;
 mod place;
 mod policies;
 mod spawner;
+mod supervisor;
