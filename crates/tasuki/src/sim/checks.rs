@@ -57,6 +57,22 @@ impl World {
         Ok(())
     }
 
+    /// What was given away since the last look was given by the newest leader (I4): nobody else has had a
+    /// turn meanwhile.
+    pub(super) async fn check_epoch(&mut self) -> Result<(), Error> {
+        for one in self.store.given().await? {
+            if !self.given.insert(one.token) {
+                continue;
+            }
+            let run = self.store.run(one.run).await?;
+            let (by, newest) = (run.and_then(|run| run.epoch), self.store.leader().await?.epoch);
+            if by != Some(newest) {
+                self.stage.broken(|| format!("I4: run {} was given by {by:?}", one.run));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether the clocks agree well enough for leases to be kept.
     fn is_tame(&self) -> bool {
         self.clock != ClockMode::Wild

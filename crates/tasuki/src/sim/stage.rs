@@ -61,6 +61,7 @@ pub(super) struct Inside {
     pub(super) broken: Option<String>,
     /// Whether to tell the story while it happens.
     pub(super) aloud: bool,
+    /// How often somebody asked the database.
     pub(super) exchanges: u64,
 }
 

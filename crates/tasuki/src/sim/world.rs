@@ -1,10 +1,11 @@
 //! What happens, step by step: three nodes on one database, and everything that can go wrong with them.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
 
-use tasuki_core::WorkerId;
+use tasuki_core::{LeaseToken, WorkerId};
 use tasuki_store::{Error, Store};
 
 use super::hints::{SimCoordinator, SimPeers};
@@ -43,7 +44,8 @@ pub(super) struct World {
     twice: bool,
     /// How many exchanges there had been when processes were last compared with the database.
     pub(super) checked: u64,
-    began: std::time::Instant,
+    /// The leases of what leaders gave away.
+    pub(super) given: BTreeSet<LeaseToken>,
 }
 
 /// What the database's clock does.
@@ -163,7 +165,7 @@ impl World {
             healed: false,
             twice,
             checked: 0,
-            began: std::time::Instant::now(),
+            given: BTreeSet::new(),
         };
         world.stage.tell(|| format!("clock {clock:?}, coordinator in memory {in_memory}"));
         Ok(world)
@@ -177,26 +179,8 @@ impl World {
                 return Ok(());
             }
         }
-        let (at, n) = (self.stage.now(), self.stage.inside().exchanges);
-        let took = self.began.elapsed();
         self.heal().await?;
         self.wind_down().await?;
-        let page = self.store.runs(&tasuki_store::RunFilter::default(), None, 200).await?.runs;
-        let mut by: std::collections::BTreeMap<String, u32> = Default::default();
-        for run in &page {
-            *by.entry(run.state.to_string()).or_default() += 1;
-        }
-        let (m, l) = {
-            let inside = self.stage.inside();
-            (inside.exchanges - n, inside.ever_launched.len())
-        };
-        println!(
-            "chaos {at} {n} {took:?}; end {} {} {:?}; {} launched, {by:?}",
-            self.stage.now() - at,
-            m,
-            self.began.elapsed() - took,
-            l
-        );
         if !self.stage.is_broken() {
             self.check_the_end().await?;
         }
@@ -343,7 +327,7 @@ impl World {
             carried.swap_remove(self.stage.draw(|rng| rng.below(carried.len() as u64)) as usize);
         let token = match self.stage.draw(|rng| rng.chance(500)) {
             true => one.token,
-            false => tasuki_core::LeaseToken::from_random(self.stage.roll()),
+            false => LeaseToken::from_random(self.stage.roll()),
         };
         let runs = vec![(one.run, self.stage.database_time())];
         let order = crate::node::peers::StartOrder { epoch: tasuki_core::Epoch(99), token, runs };
@@ -420,6 +404,9 @@ impl World {
             Some(Ok(Pulse::Alive)) => {}
             Some(Ok(Pulse::CutOff)) => self.hosts[host].crash(&self.stage),
             Some(told) => drop(self.excuse(&format!("{tick:?} on node {host}"), told)),
+        }
+        if tick == Tick::Plan {
+            self.check_epoch().await?;
         }
         self.check_processes().await
     }
