@@ -67,6 +67,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     (&["due by due_pkey on lane, due_at, run_id"], "due/take due/list_next"),
     (&["due along due_pkey"], "due/list_first due/first_lane"),
     (&["due by due_pkey on lane"], "due/lane"),
+    (&["due by due_pkey on lane, due_at"], "due/next"),
     (
         &[
             "due by due_pkey on lane, due_at",
@@ -151,7 +152,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // Who is there. All workers and all settings are read as a whole, and are few.
     (
         &["worker by worker_pkey on id"],
-        "worker/show worker/lock worker/heartbeat worker/drain worker/detach worker/dead worker/gone",
+        "worker/show worker/lock worker/heartbeat worker/drain worker/detach worker/dead worker/gone worker/resize",
     ),
     (&["sorted", "worker by a Seq Scan"], "worker/list"),
     (&["leader_term by leader_term_pkey on id"], "leader/check leader/mint_term"),
