@@ -38,6 +38,8 @@ pub(super) struct World {
     coordinator: Arc<dyn Coordinator>,
     pub(super) clock: ClockMode,
     stepped_at: u64,
+    /// How fast time goes, compared with how much happens.
+    pace: u64,
     /// Nothing that went wrong is under way any more.
     healed: bool,
     /// Whether a tick may begin while another of its kind is under way.
@@ -73,6 +75,7 @@ enum Step {
     Up,
     Leave,
     Outage,
+    Cut,
     Burst,
     Clock,
     Forget,
@@ -86,10 +89,11 @@ const WORLD: &[(u64, Step)] = &[
     (50, Step::Letter),
     (40, Step::Act),
     (5, Step::Crash),
-    (6, Step::Stop),
+    (8, Step::Stop),
     (40, Step::Up),
     (3, Step::Leave),
     (3, Step::Outage),
+    (6, Step::Cut),
     (5, Step::Burst),
     (8, Step::Clock),
     (2, Step::Forget),
@@ -132,6 +136,7 @@ impl World {
         store.set_clock(Some(stage.database_time()));
         let seen = store.settings().await?;
         let _ = store.change_settings("somebody", seen.version, HURRIED).await?;
+        let pace = stage.draw(|rng| rng.weigh(&[(2, 1), (1, 2)]));
         let (clock, in_memory, twice, count) = stage.draw(|rng| {
             use ClockMode::{Back, Small, Steady, Wild};
             (
@@ -162,6 +167,7 @@ impl World {
             coordinator,
             clock,
             stepped_at: 0,
+            pace,
             healed: false,
             twice,
             checked: 0,
@@ -207,7 +213,7 @@ impl World {
                 let most = self
                     .stage
                     .draw(|rng| rng.weigh(&[(70, 500), (20, 1_000), (8, 2_000), (1, 15_000)]));
-                let passes = self.stage.draw(|rng| rng.below(most * SECOND / 1_000));
+                let passes = self.stage.draw(|rng| rng.below(most * self.pace * SECOND / 1_000));
                 self.pass(passes);
                 self.check_processes().await?;
             }
@@ -225,7 +231,10 @@ impl World {
             }
             Step::Stop => {
                 let host = self.any_host();
-                let lasts = self.stage.draw(|rng| rng.below(2 * LEASE));
+                let lasts = self.stage.draw(|rng| {
+                    let most = rng.pick(&[LEASE / 2, 2 * LEASE]);
+                    rng.below(most)
+                });
                 let until = self.stage.now() + lasts;
                 if self.hosts[host].is_up() {
                     self.stage.tell(|| format!("node {host} is stopped for {lasts} us"));
@@ -257,6 +266,12 @@ impl World {
                 self.stage.tell(|| format!("the database is away for {lasts} us"));
                 let inside = &mut *self.stage.inside();
                 inside.outage_until = inside.now + lasts;
+            }
+            Step::Cut => {
+                let inside = &mut *self.stage.inside();
+                let line = inside.rng.below(HOSTS as u64) as usize;
+                inside.cut_until[line] = inside.now + inside.rng.below(2 * LEASE);
+                inside.tell(|| format!("line {line} is cut"));
             }
             Step::Burst => {
                 let inside = &mut *self.stage.inside();
@@ -395,7 +410,14 @@ impl World {
         host: usize,
         (tick, mut doing): (Tick, Pending<Pulse>),
     ) -> Result<(), Error> {
-        match self.drive(&mut doing).await {
+        // Whatever is found lapsed may be renewed before it is taken.
+        let slowness = self.stage.inside().slowness;
+        if tick == Tick::Recover && slowness > 0 {
+            self.stage.inside().slowness = 300;
+        }
+        let driven = self.drive(&mut doing).await;
+        self.stage.inside().slowness = slowness;
+        match driven {
             None => {
                 if let Some(life) = self.hosts[host].life.as_mut() {
                     life.ticks.push((tick, doing));
