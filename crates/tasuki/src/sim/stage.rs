@@ -73,7 +73,7 @@ impl Stage {
     pub(super) fn new(seed: u64, aloud: bool) -> Self {
         let mut rng = Rng::new(seed);
         let slowness = rng.pick(&[0, 20, 60, 150]);
-        let long = rng.chance(400);
+        let long = rng.chance(500);
         Self(Arc::new(Mutex::new(Inside {
             rng,
             now: 0,

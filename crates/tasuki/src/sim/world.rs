@@ -23,8 +23,8 @@ const LONGEST: u64 = 300 * SECOND;
 /// How far the database's clock may jump forward without a process being doubled: well within the margin
 /// of the kill and the grace of the steal.
 const SMALL_STEP: u64 = 700_000;
-/// The longest that a lease lasts.
-const LEASE: u64 = 10 * SECOND;
+/// How long a lease lasts, mostly.
+const LEASE: u64 = 6 * SECOND;
 
 /// See the module.
 pub(super) struct World {
@@ -136,7 +136,7 @@ impl World {
         store.set_clock(Some(stage.database_time()));
         let seen = store.settings().await?;
         let _ = store.change_settings("somebody", seen.version, HURRIED).await?;
-        let pace = stage.draw(|rng| rng.weigh(&[(2, 1), (1, 2)]));
+        let pace = stage.draw(|rng| rng.weigh(&[(1, 1), (1, 2)]));
         let (clock, in_memory, twice, count) = stage.draw(|rng| {
             use ClockMode::{Back, Small, Steady, Wild};
             (
@@ -230,9 +230,14 @@ impl World {
                 self.hosts[host].crash(&self.stage);
             }
             Step::Stop => {
-                let host = self.any_host();
+                let busy: Vec<usize> =
+                    self.stage.inside().processes.iter().map(|process| process.host).collect();
+                let host = match busy.is_empty() {
+                    true => self.any_host(),
+                    false => self.stage.draw(|rng| rng.pick(&busy)),
+                };
                 let lasts = self.stage.draw(|rng| {
-                    let most = rng.pick(&[LEASE / 2, 2 * LEASE]);
+                    let most = rng.pick(&[LEASE / 2, 2 * LEASE, 2 * LEASE]);
                     rng.below(most)
                 });
                 let until = self.stage.now() + lasts;
@@ -269,7 +274,10 @@ impl World {
             }
             Step::Cut => {
                 let inside = &mut *self.stage.inside();
-                let line = inside.rng.below(HOSTS as u64) as usize;
+                let line = match inside.processes.first() {
+                    Some(process) => process.host,
+                    None => inside.rng.below(HOSTS as u64) as usize,
+                };
                 inside.cut_until[line] = inside.now + inside.rng.below(2 * LEASE);
                 inside.tell(|| format!("line {line} is cut"));
             }
