@@ -613,7 +613,14 @@ impl World {
                     }
                 }
             }
-            if self.stage.is_broken() || self.is_over().await? {
+            if self.stage.is_broken() {
+                return Ok(());
+            }
+            if self.is_over().await? {
+                // What nobody waits for any more may still be in the mail.
+                for host in 0..self.hosts.len() {
+                    self.tick(host, Tick::Report).await?;
+                }
                 return Ok(());
             }
             if self.stage.now() > since + LONGEST {
