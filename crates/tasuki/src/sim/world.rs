@@ -17,7 +17,7 @@ use crate::node::coordinate::{Coordinator, DatabaseOnly, InMemory};
 use crate::node::world::{Dice as _, Pulse};
 
 /// How many things happen before the faults are over.
-const STEPS: u64 = 600;
+const STEPS: u64 = 400;
 /// How long after the last fault everything must have come to an end.
 const LONGEST: u64 = 300 * SECOND;
 /// How far the database's clock may jump forward without a process being doubled: well within the margin
@@ -435,10 +435,23 @@ impl World {
             Some(Ok(Pulse::CutOff)) => self.hosts[host].crash(&self.stage),
             Some(told) => drop(self.excuse(&format!("{tick:?} on node {host}"), told)),
         }
-        if tick == Tick::Plan {
-            self.check_epoch().await?;
+        self.check_launches().await?;
+        match tick {
+            Tick::Plan => {
+                self.check_epoch().await?;
+                self.check_processes().await
+            }
+            Tick::Recover | Tick::Report => self.check_processes().await,
+            // None of these ends a run.
+            Tick::Pulse
+            | Tick::StartDue
+            | Tick::Claim
+            | Tick::Renew
+            | Tick::RenewAll
+            | Tick::Tend
+            | Tick::Lead
+            | Tick::Resign => Ok(()),
         }
-        self.check_processes().await
     }
 
     async fn drive_act(&mut self, (act, mut doing): (Act, Pending<()>)) -> Result<(), Error> {
