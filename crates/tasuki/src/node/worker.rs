@@ -706,18 +706,25 @@ impl Worker {
             let mut state = self.state();
             let run = RunId(happened.key.run);
             let here = state.leases.get_mut(&happened.token).and_then(|l| l.runs.get_mut(&run));
-            match here {
-                Some(here) => {
-                    let Here::Running(running) = &*here else { continue };
-                    if running.key != happened.key {
-                        continue;
-                    }
+            let Some(here) = here else {
+                // Dropped before: somebody else carries it, or nobody.
+                self.parts.executor.forget(happened.key);
+                continue;
+            };
+            match &*here {
+                Here::Running(running) if running.key == happened.key => {
                     let (recipe, stopped) = (&running.recipe, running.stopped);
                     let finish = attempt::finish(recipe, happened.end, stopped, self.roll());
                     *here = Here::Ended(Box::new(Ended { key: happened.key, finish }));
                 }
-                // Dropped before: somebody else carries it, or nobody.
-                None => self.parts.executor.forget(happened.key),
+                // Told twice.
+                Here::Ended(ended) if ended.key == happened.key => {}
+                // Dropped as well, although an old order has named it again since.
+                Here::Waiting { .. }
+                | Here::Starting
+                | Here::Unsure
+                | Here::Running(_)
+                | Here::Ended(_) => self.parts.executor.forget(happened.key),
             }
         }
     }

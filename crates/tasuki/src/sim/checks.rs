@@ -6,19 +6,16 @@ use tasuki_store::{Error, Run, RunFilter};
 use super::world::{ClockMode, World};
 
 impl World {
-    /// Every launch followed its RUNNING commit (I10, I9), and every process that lives is of a run that
-    /// runs under its token: so no run has two (I5), and none that has ended has one (I11).
-    pub(super) async fn check_processes(&mut self) -> Result<(), Error> {
-        let doubled = self.stage.inside().doubled().filter(|_| self.is_tame());
+    /// Every launch followed its RUNNING commit (I10), in its time and before any cancel (I9), and nothing
+    /// runs twice at once (I5, I13).
+    pub(super) async fn check_launches(&mut self) -> Result<(), Error> {
+        let launches = std::mem::take(&mut self.stage.inside().launches);
+        if !self.is_tame() {
+            return Ok(());
+        }
+        let doubled = self.stage.inside().doubled();
         if let Some(doubled) = doubled {
             self.stage.broken(|| doubled);
-        }
-        let (launches, exchanges) = {
-            let inside = &mut *self.stage.inside();
-            (std::mem::take(&mut inside.launches), inside.exchanges)
-        };
-        if !self.is_tame() || exchanges == std::mem::replace(&mut self.checked, exchanges) {
-            return Ok(());
         }
         for one in launches {
             let Some(run) = self.store.run(tasuki_core::RunId(one.key.run)).await? else {
@@ -39,6 +36,16 @@ impl World {
             } else if !back && !(in_time && uncanceled) {
                 self.stage.broken(|| format!("I9: {:?} was started wrongly: {run:?}", one.key));
             }
+        }
+        Ok(())
+    }
+
+    /// Every process that lives is of a run that runs under its token: so none that has ended or was given
+    /// to another has one (I5, I11).
+    pub(super) async fn check_processes(&mut self) -> Result<(), Error> {
+        let exchanges = self.stage.inside().exchanges;
+        if !self.is_tame() || exchanges == std::mem::replace(&mut self.checked, exchanges) {
+            return Ok(());
         }
         let alive: Vec<_> = {
             let inside = self.stage.inside();

@@ -71,14 +71,14 @@ pub(super) const HURRIED: &[(&str, &str)] = &[
     ("heartbeat_interval", "500ms"),
     ("heartbeat_ttl", "6s"),
     ("reassign_after", "5s"),
-    ("lease_renew", "1500ms"),
-    ("lease_ttl", "10s"),
-    ("outage_tolerance", "4s"),
+    ("lease_renew", "1s"),
+    ("lease_ttl", "6s"),
+    ("outage_tolerance", "2s"),
     ("kill_margin", "1s"),
     ("steal_grace", "500ms"),
     ("skip_late_after", "12s"),
     ("stop_grace", "1s"),
-    ("timeout", "20s"),
+    ("timeout", "40s"),
 ];
 
 /// Does it. What was chosen comes with it, so that nothing is drawn while it waits.
@@ -212,8 +212,8 @@ pub(super) async fn act(stage: Stage, store: Store, act: Act, mut rng: Rng) -> R
             let (name, value) = rng.pick(&[
                 ("lease_renew", "1500ms"),
                 ("lease_renew", "1s"),
-                ("lease_ttl", "16s"),
-                ("lease_ttl", "10s"),
+                ("lease_ttl", "12s"),
+                ("lease_ttl", "6s"),
                 ("assign_ahead", "2s"),
                 ("assign_ahead", "5s"),
                 ("heartbeat_ttl", "4s"),
@@ -261,7 +261,7 @@ fn definition(name: &str, rng: &mut Rng) -> JobDefinition {
         _ => What::Command(vec!["work".to_owned()]),
     };
     let mut work = Work::new(what);
-    work.timeout = rng.chance(500).then(|| Duration::from_millis(rng.between(2_000, 15_000)));
+    work.timeout = rng.chance(300).then(|| Duration::from_millis(rng.between(2_000, 20_000)));
     work.heartbeat_timeout = rng.chance(150).then_some(Duration::from_secs(3));
     work.stop_grace = Some(Duration::from_millis(rng.below(2_000)));
     let concurrency = match name {

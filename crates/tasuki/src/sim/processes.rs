@@ -82,8 +82,9 @@ impl Executor for SimExecutor {
         let exclusive = exclusive.then(|| (attempt.taken.job, attempt.taken.scope.clone()));
         let rng = &mut inside.rng;
         let lasts = match inside.calm {
-            false => rng.weigh(&[(60, 2), (25, 6), (10, 20), (5, 120)]),
             true => 2,
+            false if inside.long => rng.weigh(&[(20, 2), (80, 60)]),
+            false => rng.weigh(&[(60, 2), (25, 6), (10, 20), (5, 120)]),
         };
         let process = Process {
             key,

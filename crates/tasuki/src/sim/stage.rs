@@ -38,6 +38,10 @@ pub(super) struct Inside {
     pub(super) outage_until: u64,
     /// Each line loses much until then.
     pub(super) burst_until: [u64; HOSTS + 1],
+    /// And each is cut until then.
+    pub(super) cut_until: [u64; HOSTS + 1],
+    /// Whether jobs mostly take longer than a lease lasts.
+    pub(super) long: bool,
     /// How often in a thousand an exchange is lost where nothing special is the matter.
     pub(super) loss: u64,
     /// What becomes of the next exchange, where a test says so.
@@ -69,6 +73,7 @@ impl Stage {
     pub(super) fn new(seed: u64, aloud: bool) -> Self {
         let mut rng = Rng::new(seed);
         let slowness = rng.pick(&[0, 20, 60, 150]);
+        let long = rng.chance(500);
         Self(Arc::new(Mutex::new(Inside {
             rng,
             now: 0,
@@ -76,6 +81,8 @@ impl Stage {
             calm: false,
             outage_until: 0,
             burst_until: [0; HOSTS + 1],
+            cut_until: [0; HOSTS + 1],
+            long,
             loss: 8,
             next_fault: None,
             slowness,
@@ -170,7 +177,7 @@ impl Stage {
         if inside.calm {
             return Fault::None;
         }
-        let away = inside.now < inside.outage_until;
+        let away = inside.now < inside.outage_until.max(inside.cut_until[line]);
         let loss = match inside.now < inside.burst_until[line] {
             _ if away => 1_000,
             true => 400,

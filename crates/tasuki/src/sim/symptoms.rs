@@ -128,3 +128,21 @@ fn a_lease_is_trusted_for_as_long_as_it_was_asked_for() {
         assert_eq!(until, [sent + seen.settings.kill_after().as_micros() as u64]);
     });
 }
+
+#[test]
+fn the_record_of_a_lost_run_is_forgotten_although_its_order_comes_again() {
+    story(async |mut world| {
+        task(&world, "event").await;
+        ticks(&mut world, &[Tick::Pulse, Tick::Lead]).await;
+        world.tick(0, Tick::Plan).await.expect("an answer");
+        let again = world.stage.inside().letters[0].order.clone();
+        ticks(&mut world, &[Tick::StartDue]).await;
+        ticks(&mut world, &[Tick::StartDue]).await;
+        assert_eq!(launched(&world), 1);
+        world.pass(60 * SECOND);
+        ticks(&mut world, &[Tick::Lead, Tick::Lead, Tick::Recover, Tick::Renew]).await;
+        world.hosts[0].life.as_ref().expect("it lives").worker.hear(&again);
+        ticks(&mut world, &[Tick::Report]).await;
+        assert_eq!(world.stage.inside().spool.len(), 0);
+    });
+}

@@ -17,14 +17,14 @@ use crate::node::coordinate::{Coordinator, DatabaseOnly, InMemory};
 use crate::node::world::{Dice as _, Pulse};
 
 /// How many things happen before the faults are over.
-const STEPS: u64 = 600;
+const STEPS: u64 = 400;
 /// How long after the last fault everything must have come to an end.
 const LONGEST: u64 = 300 * SECOND;
 /// How far the database's clock may jump forward without a process being doubled: well within the margin
 /// of the kill and the grace of the steal.
 const SMALL_STEP: u64 = 700_000;
-/// The longest that a lease lasts.
-const LEASE: u64 = 10 * SECOND;
+/// How long a lease lasts, mostly.
+const LEASE: u64 = 6 * SECOND;
 
 /// See the module.
 pub(super) struct World {
@@ -38,6 +38,8 @@ pub(super) struct World {
     coordinator: Arc<dyn Coordinator>,
     pub(super) clock: ClockMode,
     stepped_at: u64,
+    /// How fast time goes, compared with how much happens.
+    pace: u64,
     /// Nothing that went wrong is under way any more.
     healed: bool,
     /// Whether a tick may begin while another of its kind is under way.
@@ -73,6 +75,7 @@ enum Step {
     Up,
     Leave,
     Outage,
+    Cut,
     Burst,
     Clock,
     Forget,
@@ -86,10 +89,11 @@ const WORLD: &[(u64, Step)] = &[
     (50, Step::Letter),
     (40, Step::Act),
     (5, Step::Crash),
-    (6, Step::Stop),
+    (8, Step::Stop),
     (40, Step::Up),
     (3, Step::Leave),
     (3, Step::Outage),
+    (6, Step::Cut),
     (5, Step::Burst),
     (8, Step::Clock),
     (2, Step::Forget),
@@ -132,6 +136,7 @@ impl World {
         store.set_clock(Some(stage.database_time()));
         let seen = store.settings().await?;
         let _ = store.change_settings("somebody", seen.version, HURRIED).await?;
+        let pace = stage.draw(|rng| rng.weigh(&[(1, 1), (1, 2)]));
         let (clock, in_memory, twice, count) = stage.draw(|rng| {
             use ClockMode::{Back, Small, Steady, Wild};
             (
@@ -162,6 +167,7 @@ impl World {
             coordinator,
             clock,
             stepped_at: 0,
+            pace,
             healed: false,
             twice,
             checked: 0,
@@ -207,7 +213,7 @@ impl World {
                 let most = self
                     .stage
                     .draw(|rng| rng.weigh(&[(70, 500), (20, 1_000), (8, 2_000), (1, 15_000)]));
-                let passes = self.stage.draw(|rng| rng.below(most * SECOND / 1_000));
+                let passes = self.stage.draw(|rng| rng.below(most * self.pace * SECOND / 1_000));
                 self.pass(passes);
                 self.check_processes().await?;
             }
@@ -224,8 +230,16 @@ impl World {
                 self.hosts[host].crash(&self.stage);
             }
             Step::Stop => {
-                let host = self.any_host();
-                let lasts = self.stage.draw(|rng| rng.below(2 * LEASE));
+                let busy: Vec<usize> =
+                    self.stage.inside().processes.iter().map(|process| process.host).collect();
+                let host = match busy.is_empty() {
+                    true => self.any_host(),
+                    false => self.stage.draw(|rng| rng.pick(&busy)),
+                };
+                let lasts = self.stage.draw(|rng| {
+                    let most = rng.pick(&[LEASE / 2, 2 * LEASE, 2 * LEASE]);
+                    rng.below(most)
+                });
                 let until = self.stage.now() + lasts;
                 if self.hosts[host].is_up() {
                     self.stage.tell(|| format!("node {host} is stopped for {lasts} us"));
@@ -257,6 +271,15 @@ impl World {
                 self.stage.tell(|| format!("the database is away for {lasts} us"));
                 let inside = &mut *self.stage.inside();
                 inside.outage_until = inside.now + lasts;
+            }
+            Step::Cut => {
+                let inside = &mut *self.stage.inside();
+                let line = match inside.processes.first() {
+                    Some(process) => process.host,
+                    None => inside.rng.below(HOSTS as u64) as usize,
+                };
+                inside.cut_until[line] = inside.now + inside.rng.below(2 * LEASE);
+                inside.tell(|| format!("line {line} is cut"));
             }
             Step::Burst => {
                 let inside = &mut *self.stage.inside();
@@ -395,7 +418,14 @@ impl World {
         host: usize,
         (tick, mut doing): (Tick, Pending<Pulse>),
     ) -> Result<(), Error> {
-        match self.drive(&mut doing).await {
+        // Whatever is found lapsed may be renewed before it is taken.
+        let slowness = self.stage.inside().slowness;
+        if tick == Tick::Recover && slowness > 0 {
+            self.stage.inside().slowness = 300;
+        }
+        let driven = self.drive(&mut doing).await;
+        self.stage.inside().slowness = slowness;
+        match driven {
             None => {
                 if let Some(life) = self.hosts[host].life.as_mut() {
                     life.ticks.push((tick, doing));
@@ -405,10 +435,23 @@ impl World {
             Some(Ok(Pulse::CutOff)) => self.hosts[host].crash(&self.stage),
             Some(told) => drop(self.excuse(&format!("{tick:?} on node {host}"), told)),
         }
-        if tick == Tick::Plan {
-            self.check_epoch().await?;
+        self.check_launches().await?;
+        match tick {
+            Tick::Plan => {
+                self.check_epoch().await?;
+                self.check_processes().await
+            }
+            Tick::Recover | Tick::Report => self.check_processes().await,
+            // None of these ends a run.
+            Tick::Pulse
+            | Tick::StartDue
+            | Tick::Claim
+            | Tick::Renew
+            | Tick::RenewAll
+            | Tick::Tend
+            | Tick::Lead
+            | Tick::Resign => Ok(()),
         }
-        self.check_processes().await
     }
 
     async fn drive_act(&mut self, (act, mut doing): (Act, Pending<()>)) -> Result<(), Error> {
@@ -583,7 +626,14 @@ impl World {
                     }
                 }
             }
-            if self.stage.is_broken() || self.is_over().await? {
+            if self.stage.is_broken() {
+                return Ok(());
+            }
+            if self.is_over().await? {
+                // What nobody waits for any more may still be in the mail.
+                for host in 0..self.hosts.len() {
+                    self.tick(host, Tick::Report).await?;
+                }
                 return Ok(());
             }
             if self.stage.now() > since + LONGEST {
