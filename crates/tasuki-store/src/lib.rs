@@ -51,7 +51,7 @@ pub use audit::{Actor, AuditHead, AuditRow};
 pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
-pub use create::{Author, Created, Cursor, CursorMove, NewRun};
+pub use create::{Author, Created, Cursor, CursorMove, NewRun, Slots};
 pub use db::{Fault, Line, Pause};
 pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;

@@ -64,10 +64,10 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     (&["run by run_badly on ended_badly_at"], "run/list_badly"),
     // What waits.
     (&["due by due_pkey on lane, due_at", "run by run_pkey on id"], "due/list"),
+    (&["due by due_pkey on lane, due_at"], "due/next"),
     (&["due by due_pkey on lane, due_at, run_id"], "due/take due/list_next"),
     (&["due along due_pkey"], "due/list_first due/first_lane"),
     (&["due by due_pkey on lane"], "due/lane"),
-    (&["due by due_pkey on lane, due_at"], "due/next"),
     (
         &[
             "due by due_pkey on lane, due_at",
@@ -76,7 +76,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         ],
         "due/assignable due/sweep",
     ),
-    (&["cursor by cursor_next_fire on next_fire"], "cursor/due"),
+    (&["cursor by cursor_next_fire on next_fire", "job by job_pkey on id"], "cursor/due"),
     (&["cursor by cursor_pkey on job_id, scope_kind, scope_id"], "cursor/move cursor/end"),
     (&["cursor by cursor_pkey on job_id"], "cursor/delete cursor/replan"),
     // Leases and holds.
@@ -152,7 +152,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // Who is there. All workers and all settings are read as a whole, and are few.
     (
         &["worker by worker_pkey on id"],
-        "worker/show worker/lock worker/heartbeat worker/drain worker/detach worker/dead worker/gone worker/resize",
+        "worker/show worker/lock worker/heartbeat worker/resize worker/drain worker/detach worker/dead worker/gone",
     ),
     (&["sorted", "worker by a Seq Scan"], "worker/list"),
     (&["leader_term by leader_term_pkey on id"], "leader/check leader/mint_term"),

@@ -22,6 +22,8 @@ pub(crate) struct Lease {
     pub(crate) since: Option<u64>,
     /// A claim is under way, or got no answer: what is under it is not known yet.
     pub(crate) claim: Claim,
+    /// Whether it was claimed; else a leader gave it.
+    pub(crate) claimed: bool,
     /// What was claimed with it; what was assigned is a command until it is launched.
     pub(crate) kind: WorkKind,
     /// What is carried under it.
@@ -119,6 +121,7 @@ impl Default for Lease {
         Self {
             since: None,
             claim: Claim::Known,
+            claimed: false,
             kind: WorkKind::Command,
             runs: BTreeMap::new(),
             done: BTreeMap::new(),

@@ -4,20 +4,22 @@
 //! It acts only while it may trust its lease, and every write of it is fenced by its epoch: one that comes
 //! too late changes nothing.
 
+mod slots;
+
 use std::collections::{BTreeMap, HashMap};
-use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use tasuki_core::misfire::{self, Misfire, Moment};
+use tasuki_core::misfire::Misfire;
 use tasuki_core::{
     Epoch, JobId, JobName, LeaseToken, Origin, RunId, Scope, Settings, WorkerId, assign,
 };
 use tasuki_store::{
-    AssignBatch, Author, CursorMove, Error, Event, Job, NewRun, Outcome, Store, Waiting, Wanted,
+    AssignBatch, Author, Error, Event, Job, NewRun, Outcome, Store, Waiting, Wanted,
 };
 
+use self::slots::Timed;
 use super::coordinate::Coordinator;
 use super::peers::{Peers, StartOrder};
 use super::plan::{self, Verdict};
@@ -30,8 +32,6 @@ use crate::Wake;
 const PAGE: u32 = 500;
 /// How many pages one tick goes through: the next tick is not far.
 const PAGES: usize = 20;
-/// How many slots of one job are made in one go.
-const SLOTS: NonZeroUsize = NonZeroUsize::new(100).expect("not zero");
 /// Before every place in due.
 const START: (Timestamp, RunId) = (Timestamp::UNIX_EPOCH, RunId(0));
 
@@ -61,6 +61,10 @@ struct State {
     term: Option<Term>,
     /// Where the sweep of each lane goes on.
     places: HashMap<String, (Timestamp, RunId)>,
+    /// When all lanes were last swept.
+    swept_at: Option<u64>,
+    /// Jobs that fire by time.
+    timed: HashMap<JobId, Arc<Timed>>,
 }
 
 impl Leader {
@@ -157,7 +161,7 @@ impl Leader {
             let done = match step {
                 Step::Slots => self.make_slots(epoch, settings).await,
                 Step::Events => self.take_events(epoch).await,
-                Step::Sweep => self.sweep(epoch).await.map(|()| false),
+                Step::Sweep => self.sweep(epoch, settings).await.map(|()| false),
                 Step::Assign => self.assign(epoch, settings).await.map(|()| false),
             };
             more |= self.unless_fenced(done)?.unwrap_or(false);
@@ -218,58 +222,6 @@ impl Leader {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// T0: runs for the slots that come up. Looked for when half of what lies ahead is used up, then made
-    /// for all of it: so each job is touched twice in that time, however often it fires.
-    async fn make_slots(&self, epoch: Epoch, settings: &Settings) -> Result<bool, Error> {
-        let clock = self.store.clock().await?;
-        let ahead = signed(settings.assign_ahead());
-        let (soon, until) = (clock + ahead / 2, clock + ahead);
-        let cursors = self.store.cursors(soon, PAGE).await?;
-        let full = cursors.len() == PAGE as usize;
-        let mut more = false;
-        for cursor in cursors {
-            if self.term() != Some(epoch) {
-                return Ok(false);
-            }
-            let Some(job) = self.store.job_by_id(cursor.job).await? else { continue };
-            let schedule = match job.schedule() {
-                Ok(Some(schedule)) => schedule,
-                Ok(None) => continue,
-                Err(refused) => {
-                    tracing::warn!(job_id = %job.id, %refused, "a schedule cannot be read here");
-                    continue;
-                }
-            };
-            let policy = job.misfire.unwrap_or(Misfire::SkipLate(settings.skip_late_after()));
-            let moment = Moment { cursor: cursor.next_fire, now: clock, until };
-            let plan = misfire::plan(&schedule, policy, moment, SLOTS);
-            if let Some(over) = plan.passed_over {
-                tracing::warn!(job_id = %job.id, first = %over.first, last = %over.last, count = over.count, exact = over.exact, "slots were missed and passed over");
-            }
-            let run = |planned: &misfire::PlannedRun| NewRun {
-                origin: Origin::Time,
-                scope: cursor.scope.clone(),
-                scheduled_for: Some(planned.fire.at),
-                slot: Some(planned.fire.slot),
-                skip_at: planned.skip_at,
-                ..NewRun::task(&job.newest)
-            };
-            let runs: Vec<NewRun<'_>> = plan.runs.iter().map(run).collect();
-            let moves = CursorMove {
-                job: job.seen(),
-                scope: cursor.scope.clone(),
-                from: cursor.next_fire,
-                to: plan.cursor,
-            };
-            let made = self.store.create_slots(epoch, &moves, &runs).await?;
-            more |= plan.more && made.is_some();
-            if made.is_some_and(|made| !made.is_empty()) && !job.newest.spec.lane.is_empty() {
-                self.wake.claims();
-            }
-        }
-        Ok(more || full)
     }
 
     /// T0: runs for what happened.
@@ -357,10 +309,15 @@ impl Leader {
         Ok(())
     }
 
-    /// T9, T10, T12, T13: what waits although it is due is looked at in turn.
-    async fn sweep(&self, epoch: Epoch) -> Result<(), Error> {
+    /// T9, T10, T12, T13: what waits although it is due is looked at in turn. What workers claim for
+    /// themselves mostly waits no longer than it takes them: that is looked at once in a while.
+    async fn sweep(&self, epoch: Epoch, settings: &Settings) -> Result<(), Error> {
         let clock = self.store.clock().await?;
-        for lane in self.store.lanes().await? {
+        let lanes = match self.all_lanes_again(settings) {
+            true => self.store.lanes().await?,
+            false => vec![String::new()],
+        };
+        for lane in lanes {
             let mut place = self.state().places.get(&lane).copied().unwrap_or(START);
             for _ in 0..PAGES {
                 if self.term() != Some(epoch) {
@@ -381,6 +338,18 @@ impl Leader {
             self.state().places.insert(lane, place);
         }
         Ok(())
+    }
+
+    /// Whether the lanes of claimers are to be swept too.
+    fn all_lanes_again(&self, settings: &Settings) -> bool {
+        let now = self.clock.boottime();
+        let pause = settings.leader_tick().as_micros() as u64 / 2;
+        let mut state = self.state();
+        let again = state.swept_at.is_none_or(|swept_at| now >= swept_at + pause);
+        if again {
+            state.swept_at = Some(now);
+        }
+        again
     }
 
     async fn judge(&self, epoch: Epoch, page: &[Waiting], clock: Timestamp) -> Result<(), Error> {

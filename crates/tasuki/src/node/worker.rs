@@ -556,7 +556,8 @@ impl Worker {
         let sent = self.parts.clock.boottime();
         let settings = self.settings();
         // Known before it is sent: nobody else may take what is found under it for lost.
-        let lease = Lease { since: Some(sent), claim: Claim::Sent, kind, ..Lease::default() };
+        let since = Some(sent);
+        let lease = Lease { since, claim: Claim::Sent, claimed: true, kind, ..Lease::default() };
         self.state().leases.insert(token, lease);
         let batch =
             ClaimBatch { worker: self.id, token, lane, most, lease_ttl: settings.lease_ttl() };
@@ -744,13 +745,18 @@ impl Worker {
 
     fn done(&self, token: LeaseToken, run: RunId, now: u64) {
         let mut state = self.state();
+        let mut claimed = false;
         if let Some(lease) = state.leases.get_mut(&token) {
+            claimed = lease.claimed;
             lease.runs.remove(&run);
             lease.done.insert(run, now);
         }
         drop_if_empty(&mut state, token);
         drop(state);
-        self.parts.wake.leader();
+        // Room for what was claimed is no business of the leader's.
+        if !claimed {
+            self.parts.wake.leader();
+        }
         self.parts.wake.claims();
         self.orders.notify_one();
     }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod events;
+mod every_second;
 mod functions;
 mod node;
 mod place;

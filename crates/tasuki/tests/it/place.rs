@@ -115,6 +115,13 @@ impl Place {
         node.functions(functions).commands(home, spawner).start().await.unwrap()
     }
 
+    /// A node that runs functions and nothing else.
+    pub(crate) async fn functions_only(&self, functions: Functions) -> Node {
+        let config = Config::new("here".parse().unwrap());
+        let node = Node::builder(config, self.store.clone()).wake(self.wake.clone());
+        node.functions(functions).start().await.unwrap()
+    }
+
     pub(crate) fn operator(&self) -> Operator {
         Operator::new(self.store.clone(), self.wake.clone())
     }
