@@ -169,6 +169,30 @@ impl Db {
         Ok(rows)
     }
 
+    /// A statement that writes and commits by itself, and how many rows it matched: one round trip.
+    pub(crate) async fn change(&self, sql: &Sql, params: Params<'_>) -> Result<u64, Error> {
+        let fault = self.fault();
+        if fault == Fault::Unsent {
+            return Err(Error::timed_out());
+        }
+        let now = self.now();
+        let ready = sql.ready(self.dialect(), now.is_some());
+        let values = in_order(ready, &ready.names, params, now);
+        let matched = match &self.pools {
+            Pools::Sqlite { writer, .. } => {
+                bind_sqlite(ready, values).execute(writer).await?.rows_affected()
+            }
+            Pools::Postgres(pool) => {
+                bind_postgres(ready, values).execute(pool).await?.rows_affected()
+            }
+            Pools::MySql(pool) => bind_mysql(ready, values).execute(pool).await?.rows_affected(),
+        };
+        match fault {
+            Fault::Unanswered => Err(Error::timed_out()),
+            Fault::None | Fault::Unsent => Ok(matched),
+        }
+    }
+
     /// Runs a script of several statements without parameters, as migrations are.
     pub(crate) async fn script(&self, text: &str) -> Result<(), Error> {
         let text = AssertSqlSafe(text.to_owned());

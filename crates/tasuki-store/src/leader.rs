@@ -112,20 +112,13 @@ impl Store {
         ttl: Duration,
         renew: Duration,
     ) -> Result<bool, Error> {
-        let mut tx = self.db.begin().await?;
-        let renewed = tx
-            .execute(
-                &RENEW,
-                params! {
-                    holder: uuid(holder.as_bytes()),
-                    epoch: epoch.0,
-                    ttl: micros(ttl),
-                    gap: micros(2 * renew),
-                },
-            )
-            .await?;
-        tx.commit().await?;
-        Ok(renewed == 1)
+        let lease = params! {
+            holder: uuid(holder.as_bytes()),
+            epoch: epoch.0,
+            ttl: micros(ttl),
+            gap: micros(2 * renew),
+        };
+        Ok(self.db.change(&RENEW, lease).await? == 1)
     }
 
     /// Gives the lead up, or takes it from a leader that was seen at this epoch and is silent. `false`:

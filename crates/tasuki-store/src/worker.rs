@@ -214,6 +214,13 @@ impl Store {
         rows.first().map(Worker::from_row).transpose()
     }
 
+    /// One worker, and what the database's clock said just then.
+    pub async fn worker_now(&self, worker: WorkerId) -> Result<Option<(Worker, Timestamp)>, Error> {
+        let rows = self.db.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(Some((Worker::from_row(row)?, timestamp(row.int("clock")?)?)))
+    }
+
     /// Those that have not left.
     pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
         let rows = self.db.rows(&LIST, params! {}).await?;
@@ -221,10 +228,7 @@ impl Store {
     }
 
     async fn change_worker(&self, sql: &Sql, params: crate::db::Params<'_>) -> Result<bool, Error> {
-        let mut tx = self.db.begin().await?;
-        let changed = tx.execute(sql, params).await?;
-        tx.commit().await?;
-        Ok(changed == 1)
+        Ok(self.db.change(sql, params).await? == 1)
     }
 }
 

@@ -156,13 +156,17 @@ impl Leader {
     /// One turn of planning. Whether there is more to do at once.
     pub(crate) async fn plan(&self, settings: &Settings) -> Result<bool, Error> {
         let mut more = false;
+        if self.term().is_none() {
+            return Ok(false);
+        }
+        let clock = self.store.clock().await?;
         for step in [Step::Slots, Step::Events, Step::Sweep, Step::Assign] {
             let Some(epoch) = self.term() else { return Ok(false) };
             let done = match step {
-                Step::Slots => self.make_slots(epoch, settings).await,
-                Step::Events => self.take_events(epoch).await,
-                Step::Sweep => self.sweep(epoch, settings).await.map(|()| false),
-                Step::Assign => self.assign(epoch, settings).await.map(|()| false),
+                Step::Slots => self.make_slots(epoch, settings, clock).await,
+                Step::Events => self.take_events(epoch, clock).await,
+                Step::Sweep => self.sweep(epoch, settings, clock).await.map(|()| false),
+                Step::Assign => self.assign(epoch, settings, clock).await.map(|()| false),
             };
             more |= self.unless_fenced(done)?.unwrap_or(false);
         }
@@ -225,13 +229,12 @@ impl Leader {
     }
 
     /// T0: runs for what happened.
-    async fn take_events(&self, epoch: Epoch) -> Result<bool, Error> {
+    async fn take_events(&self, epoch: Epoch, clock: Timestamp) -> Result<bool, Error> {
         let events = self.store.open_events(PAGE).await?;
         if events.is_empty() {
             return Ok(false);
         }
         let full = events.len() == PAGE as usize;
-        let clock = self.store.clock().await?;
         let mut listeners = Vec::new();
         loop {
             let after = listeners.last().map_or(JobId(0), |job: &Job| job.id);
@@ -311,8 +314,12 @@ impl Leader {
 
     /// T9, T10, T12, T13: what waits although it is due is looked at in turn. What workers claim for
     /// themselves mostly waits no longer than it takes them: that is looked at once in a while.
-    async fn sweep(&self, epoch: Epoch, settings: &Settings) -> Result<(), Error> {
-        let clock = self.store.clock().await?;
+    async fn sweep(
+        &self,
+        epoch: Epoch,
+        settings: &Settings,
+        clock: Timestamp,
+    ) -> Result<(), Error> {
         let lanes = match self.all_lanes_again(settings) {
             true => self.store.lanes().await?,
             false => vec![String::new()],
@@ -404,11 +411,15 @@ impl Leader {
     }
 
     /// T1: gives what comes up to those who have room.
-    async fn assign(&self, epoch: Epoch, settings: &Settings) -> Result<(), Error> {
+    async fn assign(
+        &self,
+        epoch: Epoch,
+        settings: &Settings,
+        clock: Timestamp,
+    ) -> Result<(), Error> {
         let mut place = START;
+        let until = clock + signed(settings.assign_ahead());
         for _ in 0..PAGES {
-            let clock = self.store.clock().await?;
-            let until = clock + signed(settings.assign_ahead());
             let page = self.store.assignable(place, until, PAGE).await?;
             let Some(last) = page.last() else { return Ok(()) };
             place = (last.wanted.due_at, last.wanted.run);

@@ -91,15 +91,22 @@ impl Loops {
     }
 
     async fn claim(self: Arc<Self>) {
+        let mut expects = true;
         loop {
-            let next = self.worker.claim().await;
-            let wait = match told("claim", next) {
-                Some(next) => until(next),
-                None => REST,
+            let next = match expects {
+                true => self.worker.claim().await,
+                false => self.worker.claim_if_any().await,
             };
-            if !self.rest(wait, self.wake.claims_woken()).await {
-                return;
-            }
+            let (next, wait) = match told("claim", next) {
+                Some(next) => (next, until(next)),
+                None => (None, REST),
+            };
+            let mut stopped = self.stopped.clone();
+            expects = tokio::select! {
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+                () = tokio::time::sleep(wait) => next.is_some(),
+                () = self.wake.claims_woken() => true,
+            };
         }
     }
 

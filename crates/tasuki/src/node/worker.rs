@@ -137,18 +137,20 @@ impl Worker {
         if !within(store.heartbeat(self.id)).await? {
             return Ok(Pulse::CutOff);
         }
-        let clock = store.clock().await?;
+        let row = store.worker_now(self.id).await?;
         let ours = self.parts.clock.boottime() as i64;
         let settings = store.settings().await?.settings;
         {
             let mut state = self.state();
-            state.ahead = Some(clock.as_microsecond() - ours);
+            if let Some((_, clock)) = row {
+                state.ahead = Some(clock.as_microsecond() - ours);
+            }
             if *state.settings != settings {
                 state.slots = (self.parts.slots)(&settings);
                 state.settings = Arc::new(settings);
             }
         }
-        if let Some(row) = store.worker(self.id).await? {
+        if let Some((row, _)) = row {
             if row.draining_at.is_some() {
                 self.drain();
             }
@@ -234,6 +236,19 @@ impl Worker {
             next = [next, at].into_iter().flatten().min();
         }
         Ok(next)
+    }
+
+    /// The same, but looks first whether there is anything: for whoever comes by without a reason.
+    pub(crate) async fn claim_if_any(&self) -> Result<Option<u64>, Error> {
+        let ahead = self.state().ahead;
+        let Some(ahead) = ahead else { return self.claim().await };
+        let until = database_time(self.parts.clock.boottime(), ahead) + LOOK_AHEAD;
+        for (lane, _) in &self.parts.lanes {
+            if self.parts.store.next_due(lane, Timestamp::UNIX_EPOCH, until).await?.is_some() {
+                return self.claim().await;
+            }
+        }
+        Ok(None)
     }
 
     /// Renews its leases, those whose time it is or all, and does what the answers ask for.

@@ -6,6 +6,7 @@
 mod events;
 mod every_second;
 mod functions;
+mod idle;
 mod node;
 mod place;
 mod policies;

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use tasuki_core::misfire::{self, Misfire, Moment, Plan, PlannedRun};
 use tasuki_core::{Epoch, Origin, Schedule, Settings};
 use tasuki_store::{Cursor, CursorMove, Error, Job, NewRun, Slots};
@@ -29,8 +30,8 @@ impl Leader {
         &self,
         epoch: Epoch,
         settings: &Settings,
+        clock: Timestamp,
     ) -> Result<bool, Error> {
-        let clock = self.store.clock().await?;
         let ahead = signed(settings.assign_ahead());
         let (soon, until) = (clock + ahead / 2, clock + ahead);
         let cursors = self.store.cursors(soon, PAGE).await?;
