@@ -17,7 +17,7 @@ use crate::node::coordinate::{Coordinator, DatabaseOnly, InMemory};
 use crate::node::world::{Dice as _, Pulse};
 
 /// How many things happen before the faults are over.
-const STEPS: u64 = 400;
+const STEPS: u64 = 300;
 /// How long after the last fault everything must have come to an end.
 const LONGEST: u64 = 300 * SECOND;
 /// How far the database's clock may jump forward without a process being doubled: well within the margin
