@@ -171,7 +171,7 @@ impl Db {
 
     /// A statement that writes and commits by itself, and how many rows it matched: one round trip.
     pub(crate) async fn change(&self, sql: &Sql, params: Params<'_>) -> Result<u64, Error> {
-        let fault = self.fault();
+        let fault = self.send().await;
         if fault == Fault::Unsent {
             return Err(Error::timed_out());
         }
@@ -187,10 +187,8 @@ impl Db {
             }
             Pools::MySql(pool) => bind_mysql(ready, values).execute(pool).await?.rows_affected(),
         };
-        match fault {
-            Fault::Unanswered => Err(Error::timed_out()),
-            Fault::None | Fault::Unsent => Ok(matched),
-        }
+        Self::answer(self.line.as_ref(), fault).await?;
+        Ok(matched)
     }
 
     /// Runs a script of several statements without parameters, as migrations are.

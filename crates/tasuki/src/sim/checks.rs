@@ -33,7 +33,7 @@ impl World {
                 || run.counters.attempt_no != one.key.attempt
             {
                 self.stage.broken(|| format!("I10: {:?} was launched, but {run:?}", one.key));
-            } else if !back && !(in_time && uncanceled) {
+            } else if !(back || in_time && uncanceled) {
                 self.stage.broken(|| format!("I9: {:?} was started wrongly: {run:?}", one.key));
             }
         }
