@@ -153,7 +153,7 @@ contract! {
             assert_eq!(store.run_now(run.run).await.job, jobs[3].id);
         }
         for (job, expected) in jobs.iter().zip([20, 10, 40, 40]) {
-            assert_eq!(cursor(&store, job.id).await, Some(after_noon(expected)), "{}", job.name);
+            assert_eq!(cursor(store, job.id).await, Some(after_noon(expected)), "{}", job.name);
         }
     }
 
