@@ -14,6 +14,11 @@ pub(crate) struct Database {
 }
 
 impl Database {
+    /// One that is at this URL.
+    pub(crate) fn at(database_url: String) -> Self {
+        Self { database_url }
+    }
+
     /// Does something with the database and closes it. One that does not answer is told at once.
     pub(crate) fn with<T>(
         &self,
@@ -40,7 +45,7 @@ impl Database {
         Store::open(&self.database_url, 1).await
     }
 
-    fn unopened(&self, error: &Error) -> Failure {
+    pub(crate) fn unopened(&self, error: &Error) -> Failure {
         let shown = shown(&self.database_url);
         match error {
             Error::NoFile { .. } => Failure::refused(error.to_string())
@@ -87,7 +92,7 @@ fn secrets(url: &str) -> impl Iterator<Item = &str> {
 }
 
 /// A URL as it may be shown: without its password, and without parameters, which may hold one.
-fn shown(url: &str) -> String {
+pub(crate) fn shown(url: &str) -> String {
     let without_parameters = |place: &str| place.split('?').next().unwrap_or_default().to_owned();
     let Some((scheme, rest)) = url.split_once("://") else { return without_parameters(url) };
     match rest.rsplit_once('@') {

@@ -13,6 +13,10 @@ use crate::output::Failure;
 /// Look for everything in a database that cannot be: its schema, its rules, its clock, its settings,
 /// and every run. Changes nothing; exit 1 if anything is found.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tasuki doctor --database-url sqlite:tasuki-data/tasuki.db
+  tasuki doctor --json --database-url postgres://tasuki@localhost/tasuki")]
 pub(crate) struct Doctor {
     #[command(flatten)]
     database: Database,

@@ -3,16 +3,36 @@
 //! Exit 0 is done, 1 is refused or failed, 2 is bad usage. Data goes to stdout, everything else to
 //! stderr. This is also the one place that reads the real clock and hands it down.
 
+mod ask;
+mod audit;
 mod bench;
+mod client;
+mod completions;
 mod database;
+mod demo;
 mod doctor;
+mod event;
+mod job;
+mod leader;
 mod migrate;
 mod output;
+mod pages;
+#[cfg(test)]
+mod reference;
+mod run;
 mod schedule;
+mod server;
+mod setting;
+mod task;
+mod token;
+mod typed;
+mod up;
+mod view;
+mod worker;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use jiff::Timestamp;
 
 /// Runs jobs: at a time, on an event, or when asked. Each once, on time, with its whole history.
@@ -25,6 +45,28 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Noun {
+    /// Start everything in one process: scheduler, worker, API, and a database in a file
+    Up(Box<up::Up>),
+    #[command(hide = true)]
+    Spawner(up::Spawner),
+    /// What runs, when, and how
+    Job(Box<job::Job>),
+    /// What became of a job each time
+    Run(run::Run),
+    /// Work on request
+    Task(task::Task),
+    /// What happened, and what came of it
+    Event(event::Event),
+    /// Who runs the runs
+    Worker(worker::Worker),
+    /// Who plans
+    Leader(leader::Leader),
+    /// How the cluster behaves
+    Setting(setting::Setting),
+    /// Who did what
+    Audit(audit::Audit),
+    /// Who may ask for what
+    Token(token::Token),
     /// When a job fires
     #[command(subcommand)]
     Schedule(ScheduleVerb),
@@ -35,12 +77,16 @@ enum Noun {
     /// How fast it is here
     #[command(subcommand)]
     Bench(BenchVerb),
+    /// Completions for a shell
+    Completions(completions::Completions),
 }
 
 #[derive(Subcommand)]
 enum BenchVerb {
     /// Measure the moves of runs on a database
     Store(bench::BenchStore),
+    /// Measure how late planned runs start
+    Fire(bench::BenchFire),
 }
 
 #[derive(Subcommand)]
@@ -57,10 +103,23 @@ fn in_runtime<T>(work: impl Future<Output = T>) -> T {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().noun {
+        Noun::Up(up) => up.run(),
+        Noun::Spawner(spawner) => spawner.run(),
+        Noun::Job(job) => job.run(Timestamp::now()),
+        Noun::Run(run) => run.run(Timestamp::now()),
+        Noun::Task(task) => task.run(Timestamp::now()),
+        Noun::Event(event) => event.run(Timestamp::now()),
+        Noun::Worker(worker) => worker.run(Timestamp::now()),
+        Noun::Leader(leader) => leader.run(Timestamp::now()),
+        Noun::Setting(setting) => setting.run(Timestamp::now()),
+        Noun::Audit(audit) => audit.run(Timestamp::now()),
+        Noun::Token(token) => token.run(Timestamp::now()),
         Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
         Noun::Bench(BenchVerb::Store(bench)) => in_runtime(bench.run()),
+        Noun::Bench(BenchVerb::Fire(bench)) => in_runtime(bench.run()),
         Noun::Migrate(migrate) => migrate.run(),
         Noun::Doctor(doctor) => doctor.run(Timestamp::now),
+        Noun::Completions(completions) => completions.run(Cli::command()),
     };
     output::finish(outcome)
 }

@@ -11,6 +11,10 @@ use crate::output::Failure;
 
 /// Bring a database's schema up to date. Safe to run twice, and by several at once.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tasuki migrate --database-url sqlite:tasuki-data/tasuki.db
+  tasuki migrate --check --database-url postgres://tasuki@localhost/tasuki")]
 pub(crate) struct Migrate {
     #[command(flatten)]
     database: Database,

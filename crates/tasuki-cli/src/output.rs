@@ -13,6 +13,8 @@ pub(crate) struct Failure {
     message: String,
     hint: Option<String>,
     exit: u8,
+    /// The server heard it and said no.
+    by_the_server: bool,
 }
 
 impl Failure {
@@ -28,7 +30,33 @@ impl Failure {
 
     /// It was refused or failed (exit 1).
     pub(crate) fn refused(message: impl Into<String>) -> Self {
-        Self { data: String::new(), message: message.into(), hint: None, exit: 1 }
+        Self {
+            data: String::new(),
+            message: message.into(),
+            hint: None,
+            exit: 1,
+            by_the_server: false,
+        }
+    }
+
+    /// Somebody pressed Ctrl-C while we waited for something that goes on without us (exit 130, as
+    /// a shell counts it).
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self { exit: 130, ..Self::refused(message) }
+    }
+
+    /// The server heard it and said no: asking again will not help, asking for something else may.
+    pub(crate) fn by_the_server(self) -> Self {
+        Self { by_the_server: true, ..self }
+    }
+
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.by_the_server
+    }
+
+    /// What happened, in words.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
     }
 
     /// Adds what is to be printed on stdout first.

@@ -113,7 +113,15 @@ pub struct Cursor {
     pub scope: Scope,
     /// No slot before this is without a run.
     pub next_fire: Timestamp,
+    /// The version its job has now.
+    pub job_version: i64,
 }
+
+/// A cursor that moves on, and the runs it stands for.
+pub type Slots<'a> = (CursorMove, Vec<NewRun<'a>>);
+
+/// Of each of several cursors, what became of its slots: `None` where somebody else planned them.
+type Made = Vec<Option<Vec<Created>>>;
 
 impl Store {
     /// Cursors that stand at an instant or before, soonest first, at most so many.
@@ -126,6 +134,7 @@ impl Store {
                     job: JobId(row.int("job_id")?),
                     scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
                     next_fire: timestamp(row.int("next_fire")?)?,
+                    job_version: row.int("job_version")?,
                 })
             })
             .collect()
@@ -175,30 +184,36 @@ impl Store {
         cursor: &CursorMove,
         runs: &[NewRun<'_>],
     ) -> Result<Option<Vec<Created>>, Error> {
-        check::runs(runs)?;
-        let mut tx = self.db.begin().await?;
-        leader::fence(&mut tx, epoch).await?;
-        let mut place = params! {
-            job_id: cursor.job.job.0,
-            scope_kind: cursor.scope.kind(),
-            scope_id: cursor.scope.id(),
-            from: cursor.from.as_microsecond(),
-        };
-        let moved = match cursor.to {
-            Some(to) => {
-                place.push(("to", to.as_microsecond().into()));
-                tx.execute(&CURSOR_MOVE, place).await?
-            }
-            None => tx.execute(&CURSOR_END, place).await?,
-        };
-        // The cursor first: whoever changes the job has it until that is a fact.
-        if moved == 0 || !job::is_seen(&mut tx, cursor.job).await? {
-            tx.rollback().await?;
-            return Ok(None);
+        let one = [(cursor.clone(), runs.to_vec())];
+        let mut made = self.create_slots_of_many(epoch, &one).await?;
+        Ok(made.pop().flatten())
+    }
+
+    /// The same for several schedules in one write: each stands for itself, and all that can be made is.
+    pub async fn create_slots_of_many(
+        &self,
+        epoch: Epoch,
+        slots: &[Slots<'_>],
+    ) -> Result<Vec<Option<Vec<Created>>>, Error> {
+        for (_, runs) in slots {
+            check::runs(runs)?;
         }
-        let created = insert_all(&mut tx, runs).await?;
-        tx.commit().await?;
-        Ok(Some(created))
+        let mut left_out = vec![false; slots.len()];
+        // PostgreSQL makes them one by one: a conflict there would undo the whole write.
+        let mut as_a_set = self.dialect() != Dialect::Postgres;
+        loop {
+            let mut tx = self.db.begin().await?;
+            leader::fence(&mut tx, epoch).await?;
+            match make_slots(&mut tx, slots, &mut left_out, as_a_set).await? {
+                Tried::Made(made) => {
+                    tx.commit().await?;
+                    return Ok(made);
+                }
+                Tried::Changed => {}
+                Tried::Existed => as_a_set = false,
+            }
+            tx.rollback().await?;
+        }
     }
 
     /// Begins to plan a (job, scope). `false`: it is planned already, and stays where it is, or the job has
@@ -304,6 +319,70 @@ impl Store {
         tx.commit().await?;
         Ok(Outcome::Applied(created.run))
     }
+}
+
+/// What became of an attempt to make slots. But for the first, it must be undone and tried again.
+enum Tried {
+    Made(Made),
+    /// One of the jobs is no longer what was read. It is left out from now on.
+    Changed,
+    /// One of the runs exists already.
+    Existed,
+}
+
+async fn make_slots(
+    tx: &mut Tx,
+    slots: &[Slots<'_>],
+    left_out: &mut [bool],
+    as_a_set: bool,
+) -> Result<Tried, Error> {
+    let mut moved = Vec::with_capacity(slots.len());
+    for ((cursor, _), left_out) in slots.iter().zip(left_out) {
+        // The cursor first: whoever changes the job has it until that is a fact.
+        if *left_out || !move_on(tx, cursor).await? {
+            moved.push(false);
+            continue;
+        }
+        if !job::is_seen(tx, cursor.job).await? {
+            *left_out = true;
+            return Ok(Tried::Changed);
+        }
+        moved.push(true);
+    }
+    let hit = slots.iter().zip(&moved).filter(|(_, moved)| **moved);
+    let runs: Vec<NewRun<'_>> = hit.flat_map(|((_, runs), _)| runs.iter().cloned()).collect();
+    let created = match as_a_set {
+        false => insert_all(tx, &runs).await?,
+        true => match sets::insert_plain(tx, &runs).await {
+            Ok(Some(created)) => created,
+            Ok(None) => return Ok(Tried::Existed),
+            Err(error) if error.is_conflict() => return Ok(Tried::Existed),
+            Err(error) => return Err(error),
+        },
+    };
+    let mut created = created.into_iter();
+    let made = slots.iter().zip(moved);
+    let made =
+        made.map(|((_, runs), moved)| moved.then(|| created.by_ref().take(runs.len()).collect()));
+    Ok(Tried::Made(made.collect()))
+}
+
+/// Moves a cursor, if it is still where it was read.
+async fn move_on(tx: &mut Tx, cursor: &CursorMove) -> Result<bool, Error> {
+    let mut place = params! {
+        job_id: cursor.job.job.0,
+        scope_kind: cursor.scope.kind(),
+        scope_id: cursor.scope.id(),
+        from: cursor.from.as_microsecond(),
+    };
+    let moved = match cursor.to {
+        Some(to) => {
+            place.push(("to", to.as_microsecond().into()));
+            tx.execute(&CURSOR_MOVE, place).await?
+        }
+        None => tx.execute(&CURSOR_END, place).await?,
+    };
+    Ok(moved == 1)
 }
 
 /// Makes runs in the transaction of whatever makes them.

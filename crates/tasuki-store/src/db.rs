@@ -1,5 +1,7 @@
 //! The three drivers behind one face. Everything above reads as if there were one database.
 
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -32,10 +34,17 @@ pub enum Fault {
     Unanswered,
 }
 
-type Faults = Arc<dyn Fn() -> Fault + Send + Sync>;
+/// Something on a line that takes its time.
+pub type Pause<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-fn lost() -> Error {
-    sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()
+/// The line to a database, as tests make it: slow, or lossy. Nothing of the database is held while an
+/// exchange is under way on it.
+pub trait Line: Send + Sync {
+    /// Before an exchange: what becomes of it.
+    fn send(&self) -> Pause<'_, Fault>;
+
+    /// After it: the answer is under way.
+    fn answer(&self) -> Pause<'_, ()>;
 }
 
 /// A database, and the clock tests may have put into it.
@@ -44,23 +53,36 @@ pub(crate) struct Db {
     pools: Pools,
     /// Microseconds since 1970, or [`OWN_CLOCK`].
     bound_now: Arc<AtomicI64>,
-    faults: Option<Faults>,
+    line: Option<Arc<dyn Line>>,
 }
 
 impl Db {
     /// Opens a database by its URL: `sqlite:`, `postgres:` or `mysql:`.
     pub(crate) async fn open(url: &str, connections: u32) -> Result<Self, Error> {
         let bound_now = Arc::new(AtomicI64::new(OWN_CLOCK));
-        Ok(Self { pools: Pools::open(url, connections).await?, bound_now, faults: None })
+        Ok(Self { pools: Pools::open(url, connections).await?, bound_now, line: None })
     }
 
-    /// The same database on a worse line.
-    pub(crate) fn with_faults(&self, faults: Faults) -> Self {
-        Self { faults: Some(faults), ..self.clone() }
+    /// The same database on another line.
+    pub(crate) fn with_line(&self, line: Arc<dyn Line>) -> Self {
+        Self { line: Some(line), ..self.clone() }
     }
 
-    fn fault(&self) -> Fault {
-        self.faults.as_ref().map_or(Fault::None, |faults| faults())
+    async fn send(&self) -> Fault {
+        match &self.line {
+            Some(line) => line.send().await,
+            None => Fault::None,
+        }
+    }
+
+    async fn answer(line: Option<&Arc<dyn Line>>, fault: Fault) -> Result<(), Error> {
+        if let Some(line) = line {
+            line.answer().await;
+        }
+        match fault {
+            Fault::Unsent | Fault::Unanswered => Err(Error::timed_out()),
+            Fault::None => Ok(()),
+        }
     }
 
     pub(crate) fn dialect(&self) -> Dialect {
@@ -83,8 +105,11 @@ impl Db {
     /// Begins a transaction that may write: read committed, and the write lock at once on SQLite, so
     /// that a writer that had to wait checks its guard again instead of failing.
     pub(crate) async fn begin(&self) -> Result<Tx, Error> {
-        // Decided now and felt at the end: in between, a transaction is as good as unsent.
-        let fault = self.fault();
+        // One exchange, as far as tests are concerned: decided now, and its answer is lost at the end.
+        let fault = self.send().await;
+        if fault == Fault::Unsent {
+            return Err(Error::timed_out());
+        }
         let open = match &self.pools {
             Pools::Sqlite { writer, .. } => {
                 OpenTx::Sqlite(writer.begin_with("begin immediate").await?)
@@ -92,7 +117,7 @@ impl Db {
             Pools::Postgres(pool) => OpenTx::Postgres(pool.begin().await?),
             Pools::MySql(pool) => OpenTx::MySql(pool.begin().await?),
         };
-        Ok(Tx { open, now: self.now(), fault })
+        Ok(Tx { open, now: self.now(), line: self.line.clone(), fault })
     }
 
     /// Begins a transaction that only reads and sees one moment throughout.
@@ -105,30 +130,33 @@ impl Db {
                 OpenTx::MySql(pool.begin_with(begin).await?)
             }
         };
-        Ok(Tx { open, now: self.now(), fault: Fault::None })
+        Ok(Tx { open, now: self.now(), line: None, fault: Fault::None })
     }
 
     /// Rows of one statement, outside any transaction. On SQLite only for reading.
     pub(crate) async fn rows(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
-        if self.fault() != Fault::None {
-            return Err(lost());
+        let fault = self.send().await;
+        if fault == Fault::Unsent {
+            return Err(Error::timed_out());
         }
         let now = self.now();
         let ready = sql.ready(self.dialect(), now.is_some());
-        Ok(match &self.pools {
+        let rows = match &self.pools {
             Pools::Sqlite { readers, .. } => rows!(Sqlite, sqlite, readers, ready, params, now),
             Pools::Postgres(pool) => {
                 rows!(Postgres, postgres, pool, ready, params, now)
             }
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
-        })
+        };
+        Self::answer(self.line.as_ref(), fault).await?;
+        Ok(rows)
     }
 
     /// A statement that writes and commits by itself, and its rows: one round trip.
     pub(crate) async fn write(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
-        let fault = self.fault();
+        let fault = self.send().await;
         if fault == Fault::Unsent {
-            return Err(lost());
+            return Err(Error::timed_out());
         }
         let now = self.now();
         let ready = sql.ready(self.dialect(), now.is_some());
@@ -137,10 +165,30 @@ impl Db {
             Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
             Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
         };
-        match fault {
-            Fault::Unanswered => Err(lost()),
-            Fault::None | Fault::Unsent => Ok(rows),
+        Self::answer(self.line.as_ref(), fault).await?;
+        Ok(rows)
+    }
+
+    /// A statement that writes and commits by itself, and how many rows it matched: one round trip.
+    pub(crate) async fn change(&self, sql: &Sql, params: Params<'_>) -> Result<u64, Error> {
+        let fault = self.send().await;
+        if fault == Fault::Unsent {
+            return Err(Error::timed_out());
         }
+        let now = self.now();
+        let ready = sql.ready(self.dialect(), now.is_some());
+        let values = in_order(ready, &ready.names, params, now);
+        let matched = match &self.pools {
+            Pools::Sqlite { writer, .. } => {
+                bind_sqlite(ready, values).execute(writer).await?.rows_affected()
+            }
+            Pools::Postgres(pool) => {
+                bind_postgres(ready, values).execute(pool).await?.rows_affected()
+            }
+            Pools::MySql(pool) => bind_mysql(ready, values).execute(pool).await?.rows_affected(),
+        };
+        Self::answer(self.line.as_ref(), fault).await?;
+        Ok(matched)
     }
 
     /// Runs a script of several statements without parameters, as migrations are.
@@ -172,6 +220,7 @@ impl Db {
 pub(crate) struct Tx {
     open: OpenTx,
     now: Option<i64>,
+    line: Option<Arc<dyn Line>>,
     fault: Fault,
 }
 
@@ -260,20 +309,12 @@ impl Tx {
     }
 
     pub(crate) async fn commit(self) -> Result<(), Error> {
-        let fault = self.fault;
-        if fault == Fault::Unsent {
-            self.rollback().await?;
-            return Err(lost());
-        }
         match self.open {
             OpenTx::Sqlite(tx) => tx.commit().await?,
             OpenTx::Postgres(tx) => tx.commit().await?,
             OpenTx::MySql(tx) => tx.commit().await?,
         }
-        match fault {
-            Fault::Unanswered => Err(lost()),
-            Fault::None | Fault::Unsent => Ok(()),
-        }
+        Db::answer(self.line.as_ref(), self.fault).await
     }
 
     /// Undoes everything. Waiting for it, rather than dropping, gives the connection back in order.
@@ -283,7 +324,7 @@ impl Tx {
             OpenTx::Postgres(tx) => tx.rollback().await?,
             OpenTx::MySql(tx) => tx.rollback().await?,
         }
-        Ok(())
+        Db::answer(self.line.as_ref(), self.fault).await
     }
 }
 

@@ -60,6 +60,11 @@ impl Error {
         Self::Broken(what.into())
     }
 
+    /// No answer came in time: what was asked may have been done or not.
+    pub fn timed_out() -> Self {
+        sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()
+    }
+
     /// Whether a unique key was violated: somebody else was first.
     pub(crate) fn is_conflict(&self) -> bool {
         match self {

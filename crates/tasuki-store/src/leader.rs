@@ -22,6 +22,7 @@ static MINT_HISTORY: Sql = sql!("leader/mint_history");
 static RENEW: Sql = sql!("leader/renew");
 static RESIGN: Sql = sql!("leader/resign");
 static HISTORY: Sql = sql!("leader/history");
+static RECENT: Sql = sql!("leader/recent");
 
 /// The leadership as the database has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +46,16 @@ pub struct Term {
     pub holder: WorkerId,
     /// Since when.
     pub minted_at: Timestamp,
+}
+
+impl Term {
+    fn from_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            epoch: Epoch(row.int("epoch")?),
+            holder: WorkerId::from_bytes(row.uuid("holder")?.into_bytes()),
+            minted_at: timestamp(row.int("minted_at")?)?,
+        })
+    }
 }
 
 impl Leader {
@@ -101,20 +112,13 @@ impl Store {
         ttl: Duration,
         renew: Duration,
     ) -> Result<bool, Error> {
-        let mut tx = self.db.begin().await?;
-        let renewed = tx
-            .execute(
-                &RENEW,
-                params! {
-                    holder: uuid(holder.as_bytes()),
-                    epoch: epoch.0,
-                    ttl: micros(ttl),
-                    gap: micros(2 * renew),
-                },
-            )
-            .await?;
-        tx.commit().await?;
-        Ok(renewed == 1)
+        let lease = params! {
+            holder: uuid(holder.as_bytes()),
+            epoch: epoch.0,
+            ttl: micros(ttl),
+            gap: micros(2 * renew),
+        };
+        Ok(self.db.change(&RENEW, lease).await? == 1)
     }
 
     /// Gives the lead up, or takes it from a leader that was seen at this epoch and is silent. `false`:
@@ -161,15 +165,13 @@ impl Store {
     /// Every term there was, in order.
     pub async fn terms(&self) -> Result<Vec<Term>, Error> {
         let rows = self.db.rows(&HISTORY, params! {}).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Term {
-                    epoch: Epoch(row.int("epoch")?),
-                    holder: WorkerId::from_bytes(row.uuid("holder")?.into_bytes()),
-                    minted_at: timestamp(row.int("minted_at")?)?,
-                })
-            })
-            .collect()
+        rows.iter().map(Term::from_row).collect()
+    }
+
+    /// The newest terms, newest first, at most so many.
+    pub async fn recent_terms(&self, most: u32) -> Result<Vec<Term>, Error> {
+        let rows = self.db.rows(&RECENT, params! { most: most }).await?;
+        rows.iter().map(Term::from_row).collect()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Leases and holds: who carries what, and for how long.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,6 +15,7 @@ static OPEN: Sql = sql!("lease/open");
 static TOUCH: Sql = sql!("lease/touch");
 static SHOW: Sql = sql!("lease/show");
 static LOCK: Sql = sql!("lease/lock");
+static PER_WORKER: Sql = sql!("lease/per_worker");
 static OF_WORKER: Sql = sql!("lease/of_worker");
 static LAPSED: Sql = sql!("lease/lapsed", "", ".postgres", "");
 static OCCUPIED: Sql = sql!("lease/occupied", ".sqlite", ".postgres", ".mysql");
@@ -33,6 +35,8 @@ pub struct Lease {
     pub worker: WorkerId,
     /// Until when, if it is not renewed.
     pub lease_until: Timestamp,
+    /// When it was last renewed.
+    pub heartbeat_at: Timestamp,
     /// What it was opened for. The list never changes; what is still carried is less.
     pub runs: Vec<RunId>,
 }
@@ -88,6 +92,7 @@ impl Lease {
             token: LeaseToken::from_bytes(row.uuid("token")?.into_bytes()),
             worker: WorkerId::from_bytes(row.uuid("worker_id")?.into_bytes()),
             lease_until: timestamp(row.int("lease_until")?)?,
+            heartbeat_at: timestamp(row.int("heartbeat_at")?)?,
             runs: ids.into_iter().map(RunId).collect(),
         })
     }
@@ -135,6 +140,34 @@ impl Store {
         }
         tx.commit().await?;
         Ok(told)
+    }
+
+    /// One lease, while it is there.
+    pub async fn lease(&self, token: LeaseToken) -> Result<Option<Lease>, Error> {
+        let rows = self.db.rows(&SHOW, params! { token: uuid(token.as_bytes()) }).await?;
+        rows.first().map(Lease::from_row).transpose()
+    }
+
+    /// How many leases each worker has; one that has none is left out.
+    pub async fn leases_per_worker(&self) -> Result<BTreeMap<WorkerId, u32>, Error> {
+        let rows = self.db.rows(&PER_WORKER, params! {}).await?;
+        rows.iter()
+            .map(|row| {
+                let worker = WorkerId::from_bytes(row.uuid("worker_id")?.into_bytes());
+                Ok((worker, row.int("leases")? as u32))
+            })
+            .collect()
+    }
+
+    /// The run that has the only place there is for runs of this one's job and scope.
+    pub async fn holder_before(&self, run: &Run) -> Result<Option<RunId>, Error> {
+        let place = params! {
+            job_id: run.job.0,
+            scope_kind: run.scope.kind(),
+            scope_id: run.scope.id(),
+        };
+        let rows = self.db.rows(&HOLD_LOOK, place).await?;
+        rows.first().map(|row| row.int("run_id").map(RunId)).transpose()
     }
 
     /// The leases in a worker's name.

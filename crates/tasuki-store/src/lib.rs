@@ -43,6 +43,7 @@ mod sets;
 mod settings;
 mod sql;
 mod take;
+mod token;
 mod verify;
 mod worker;
 
@@ -50,8 +51,8 @@ pub use audit::{Actor, AuditHead, AuditRow};
 pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
-pub use create::{Author, Created, Cursor, CursorMove, NewRun};
-pub use db::Fault;
+pub use create::{Author, Created, Cursor, CursorMove, NewRun, Slots};
+pub use db::{Fault, Line, Pause};
 pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
@@ -72,6 +73,7 @@ pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;
 pub use take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
 pub use tasuki_core::work::WorkKind as JobKind;
+pub use token::{NewToken, Token};
 pub use verify::{Flaw, Verified};
 pub use worker::{NewWorker, Worker};
 
@@ -82,6 +84,7 @@ use crate::sql::{Sql, sql};
 use tasuki_core::RunId;
 
 static RUN_SHOW: Sql = sql!("run/show");
+static CLOCK: Sql = sql!("doctor/clock");
 
 /// A database that keeps runs. Cheap to clone.
 #[derive(Clone)]
@@ -112,9 +115,16 @@ impl Store {
         self.db.bind_now(now.map(Timestamp::as_microsecond));
     }
 
-    /// For tests: the same database, on a line that loses what this says is lost.
-    pub fn with_faults(&self, faults: impl Fn() -> Fault + Send + Sync + 'static) -> Self {
-        Self { db: self.db.with_faults(std::sync::Arc::new(faults)) }
+    /// For tests: the same database, on a line that may be slow, or lose what is sent or answered.
+    pub fn with_line(&self, line: std::sync::Arc<dyn Line>) -> Self {
+        Self { db: self.db.with_line(line) }
+    }
+
+    /// The database's clock: the only one that plans and guards go by.
+    pub async fn clock(&self) -> Result<Timestamp, Error> {
+        let rows = self.db.rows(&CLOCK, params! {}).await?;
+        let row = rows.first().ok_or_else(|| Error::broken("there is no clock"))?;
+        run::timestamp(row.int("clock")?)
     }
 
     /// One run.

@@ -1,4 +1,4 @@
-//! What the loops read before they decide: what waits, what is carried, and what time it is.
+//! What the loops read before they decide: what waits, what is carried, and which jobs wait for events.
 
 use jiff::Timestamp;
 use tasuki_core::{JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
@@ -16,7 +16,6 @@ static CARRIED: Sql = sql!("lease/carried", ".sqlite", ".postgres", ".mysql");
 static MINE: Sql = sql!("lease/mine", ".sqlite", ".postgres", ".mysql");
 static TAKEN_UNDER: Sql = sql!("run/taken_under", ".sqlite", ".postgres", ".mysql");
 static OF_EVENTS: Sql = sql!("job/of_events");
-static CLOCK: Sql = sql!("leader/clock");
 
 /// A run that waits, with all that decides what becomes of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,16 +102,16 @@ impl Carried {
 }
 
 impl Store {
-    /// What time it is, by the only clock that counts.
-    pub async fn clock(&self) -> Result<Timestamp, Error> {
-        let rows = self.db.rows(&CLOCK, params! {}).await?;
-        let row = rows.first().ok_or_else(|| Error::broken("the clock says nothing"))?;
-        timestamp(row.int("clock")?)
-    }
-
-    /// What the leader can give away and is due until an instant, soonest first.
-    pub async fn assignable(&self, until: Timestamp, most: u32) -> Result<Vec<Waiting>, Error> {
-        let page = params! { until: until.as_microsecond(), most: most };
+    /// What the leader can give away and is due until an instant, soonest first, from behind a place, at
+    /// most so many.
+    pub async fn assignable(
+        &self,
+        behind: (Timestamp, RunId),
+        until: Timestamp,
+        most: u32,
+    ) -> Result<Vec<Waiting>, Error> {
+        let (at, id) = (behind.0.as_microsecond(), behind.1.0);
+        let page = params! { until: until.as_microsecond(), at: at, id: id, most: most };
         let rows = self.db.rows(&ASSIGNABLE, page).await?;
         rows.iter().map(Waiting::from_row).collect()
     }

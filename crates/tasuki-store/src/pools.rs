@@ -18,6 +18,10 @@ use crate::Error;
 /// that is stopped in mid-write delays the next mint by no more than this.
 const IDLE_IN_TRANSACTION: Duration = Duration::from_secs(2);
 const LOCK_WAIT: Duration = Duration::from_secs(5);
+/// How long anybody waits for a session: a loop that has waited so long has other things to do.
+const ACQUIRE: Duration = Duration::from_secs(5);
+/// On SQLite one waits for the writers in front, and they are many in a load test.
+const ACQUIRE_SQLITE: Duration = Duration::from_secs(30);
 /// How long a server has to answer somebody who only wants to know whether it is there.
 const KNOCK: Duration = Duration::from_secs(5);
 
@@ -77,12 +81,12 @@ async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
         .busy_timeout(LOCK_WAIT);
-    let writer = SqlitePoolOptions::new().max_connections(1).connect_with(options.clone()).await?;
+    // It is in this process: nobody needs to ask first whether it is still there.
+    let pool = SqlitePoolOptions::new().acquire_timeout(ACQUIRE_SQLITE).test_before_acquire(false);
+    let writer = pool.clone().max_connections(1).connect_with(options.clone()).await?;
     let readers = match is_in_memory(url) {
         true => writer.clone(),
-        false => {
-            SqlitePoolOptions::new().max_connections(connections).connect_with(options).await?
-        }
+        false => pool.max_connections(connections).connect_with(options).await?,
     };
     Ok(Pools::Sqlite { writer, readers })
 }
@@ -124,7 +128,11 @@ async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
             ("jit", "off".to_owned()),
         ])
         .options(BY_INDEX);
-    let pool = PgPoolOptions::new().max_connections(connections).connect_with(options).await?;
+    let pool = PgPoolOptions::new()
+        .acquire_timeout(ACQUIRE)
+        .max_connections(connections)
+        .connect_with(options)
+        .await?;
     Ok(Pools::Postgres(pool))
 }
 
@@ -138,6 +146,7 @@ async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
     let ends_idle_ones = Arc::new(AtomicBool::new(false));
     let is_stale = Arc::clone(&ends_idle_ones);
     let pool = MySqlPoolOptions::new()
+        .acquire_timeout(ACQUIRE)
         .max_connections(connections)
         .before_acquire(move |_, session| {
             // Rather a new session than one that the server is about to end.

@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 use tasuki_core::run::{AttemptOutcome, Counters};
-use tasuki_core::{Epoch, ErrorCode, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
+use tasuki_core::{
+    Epoch, ErrorCode, EventId, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId,
+};
 
 use crate::Error;
 use crate::db::Row;
@@ -48,6 +50,8 @@ pub struct Run {
     pub token: Option<LeaseToken>,
     /// Assigned in which term.
     pub epoch: Option<Epoch>,
+    /// When its attempt was given or claimed.
+    pub assigned_at: Option<Timestamp>,
     /// Taken back if not started by then.
     pub start_by: Option<Timestamp>,
     /// When its attempt started.
@@ -56,18 +60,34 @@ pub struct Run {
     pub finished_at: Option<Timestamp>,
     /// When somebody asked it to stop.
     pub cancel_requested_at: Option<Timestamp>,
+    /// Who asked.
+    pub cancel_requested_by: Option<String>,
     /// How its last attempt ended.
     pub outcome: Option<AttemptOutcome>,
     /// With which exit code.
     pub exit_code: Option<i64>,
+    /// Killed by which signal.
+    pub exit_signal: Option<i64>,
     /// With which class of failure.
     pub error_code: Option<ErrorCode>,
+    /// What went wrong, for people.
+    pub error_message: Option<String>,
     /// Why it ended as it did.
     pub reason: Option<String>,
     /// What it gave back.
     pub result: Option<String>,
+    /// How many rows it touched.
+    pub rows_affected: Option<i64>,
+    /// Where its own log is.
+    pub log_ref: Option<String>,
     /// What it was given.
     pub args: Option<String>,
+    /// The event that made it.
+    pub event: Option<EventId>,
+    /// The run it repeats.
+    pub rerun_of: Option<RunId>,
+    /// What makes asking for it twice the same run.
+    pub idempotency_key: Option<String>,
 }
 
 impl Run {
@@ -105,16 +125,25 @@ impl Run {
             worker: row.opt_uuid("worker_id")?.map(|id| WorkerId::from_bytes(id.into_bytes())),
             token: row.opt_uuid("lease_token")?.map(|id| LeaseToken::from_bytes(id.into_bytes())),
             epoch: row.opt_int("epoch")?.map(Epoch),
+            assigned_at: instant("assigned_at")?,
             start_by: instant("start_by")?,
             started_at: instant("started_at")?,
             finished_at: instant("finished_at")?,
             cancel_requested_at: instant("cancel_requested_at")?,
+            cancel_requested_by: row.opt_text("cancel_requested_by")?,
             outcome: row.opt_text("outcome")?.map(|word| word.parse()).transpose()?,
             exit_code: row.opt_int("exit_code")?,
+            exit_signal: row.opt_int("exit_signal")?,
             error_code: row.opt_text("error_code")?.map(|word| word.parse()).transpose()?,
+            error_message: row.opt_text("error_message")?,
             reason: row.opt_text("reason")?,
             result: row.opt_text("result")?,
+            rows_affected: row.opt_int("rows_affected")?,
+            log_ref: row.opt_text("log_ref")?,
             args: row.opt_text("args")?,
+            event: row.opt_int("event_id")?.map(EventId),
+            rerun_of: row.opt_int("rerun_of")?.map(RunId),
+            idempotency_key: row.opt_text("idempotency_key")?,
         })
     }
 }

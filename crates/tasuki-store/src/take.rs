@@ -16,6 +16,7 @@ static DUE_TAKE: Sql = sql!("due/take");
 static DUE_PUT: Sql = sql!("due/put");
 static DUE_LOCK: Sql = sql!("due/lock", ".mysql", ".mysql", ".mysql");
 static DUE_LIST: Sql = sql!("due/list");
+static DUE_NEXT: Sql = sql!("due/next");
 static HOLD_TAKE: Sql = sql!("hold/take", ".sqlite", ".postgres", ".mysql");
 static LEASE_SHOW: Sql = sql!("lease/show");
 static LEASE_TOUCH: Sql = sql!("lease/touch");
@@ -144,6 +145,19 @@ impl Store {
                 })
             })
             .collect()
+    }
+
+    /// When the next run of a lane is due, after one instant and until another.
+    pub async fn next_due(
+        &self,
+        lane: &str,
+        after: Timestamp,
+        until: Timestamp,
+    ) -> Result<Option<Timestamp>, Error> {
+        let stretch =
+            params! { lane: lane, after: after.as_microsecond(), until: until.as_microsecond() };
+        let rows = self.db.rows(&DUE_NEXT, stretch).await?;
+        rows.first().map(|row| timestamp(row.int("due_at")?)).transpose()
     }
 
     /// T1: gives runs to a worker. Returns those it really gave.

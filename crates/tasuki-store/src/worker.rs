@@ -17,6 +17,7 @@ static HEARTBEAT: Sql = sql!("worker/heartbeat");
 static SHOW: Sql = sql!("worker/show");
 static LOCK: Sql = sql!("worker/lock");
 static LIST: Sql = sql!("worker/list");
+static RESIZE: Sql = sql!("worker/resize");
 static DRAIN: Sql = sql!("worker/drain");
 static DETACH: Sql = sql!("worker/detach");
 static DEAD: Sql = sql!("worker/dead");
@@ -124,6 +125,21 @@ impl Store {
         self.change_worker(&HEARTBEAT, params! { id: uuid(worker.as_bytes()) }).await
     }
 
+    /// From now on it does so many commands and functions at once. `false`: it is gone.
+    pub async fn resize_worker(
+        &self,
+        worker: WorkerId,
+        slots: u32,
+        function_slots: u32,
+    ) -> Result<bool, Error> {
+        let room = params! {
+            id: uuid(worker.as_bytes()),
+            slots: slots,
+            function_slots: function_slots,
+        };
+        self.change_worker(&RESIZE, room).await
+    }
+
     /// No new work for it. `false`: it drains already, or is gone. A worker that drains by itself acts
     /// under its own id.
     pub async fn drain_worker<'a>(
@@ -198,6 +214,13 @@ impl Store {
         rows.first().map(Worker::from_row).transpose()
     }
 
+    /// One worker, and what the database's clock said just then.
+    pub async fn worker_now(&self, worker: WorkerId) -> Result<Option<(Worker, Timestamp)>, Error> {
+        let rows = self.db.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
+        let Some(row) = rows.first() else { return Ok(None) };
+        Ok(Some((Worker::from_row(row)?, timestamp(row.int("clock")?)?)))
+    }
+
     /// Those that have not left.
     pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
         let rows = self.db.rows(&LIST, params! {}).await?;
@@ -205,10 +228,7 @@ impl Store {
     }
 
     async fn change_worker(&self, sql: &Sql, params: crate::db::Params<'_>) -> Result<bool, Error> {
-        let mut tx = self.db.begin().await?;
-        let changed = tx.execute(sql, params).await?;
-        tx.commit().await?;
-        Ok(changed == 1)
+        Ok(self.db.change(sql, params).await? == 1)
     }
 }
 

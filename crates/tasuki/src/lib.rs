@@ -1,7 +1,13 @@
 //! tasuki as a library: what a node does, and what people may ask of it.
 
+pub mod node;
+pub mod operator;
 pub mod output;
 pub mod spawner;
 mod wake;
 
+pub use operator::Operator;
 pub use wake::Wake;
+
+#[cfg(test)]
+mod sim;

@@ -5,6 +5,7 @@
 //! passes, or the worker is gone, everything that ran under it is killed. So a worker that is stopped,
 //! swapped out or killed leaves no child running past its lease.
 
+mod cgroup;
 mod handle;
 mod order;
 mod process;
@@ -13,7 +14,7 @@ mod wire;
 
 pub use handle::Spawner;
 pub use order::{Exit, JobKey, Launch, Order, Refusal, Report};
-pub use process::run;
+pub use process::{HOME, run, serve};
 
 /// Microseconds since the machine was started, sleep included: the clock of lease deadlines.
 pub fn boottime() -> u64 {

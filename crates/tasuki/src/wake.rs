@@ -17,6 +17,7 @@ struct Bells {
     leader: Notify,
     claims: Notify,
     leases: Notify,
+    recovery: Notify,
 }
 
 impl Wake {
@@ -40,6 +41,15 @@ impl Wake {
         self.leader();
         self.claims();
         self.leases();
+    }
+
+    /// There is a new leader: what was lost before it need not wait.
+    pub(crate) fn recovery(&self) {
+        self.bells.recovery.notify_one();
+    }
+
+    pub(crate) async fn recovery_woken(&self) {
+        self.bells.recovery.notified().await;
     }
 
     pub(crate) async fn leader_woken(&self) {

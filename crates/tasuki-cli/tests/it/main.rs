@@ -3,6 +3,19 @@
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod apply;
 mod database;
+mod fake;
+mod follow;
+mod jobs;
+mod keeper;
+mod killed;
+mod nasty;
+mod operators;
+mod real;
+mod runs;
 mod schedule;
+mod server;
+mod up;
+mod whole;
 mod workshop;

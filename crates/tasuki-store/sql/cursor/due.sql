@@ -1,6 +1,7 @@
 -- cursor/due: whose next fire is near; the cost follows the work, not the number of definitions.
-select job_id, scope_kind, scope_id, next_fire
-  from tasuki_cursor
- where next_fire <= :until
- order by next_fire
+select c.job_id, c.scope_kind, c.scope_id, c.next_fire,
+       (select j.version from tasuki_job j where j.id = c.job_id) as job_version
+  from tasuki_cursor c
+ where c.next_fire <= :until
+ order by c.next_fire
  limit :most

@@ -8,7 +8,7 @@ mod ahead;
 mod change;
 mod definition;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -29,6 +29,7 @@ pub use definition::{JobDefinition, Trigger};
 
 static BY_ID: Sql = sql!("job/by_id");
 static BY_NAME: Sql = sql!("job/by_name");
+static NAMES: Sql = sql!("job/names", ".sqlite", ".postgres", ".mysql");
 static LIST: Sql = sql!("job/list");
 static SEEN: Sql = sql!("job/seen");
 static SHARE: Sql = sql!("job/share", ".sqlite", ".postgres", ".mysql");
@@ -217,6 +218,16 @@ impl Store {
         let page = params! { after: after, most: most.clamp(1, PAGE) };
         let rows = self.db.rows(&LIST, page).await?;
         rows.iter().map(Job::from_row).collect()
+    }
+
+    /// What these jobs are called, deleted ones too.
+    pub async fn job_names(
+        &self,
+        jobs: &BTreeSet<JobId>,
+    ) -> Result<BTreeMap<JobId, String>, Error> {
+        let ids: Vec<i64> = jobs.iter().map(|job| job.0).collect();
+        let rows = self.db.rows(&NAMES, params! { ids: ids }).await?;
+        rows.iter().map(|row| Ok((JobId(row.int("id")?), row.text("name")?))).collect()
     }
 
     /// What a run was made of.

@@ -93,6 +93,8 @@ insert into tasuki_audit (seq, at, actor, action, object, prev_hash, hash)
     select i, i, 'test', 'run', 'job', '', '' from generate_series(1, 20000) i;
 insert into tasuki_term_history (epoch, holder, minted_at)
     select i, md5('1')::uuid, i from generate_series(1, 2000) i;
+insert into tasuki_api_token (name, token_hash, role, created_at, created_by)
+    select 'token', sha256(i::text::bytea), 'viewer', i, 'test' from generate_series(1, 2000) i;
 insert into tasuki_setting (name, value, changed_at, changed_by)
     select 'setting ' || i, '1', 1, 'test' from generate_series(1, 50) i";
 

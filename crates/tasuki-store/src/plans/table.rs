@@ -64,6 +64,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     (&["run by run_badly on ended_badly_at"], "run/list_badly"),
     // What waits.
     (&["due by due_pkey on lane, due_at", "run by run_pkey on id"], "due/list"),
+    (&["due by due_pkey on lane, due_at"], "due/next"),
     (&["due by due_pkey on lane, due_at, run_id"], "due/take due/list_next"),
     (&["due along due_pkey"], "due/list_first due/first_lane"),
     (&["due by due_pkey on lane"], "due/lane"),
@@ -75,7 +76,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         ],
         "due/assignable due/sweep",
     ),
-    (&["cursor by cursor_next_fire on next_fire"], "cursor/due"),
+    (&["cursor by cursor_next_fire on next_fire", "job by job_pkey on id"], "cursor/due"),
     (&["cursor by cursor_pkey on job_id, scope_kind, scope_id"], "cursor/move cursor/end"),
     (&["cursor by cursor_pkey on job_id"], "cursor/delete cursor/replan"),
     // Leases and holds.
@@ -95,6 +96,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "lease/lapsed",
     ),
     (&["lease by lease_worker on worker_id"], "lease/of_worker"),
+    (&["lease along lease_worker"], "lease/per_worker"),
     (&["lease by lease_worker on worker_id", "run by run_pkey on id"], "lease/occupied lease/mine"),
     (&["lease along lease_pkey"], "lease/run_ids"),
     (&["hold by hold_pkey on job_id, scope_kind, scope_id"], "hold/give hold/look"),
@@ -125,7 +127,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     ),
     (&["event by event_dedupe on source, dedupe_key"], "event/by_key"),
     // Jobs, counts and the audit.
-    (&["job by job_pkey on id"], "job/lock job/seen job/share job/update"),
+    (&["job by job_pkey on id"], "job/lock job/seen job/share job/update job/names"),
     (&["job by job_name on name"], "job/lock_name"),
     (
         &["job by job_pkey on id", "job_version by job_version_pkey on job_id, version"],
@@ -150,7 +152,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // Who is there. All workers and all settings are read as a whole, and are few.
     (
         &["worker by worker_pkey on id"],
-        "worker/show worker/lock worker/heartbeat worker/drain worker/detach worker/dead worker/gone",
+        "worker/show worker/lock worker/heartbeat worker/resize worker/drain worker/detach worker/dead worker/gone",
     ),
     (&["sorted", "worker by a Seq Scan"], "worker/list"),
     (&["leader_term by leader_term_pkey on id"], "leader/check leader/mint_term"),
@@ -165,7 +167,10 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         ],
         "leader/show",
     ),
-    (&["term_history along term_history_pkey"], "leader/history"),
+    (&["term_history along term_history_pkey"], "leader/history leader/recent"),
+    (&["api_token by api_token_hash on token_hash"], "token/by_hash"),
+    (&["api_token by api_token_pkey on id"], "token/by_id token/touch token/revoke"),
+    (&["api_token along api_token_pkey"], "token/list"),
     (&["setting by setting_pkey on name"], "setting/change"),
     (&["setting_version by setting_version_pkey on id"], "setting/raise"),
     (
@@ -181,6 +186,6 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         &[],
         "run/insert run/insert_batch lease/open lease/open_for cursor/put cursor/begin event/emit job/insert job/version_insert
          log/add note/add audit/append setting/add worker/register leader/mint_history leader/lock_mint
-         leader/lock_share leader/clock",
+         leader/lock_share token/add",
     ),
 ];

@@ -97,6 +97,66 @@ fn more_tries(like: &Like) -> Like {
 }
 
 contract! {
+    /// One was planned by somebody else, one was edited since, one has a run of that slot already; the rest is made.
+    async fn the_slots_of_many_schedules_are_made_in_one_write(store: TestStore) {
+        let mut jobs = Vec::new();
+        for name in ["planned", "edited", "made", "other"] {
+            let definition = on(every("10s"), &Like::default());
+            let name = name.parse().unwrap();
+            let made = store.create_job("ann", &name, &definition, Some(after_noon(10))).await;
+            let JobCreated::Made(job) = made.unwrap() else { panic!("the name is taken") };
+            jobs.push(*job);
+        }
+        let slots = |job: &'_ Job, seconds: &[i64]| -> (CursorMove, Vec<Timestamp>) {
+            let at: Vec<Timestamp> = seconds.iter().map(|&second| after_noon(second)).collect();
+            let to = at.last().map(|&last| last + SignedDuration::from_secs(10));
+            (CursorMove { job: job.seen(), scope: Scope::default(), from: after_noon(10), to }, at)
+        };
+        let runs = |job: &Job, at: &[Timestamp]| -> Vec<(Timestamp, tasuki_core::Slot)> {
+            let schedule = job.schedule().unwrap().unwrap();
+            let fire = |at: &Timestamp| schedule.next_after(*at - SignedDuration::from_secs(1)).unwrap();
+            at.iter().map(|at| (*at, fire(at).slot)).collect()
+        };
+        fn of<'a>(job: &'a Job, slots: &[(Timestamp, tasuki_core::Slot)]) -> Vec<NewRun<'a>> {
+            let run = |&(at, slot): &(Timestamp, tasuki_core::Slot)| NewRun {
+                origin: Origin::Time,
+                slot: Some(slot),
+                scheduled_for: Some(at),
+                ..NewRun::task(&job.newest)
+            };
+            slots.iter().map(run).collect()
+        }
+        let (moved, at) = slots(&jobs[0], &[10]);
+        let first = of(&jobs[0], &runs(&jobs[0], &at));
+        assert!(store.create_slots(store.epoch, &moved, &first).await.unwrap().is_some());
+        let edited = on(every("10s"), &more_tries(&Like::default()));
+        let _ = applied(store.edit_job("ann", jobs[1].seen(), &edited, Some(after_noon(10))).await.unwrap());
+        let (_, at) = slots(&jobs[2], &[20]);
+        let there = store.create(Author::Leader(store.epoch), &of(&jobs[2], &runs(&jobs[2], &at))).await.unwrap();
+
+        let batch: Vec<tasuki_store::Slots<'_>> = jobs
+            .iter()
+            .map(|job| {
+                let (moved, at) = slots(job, &[10, 20, 30]);
+                (moved, of(job, &runs(job, &at)))
+            })
+            .collect();
+        let made = store.create_slots_of_many(store.epoch, &batch).await.unwrap();
+        assert_eq!((made.len(), &made[0], &made[1]), (4, &None, &None));
+        let existed = |made: &Option<Vec<tasuki_store::Created>>| -> Vec<bool> {
+            made.iter().flatten().map(|one| one.existed).collect()
+        };
+        assert_eq!(existed(&made[2]), [false, true, false]);
+        assert_eq!(made[2].as_ref().unwrap()[1].run, there[0].run);
+        assert_eq!(existed(&made[3]), [false; 3]);
+        for run in made[3].iter().flatten() {
+            assert_eq!(store.run_now(run.run).await.job, jobs[3].id);
+        }
+        for (job, expected) in jobs.iter().zip([20, 10, 40, 40]) {
+            assert_eq!(cursor(store, job.id).await, Some(after_noon(expected)), "{}", job.name);
+        }
+    }
+
     async fn an_edit_withdraws_what_has_not_started_and_frees_its_slot(store: TestStore) {
         let like = Like { concurrency: ConcurrencyPolicy::Forbid, ..Like::default() };
         let job = given_job(store, &like).await;

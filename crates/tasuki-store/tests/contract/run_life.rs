@@ -188,6 +188,14 @@ contract! {
         assert_eq!(recovered, [Recovered { run: run.id, state: RunState::RetryWait }]);
     }
 
+    async fn a_worker_may_get_more_room_or_less_until_it_is_dead(store: TestStore) {
+        assert!(store.resize_worker(store.worker, 3, 7).await.unwrap());
+        let worker = store.worker(store.worker).await.unwrap().unwrap();
+        assert_eq!((worker.slots, worker.function_slots), (3, 7));
+        assert!(store.report_dead(store.worker, &"node".parse().unwrap()).await.unwrap());
+        assert!(!store.resize_worker(store.worker, 1, 1).await.unwrap());
+    }
+
     async fn a_lost_run_that_was_canceled_is_canceled(store: TestStore) {
         let run = store.given_run(RunState::Running).await;
         assert!(store.cancel(Author::Api, run.id, "ann", None).await.unwrap().is_applied());

@@ -61,6 +61,8 @@ impl Default for JobKey {
 /// What a spawner tells.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Report {
+    /// Nothing of an earlier spawner is left, and orders are obeyed.
+    Ready,
     /// It runs.
     Started {
         /// What.

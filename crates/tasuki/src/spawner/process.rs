@@ -13,13 +13,40 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use serde_json::json;
 
+use super::cgroup::{Cgroup, Cgroups};
 use super::wire::{Inbox, Outbox};
 use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime, tree};
 
 /// What every process of a job has in its environment, so that those that ran away are known.
 const MARK: &str = "TASUKI_SPAWNED";
+/// What the processes of all jobs of one data directory have in their environment.
+pub const HOME: &str = "TASUKI_HOME_ID";
 /// How often it looks whether what was killed is gone, in microseconds.
 const LOOK: u64 = 5_000;
+
+/// As [`run`], for one data directory: waits until the spawner of the worker before has ended, and kills
+/// what that left behind should it have been killed itself. Then it says that it is ready.
+pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
+    let file = File::options().create(true).truncate(false).write(true).open(lock)?;
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+    let me = rustix::process::getpid();
+    loop {
+        let left = tree::with_variable(HOME, home);
+        let left: Vec<Pid> = left.into_iter().filter(|pid| *pid != me).collect();
+        if left.is_empty() {
+            break;
+        }
+        left.into_iter().for_each(tree::kill);
+        std::thread::sleep(std::time::Duration::from_micros(LOOK));
+    }
+    let mut ready = Outbox::default();
+    ready.push(&Report::Ready)?;
+    ready.flush(socket)?;
+    let served = run(socket);
+    // Held until here: whoever waits for it finds nothing of ours.
+    drop(file);
+    served
+}
 
 /// Runs commands for the worker at the other end of the socket, until that is gone. Then nothing of
 /// them is left either.
@@ -34,6 +61,7 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
         jobs: Vec::new(),
         told: Outbox::default(),
         puzzling: HashSet::new(),
+        cgroups: Cgroups::find(),
     };
     let heard = keeper.serve(socket);
     keeper.end_all();
@@ -47,6 +75,7 @@ struct Keeper {
     told: Outbox,
     /// What was left behind by nobody knows whom, when last looked at.
     puzzling: HashSet<Pid>,
+    cgroups: Option<Cgroups>,
 }
 
 struct Job {
@@ -58,6 +87,7 @@ struct Job {
     kill_at: Option<u64>,
     lease_passed: bool,
     exit: Option<ExitStatus>,
+    cgroup: Option<Cgroup>,
 }
 
 impl Keeper {
@@ -148,7 +178,9 @@ impl Keeper {
         if let Some(directory) = &launch.directory {
             command.current_dir(directory);
         }
-        own_session(&mut command, self.me);
+        let cgroup = self.cgroups.as_ref().and_then(|cgroups| cgroups.make(launch.job));
+        let entry = cgroup.as_ref().and_then(|cgroup| cgroup.entry.try_clone().ok());
+        own_session(&mut command, self.me, entry);
         let child = command.spawn().map_err(|error| program(&error))?;
         let pid = Pid::from_child(&child);
         let end = rustix::process::pidfd_open(pid, PidfdFlags::empty());
@@ -158,7 +190,7 @@ impl Keeper {
         })?;
         let id = child.id();
         let (kill_at, lease_passed, exit) = (None, false, None);
-        self.jobs.push(Job { launch, child, pid, end, kill_at, lease_passed, exit });
+        self.jobs.push(Job { launch, child, pid, end, kill_at, lease_passed, exit, cgroup });
         Ok(id)
     }
 
@@ -186,6 +218,12 @@ impl Keeper {
             }
             let mark = mark(&job.launch);
             let mut left = false;
+            if let Some(cgroup) = &job.cgroup
+                && cgroup.is_populated()
+            {
+                cgroup.kill();
+                left = true;
+            }
             for (stray, told) in &strays {
                 let own = told.as_ref() == Some(&mark);
                 // Nobody's that is still nobody's at the second look goes with whoever ends.
@@ -254,10 +292,15 @@ fn mark(launch: &Launch) -> String {
     format!("{}.{run}.{attempt}", launch.token)
 }
 
-/// A session and process group of its own for the command, which does not outlive its spawner.
+/// A session and process group of its own for the command, and a cgroup if there is one, which does not
+/// outlive its spawner.
 #[allow(unsafe_code, reason = "what runs between fork and exec cannot be said otherwise")]
-fn own_session(command: &mut Command, spawner: Pid) {
+fn own_session(command: &mut Command, spawner: Pid, cgroup: Option<File>) {
     let prepare = move || {
+        if let Some(cgroup) = &cgroup {
+            // Where it may not move in, it is looked after in other ways.
+            let _ = rustix::io::write(cgroup, b"0");
+        }
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // It may have died before it could be followed.
@@ -266,7 +309,7 @@ fn own_session(command: &mut Command, spawner: Pid) {
             false => Err(rustix::io::Errno::SRCH.into()),
         }
     };
-    // SAFETY: three system calls; nothing is allocated, locked or unwound.
+    // SAFETY: four system calls; nothing is allocated, locked or unwound.
     unsafe { command.pre_exec(prepare) };
 }
 

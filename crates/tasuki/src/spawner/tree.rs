@@ -38,6 +38,14 @@ pub(super) fn variable(pid: Pid, name: &str) -> Option<String> {
     String::from_utf8(value).ok()
 }
 
+/// The processes that were started with this value of a variable.
+pub(super) fn with_variable(name: &str, value: &str) -> Vec<Pid> {
+    let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
+    let pid = |entry: fs::DirEntry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
+    let pids = all.flatten().filter_map(pid);
+    pids.filter(|pid| variable(*pid, name).as_deref() == Some(value)).collect()
+}
+
 /// Kills a process and everything below it.
 pub(super) fn kill(pid: Pid) {
     for pid in below(pid) {

@@ -1,6 +1,14 @@
-//! The node's parts, tried from outside.
+//! The node and its parts, tried from outside.
 
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod events;
+mod every_second;
+mod functions;
+mod idle;
+mod node;
+mod place;
+mod policies;
 mod spawner;
+mod supervisor;

@@ -35,7 +35,12 @@ struct Bench {
 }
 
 impl Bench {
+    /// One that has to do without cgroups, as on most machines.
     fn new() -> Self {
+        Self::with_cgroups("off")
+    }
+
+    fn with_cgroups(cgroups: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let folder =
@@ -46,6 +51,7 @@ impl Bench {
         command
             .args(["spawner::the_spawner_itself", "--exact"])
             .env(CALLED, "1")
+            .env("TASUKI_CGROUPS", cgroups)
             .stdout(Stdio::null());
         let (tell, reports) = channel();
         let spawner = Spawner::start(command, move |report| drop(tell.send(report))).unwrap();
@@ -307,4 +313,35 @@ fn when_the_worker_is_gone_nothing_is_left() {
         "and how it ended is known"
     );
     assert!(std::iter::from_fn(|| bench.reports.try_recv().ok()).any(|report| report.is_none()));
+}
+
+/// Where cgroup v2 can be divided each job has one, and what runs away in disguise cannot leave it; elsewhere
+/// it is found in the other ways.
+#[test]
+fn a_job_has_a_cgroup_of_its_own_where_that_can_be() {
+    let bench = Bench::with_cgroups("on");
+    bench.lease(60);
+    let job = JobKey { run: 8, attempt: 1 };
+    let mut output =
+        bench.start(job, "cat /proc/self/cgroup; (env -i setsid sleep 1000 &) ; exit 3");
+    bench.started();
+    assert_eq!(bench.ended(job).code, Some(3));
+    let mut told = String::new();
+    output.read_to_string(&mut told).unwrap();
+    let inside = told.lines().any(|line| line.starts_with("0::/") && line.ends_with("/8-1"));
+    assert_eq!(inside, can_divide(), "{told}");
+}
+
+/// Whether this machine lets us make a cgroup beside our own, tried.
+fn can_divide() -> bool {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let v2 = mounts.lines().find(|line| line.contains(" - cgroup2 "));
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let own = own.lines().find_map(|line| line.strip_prefix("0::/"));
+    let (Some(v2), Some(own)) = (v2, own) else { return false };
+    let path = Path::new(v2.split(' ').nth(4).unwrap()).join(own);
+    let path = path.join(format!("tasuki-try-{}", std::process::id()));
+    let made = fs::create_dir(&path).is_ok();
+    let _ = fs::remove_dir(&path);
+    made
 }

@@ -21,6 +21,10 @@ const TTL: Duration = Duration::from_secs(600);
 
 /// Measure enqueue, claim, assign, start, finish and renew on a database made for it.
 #[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tasuki bench store --database-url sqlite:bench.db
+  tasuki bench store --runs 5000 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchStore {
     /// A database made for it: it is migrated, and filled with runs
     #[command(flatten)]

@@ -1,0 +1,350 @@
+//! `tasuki up`: everything in one process. A scheduler, a worker, the API, and a database in a file.
+
+use std::fs;
+use std::io::Write as _;
+use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tasuki::node::{Config, DjangoProject, HomeError, HomeLock, Node, NodeError};
+use tasuki::operator::{Actor, Role};
+use tasuki::{Operator, Wake};
+use tasuki_core::argv::Django;
+use tasuki_core::{NodeName, duration};
+use tasuki_store::{Error, Store};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::database::{self, Database};
+use crate::demo;
+use crate::output::Failure;
+
+/// How many connections a node has to a database server.
+const CONNECTIONS: u32 = 8;
+
+/// Start everything in one process: scheduler, worker, API, and a database in a file
+#[derive(Args)]
+#[command(after_help = "Examples:
+  tasuki up
+  tasuki up --demo
+  tasuki up --data /var/lib/tasuki --listen 127.0.0.1:9000
+  tasuki up --database-url postgres://tasuki@localhost/tasuki
+
+Ctrl-C lets what runs finish, and stops at once the second time.")]
+pub(crate) struct Up {
+    /// Where everything is kept
+    #[arg(long, env = "TASUKI_DATA", default_value = "tasuki-data", value_name = "DIR")]
+    data: PathBuf,
+    /// Where the API is served; port 0 takes a free one
+    #[arg(long, env = "TASUKI_LISTEN", default_value = "127.0.0.1:7711", value_name = "ADDRESS")]
+    listen: SocketAddr,
+    /// Another database than the file in the data directory: postgres://… or mysql://…
+    #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    database_url: Option<String>,
+    /// Add a handful of sample jobs
+    #[arg(long)]
+    demo: bool,
+    /// What this node is called
+    #[arg(long, env = "TASUKI_NODE", value_name = "NAME")]
+    node: Option<NodeName>,
+    /// What this worker is good for; may be given more than once
+    #[arg(long = "label", value_name = "LABEL")]
+    labels: Vec<String>,
+    /// How many commands at once, instead of what the settings say
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    slots: Option<u32>,
+    /// The only programs this worker runs; may be given more than once
+    #[arg(long = "allow-program", value_name = "PROGRAM")]
+    programs: Vec<String>,
+    /// One more variable of the environment that jobs see; may be given more than once
+    #[arg(long = "pass-env", value_name = "NAME")]
+    environment: Vec<String>,
+    /// Run jobs of kind django in this project directory
+    #[arg(long, env = "TASUKI_DJANGO_PROJECT", value_name = "DIR")]
+    django_project: Option<PathBuf>,
+    /// The interpreter for it
+    #[arg(long, env = "TASUKI_DJANGO_PYTHON", default_value = "python3", value_name = "PROGRAM")]
+    django_python: String,
+    /// Its DJANGO_SETTINGS_MODULE, if manage.py is not to choose
+    #[arg(long, env = "TASUKI_DJANGO_SETTINGS", value_name = "MODULE")]
+    django_settings: Option<String>,
+    /// How long running work may go on after Ctrl-C
+    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = read_duration)]
+    drain: Duration,
+}
+
+fn read_duration(typed: &str) -> Result<Duration, String> {
+    duration::read("drain", typed).map_err(|refused| refused.to_string())
+}
+
+impl Up {
+    pub(crate) fn run(self) -> Result<String, Failure> {
+        tell_what_happens();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Failure::refused(format!("cannot start: {error}")))?;
+        let ended = runtime.block_on(self.up());
+        // Tasks that still read from somewhere are not waited for.
+        runtime.shutdown_timeout(Duration::from_millis(100));
+        ended
+    }
+
+    async fn up(self) -> Result<String, Failure> {
+        let mut signals = Signals::new()?;
+        let home = HomeLock::take(&self.data).map_err(|error| self.homeless(&error))?;
+        let listener = TcpListener::bind(self.listen).await.map_err(|error| {
+            Failure::refused(format!("cannot serve on {}: {error}", self.listen))
+                .hint("another program uses the port, or it is not ours to use; --listen 127.0.0.1:0 takes a free one")
+        })?;
+        let url = format!(
+            "http://{}",
+            listener.local_addr().map_err(|error| Failure::refused(error.to_string()))?
+        );
+        let is_new = !self.database_file().exists();
+        let database = Database::at(self.database_url());
+        let store = database.open_for_serving(CONNECTIONS).await?;
+        store.migrate().await.map_err(|error| database.failed(&error))?;
+        let wake = Wake::default();
+        let operator = Operator::new(store.clone(), wake.clone());
+        let failed = |error: tasuki::operator::Error| Failure::refused(error.to_string());
+        let token = self.token(&operator).await.map_err(failed)?;
+        if self.demo {
+            demo::add(&operator).await.map_err(failed)?;
+        }
+        let spawner = spawner(&home)?;
+        let node = Node::builder(self.config()?, store.clone()).wake(wake);
+        let node = node.commands(home, spawner).start().await.map_err(|error| match error {
+            NodeError::Home(error) => self.homeless(&error),
+            NodeError::Store(error) => database.failed(&error),
+            error @ NodeError::Spawner(_) => Failure::refused(error.to_string()),
+        })?;
+        let told = json!({ "url": url, "token": token });
+        self.tell(&told)?;
+        self.greet(&url, is_new);
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let serving =
+            tokio::spawn(tasuki_web::serve(listener, tasuki_web::router(operator), async {
+                let _ = stopped.await;
+            }));
+        let why = tokio::select! {
+            () = signals.next() => None,
+            why = node.ended() => Some(why),
+        };
+        if let Some(why) = why {
+            return Err(Failure::refused(format!("cannot go on: {why}"))
+                .hint("start it again: what was running is recovered"));
+        }
+        eprintln!("stopping: what runs may finish; once more stops at once");
+        let orderly = async {
+            node.stop().await;
+            let _ = stop.send(());
+            let _ = serving.await;
+            store.close().await;
+        };
+        tokio::select! {
+            () = orderly => {}
+            () = signals.next() => {
+                return Err(Failure::refused("stopped at once")
+                    .hint("what was running is recovered at the next start"));
+            }
+        }
+        let _ = fs::remove_file(self.data.join("api.json"));
+        Ok(String::new())
+    }
+
+    fn database_file(&self) -> PathBuf {
+        self.data.join("tasuki.db")
+    }
+
+    fn database_url(&self) -> String {
+        match &self.database_url {
+            Some(url) => url.clone(),
+            None => format!("sqlite:{}", self.database_file().display()),
+        }
+    }
+
+    fn homeless(&self, error: &HomeError) -> Failure {
+        let failure = Failure::refused(error.to_string());
+        match error {
+            HomeError::Taken(_) => {
+                failure.hint("stop it first, or use another directory: --data DIR")
+            }
+            HomeError::Unusable { .. } => {
+                failure.hint("the data directory must be writable; choose another with --data DIR")
+            }
+        }
+    }
+
+    fn config(&self) -> Result<Config, Failure> {
+        let node = match &self.node {
+            Some(node) => node.clone(),
+            None => host_name(),
+        };
+        let mut config = Config::new(node);
+        config.labels = self.labels.iter().cloned().collect();
+        config.slots = self.slots;
+        config.drain = self.drain;
+        config.environment.extend(self.environment.iter().cloned());
+        if !self.programs.is_empty() {
+            config.programs = Some(self.programs.iter().cloned().collect());
+        }
+        if let Some(directory) = &self.django_project {
+            let manage = directory.join("manage.py");
+            if !manage.is_file() {
+                let found = format!("there is no {}", manage.display());
+                return Err(Failure::bad_usage(found)
+                    .hint("--django-project is the directory of manage.py"));
+            }
+            config.django = Some(DjangoProject {
+                start: Django {
+                    python: self.django_python.clone(),
+                    manage: "manage.py".to_owned(),
+                },
+                directory: directory.clone(),
+                settings: self.django_settings.clone(),
+            });
+        }
+        Ok(config)
+    }
+
+    /// The token that the command line uses here: the one from before if it is still good.
+    async fn token(&self, operator: &Operator) -> Result<String, tasuki::operator::Error> {
+        let kept = fs::read_to_string(self.data.join("token")).unwrap_or_default();
+        let kept = kept.trim();
+        if !kept.is_empty() && operator.bearer(kept).await?.is_some() {
+            return Ok(kept.to_owned());
+        }
+        let by = Actor { name: "tasuki up".to_owned(), address: None, role: Role::Admin };
+        Ok(operator.create_token(&by, "tasuki up", Role::Admin, None).await?.secret)
+    }
+
+    /// Where the command line finds this node, for nobody else's eyes.
+    fn tell(&self, told: &Value) -> Result<(), Failure> {
+        let token = told["token"].as_str().unwrap_or_default();
+        for (name, text) in [("token", token.to_owned()), ("api.json", format!("{told}\n"))] {
+            let path = self.data.join(name);
+            write_private(&path, &text)
+                .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))?;
+        }
+        Ok(())
+    }
+
+    fn greet(&self, url: &str, is_new: bool) {
+        let data = self.data.display();
+        let other = if self.data == Path::new("tasuki-data") {
+            String::new()
+        } else {
+            format!(" --data {data}")
+        };
+        let database = match &self.database_url {
+            Some(url) => database::shown(url),
+            None => self.database_file().display().to_string(),
+        };
+        let first = if is_new && self.database_url.is_none() { " (new)" } else { "" };
+        eprintln!(
+            "tasuki is up at {url}
+  database   {database}{first}
+  token      in {data}/token, for the API; the command line finds it by itself
+
+next, in another terminal:
+  tasuki job create hello{other} --every 5s -- echo hi
+  tasuki run list{other}
+  tasuki run logs -f ID{other}
+
+Ctrl-C lets what runs finish and stops."
+        );
+    }
+}
+
+/// What happens is told on stderr: warnings, unless TASUKI_LOG asks for more (`info`, `tasuki=debug`).
+fn tell_what_happens() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TASUKI_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
+        .try_init();
+}
+
+/// The process that runs commands: this program again.
+pub(crate) fn spawner(home: &HomeLock) -> Result<Command, Failure> {
+    let program = std::env::current_exe()
+        .map_err(|error| Failure::refused(format!("cannot find this program itself: {error}")))?;
+    let mut command = Command::new(program);
+    command.arg("spawner").arg("--lock").arg(home.spawner_lock()).arg("--home").arg(home.id());
+    Ok(command)
+}
+
+fn host_name() -> NodeName {
+    let read = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    read.trim().parse().unwrap_or_else(|_| "localhost".parse().expect("a name"))
+}
+
+fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
+    let fresh = path.with_extension("part");
+    let _ = fs::remove_file(&fresh);
+    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(fresh, path)
+}
+
+/// Ctrl-C, or whoever stops services.
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    fn new() -> Result<Self, Failure> {
+        let listen = |kind| signal(kind).map_err(|error| Failure::refused(error.to_string()));
+        Ok(Self {
+            interrupt: listen(SignalKind::interrupt())?,
+            terminate: listen(SignalKind::terminate())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// Runs commands for the worker that started it (for tasuki itself)
+#[derive(Args)]
+pub(crate) struct Spawner {
+    #[arg(long)]
+    lock: PathBuf,
+    #[arg(long)]
+    home: String,
+}
+
+impl Spawner {
+    pub(crate) fn run(self) -> Result<String, Failure> {
+        use std::os::fd::AsFd as _;
+        let unable = |error: std::io::Error| Failure::refused(format!("spawner: {error}"));
+        let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(unable)?;
+        let socket = std::os::unix::net::UnixStream::from(socket);
+        tasuki::spawner::serve(&socket, &self.lock, &self.home).map_err(unable)?;
+        Ok(String::new())
+    }
+}
+
+impl Database {
+    /// Opens it for a process that serves. What is wrong is told at once.
+    async fn open_for_serving(&self, connections: u32) -> Result<Store, Failure> {
+        match Store::reach(self.url()).await {
+            Err(Error::NoFile { .. }) => {}
+            answer => answer.map_err(|error| self.unopened(&error))?,
+        }
+        Store::open(self.url(), connections).await.map_err(|error| self.unopened(&error))
+    }
+}

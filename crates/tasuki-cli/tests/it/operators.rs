@@ -1,0 +1,307 @@
+//! Workers, leader, settings, audit, tokens, and being asked before something is done.
+
+use std::io::{Read as _, Write as _};
+use std::process::Stdio;
+
+use insta::assert_snapshot;
+use nix::pty::openpty;
+use serde_json::{Value, json};
+
+use crate::fake::{Fake, Reply, Request, tasuki, told};
+
+const WORKER: &str = "11111111-2222-4333-8444-555555555555";
+
+fn worker(state: &str) -> Value {
+    json!({"id": WORKER, "node": "機械1", "slots": 8, "function_slots": 256, "state": state,
+        "heartbeat_at": "2020-01-01T00:00:00.000000Z", "draining_at": null, "detached_at": null,
+        "leases": 2})
+}
+
+fn settings(renew: &str) -> Value {
+    json!({"version": 4, "settings": {
+        "lease_ttl": {"value": "30s", "default": "30s", "min": "1s", "max": "10m", "help": "How long a lease lasts."},
+        "lease_renew": {"value": renew, "default": "3s", "min": "10ms", "max": "1m", "help": "How often."},
+        "recovery_enabled": {"value": true, "default": true, "min": null, "max": null, "help": ""}}})
+}
+
+fn token(id: i64, revoked: Option<&str>) -> Value {
+    json!({"id": id, "name": "ci", "role": "operator", "created_at": "2020-01-01T00:00:00Z",
+        "created_by": "admin", "expires_at": "2099-01-01T00:00:00Z", "last_used_at": null,
+        "revoked_at": revoked})
+}
+
+fn operators(request: &Request) -> Reply {
+    let entry = |seq: i64| {
+        json!({"seq": seq, "at": "2020-01-01T00:00:00Z", "actor": "花子", "action": "job.pause",
+            "object": "job hello", "address": "127.0.0.1", "before": null, "after": null,
+            "hash": format!("h{seq}")})
+    };
+    let leader = json!({"epoch": 3, "holder": WORKER, "lease_until": "2020-01-01T00:00:05Z",
+        "clock": "2020-01-01T00:00:00Z", "terms": [
+            {"epoch": 3, "holder": WORKER, "minted_at": "2020-01-01T00:00:00Z"},
+            {"epoch": 2, "holder": "gone", "minted_at": "2019-12-31T00:00:00Z"}]});
+    Reply::Json(
+        200,
+        match request.line.as_str() {
+            "GET /workers" => json!({"items": [worker("active"), worker("draining")]}),
+            "GET /workers/11111111-2222-4333-8444-555555555555" => worker("dead"),
+            "POST /workers/11111111-2222-4333-8444-555555555555/drain" => worker("draining"),
+            "POST /workers/11111111-2222-4333-8444-555555555555/detach" => worker("detached"),
+            "GET /leader" | "POST /leader/demote" => leader,
+            "GET /settings" => settings("3s"),
+            "GET /settings/lease_ttl" => settings("3s")["settings"]["lease_ttl"].clone(),
+            "PUT /settings" if request.body["lease_renew"] == "1s" => settings("1s"),
+            "PUT /settings" => {
+                return Reply::Json(
+                    422,
+                    json!({"code": "invalid_input", "detail": "these settings do not fit together",
+                "problems": ["lease_ttl (30s) must be at least four times lease_renew (20s)"]}),
+                );
+            }
+            "GET /audit?after=0&limit=1" => json!({"items": [entry(1)], "next": 1}),
+            "GET /audit?after=0&limit=50" => json!({"items": [entry(1), entry(2)], "next": null}),
+            "GET /audit?after=0&limit=200" => json!({"items": [entry(1)], "next": 1}),
+            "GET /audit?after=1&limit=200" => json!({"items": [entry(2)], "next": null}),
+            "GET /tokens" => {
+                json!({"items": [token(1, None), token(2, Some("2020-02-01T00:00:00Z"))]})
+            }
+            "POST /tokens" => {
+                let mut made = token(3, None);
+                made["token"] = json!("tsk_abc");
+                return Reply::Json(201, made);
+            }
+            "DELETE /tokens/1" => Value::Null,
+            other => return Reply::Json(404, json!({"code": "not_found", "detail": other})),
+        },
+    )
+}
+
+#[test]
+fn workers() {
+    let fake = Fake::new(operators);
+    assert_snapshot!(fake.told(&["worker", "list"]), @r"
+    exit 0
+    ID                                    STATE     NODE   RUNS  SLOTS  FUNCTIONS  HEARTBEAT
+    11111111-2222-4333-8444-555555555555  active    機械1  2     8      256        2020-01-01 00:00:00Z
+    11111111-2222-4333-8444-555555555555  draining  機械1  2     8      256        2020-01-01 00:00:00Z
+    ");
+    assert_snapshot!(fake.told(&["worker", "show", WORKER]), @r"
+    exit 0
+    worker           11111111-2222-4333-8444-555555555555
+    state            dead
+    node             機械1
+    runs it carries  2
+    slots            8
+    function slots   256
+    heartbeat        2020-01-01 00:00:00Z
+    ");
+    assert_snapshot!(fake.told(&["worker", "drain", WORKER]), @r"
+    exit 0
+    worker 11111111-2222-4333-8444-555555555555 finishes what it has and gets nothing more
+    ");
+    assert_snapshot!(fake.told(&["worker", "detach", WORKER, "--yes", "--reason", "gone"]), @r"
+    exit 0
+    detached worker 11111111-2222-4333-8444-555555555555
+    --
+    this worker will be detached, and its runs recovered when their leases end:
+
+    worker           11111111-2222-4333-8444-555555555555
+    state            dead
+    node             機械1
+    runs it carries  2
+    slots            8
+    function slots   256
+    heartbeat        2020-01-01 00:00:00Z
+    ");
+    assert_eq!(fake.asked().last().unwrap().body, json!({"reason": "gone"}));
+}
+
+#[test]
+fn the_leader() {
+    let fake = Fake::new(operators);
+    assert_snapshot!(fake.told(&["leader", "show"]), @r"
+    exit 0
+    leader       11111111-2222-4333-8444-555555555555
+    epoch        3
+    lease until  2020-01-01 00:00:05Z
+    clock        2020-01-01 00:00:00Z
+
+    EPOCH  LEADER                                BEGAN
+    3      11111111-2222-4333-8444-555555555555  2020-01-01 00:00:00Z
+    2      gone                                  2019-12-31 00:00:00Z
+    ");
+    assert_snapshot!(fake.told(&["leader", "demote", "--yes", "--reason", "slow"]), @r"
+    exit 0
+    ended the term with epoch 3
+    --
+    this term will be ended, and another one begins:
+
+    leader       11111111-2222-4333-8444-555555555555
+    epoch        3
+    lease until  2020-01-01 00:00:05Z
+    clock        2020-01-01 00:00:00Z
+    ");
+    assert_eq!(fake.asked().last().unwrap().body, json!({"epoch": 3, "reason": "slow"}));
+}
+
+#[test]
+fn settings_are_set_together_under_the_version_that_was_read() {
+    let fake = Fake::new(operators);
+    assert_snapshot!(fake.told(&["setting", "list"]), @r"
+    exit 0
+    NAME              VALUE  DEFAULT  FROM  TO
+    lease_renew       3s     3s       10ms  1m
+    lease_ttl         30s    30s      1s    10m
+    recovery_enabled  true   true
+    ");
+    assert_snapshot!(fake.told(&["setting", "list", "--changed"]), @r"
+    exit 0
+    every setting is at its default
+    ");
+    assert_snapshot!(fake.told(&["setting", "get", "lease_ttl"]), @r"
+    exit 0
+    name     lease_ttl
+    value    30s
+    default  30s
+    from     1s
+    to       10m
+             How long a lease lasts.
+    ");
+    assert_snapshot!(fake.told(&["setting", "set", "lease_renew=1s", "lease_ttl=30s"]), @r"
+    exit 0
+    lease_renew: 3s -> 1s
+    lease_ttl is 30s, as before
+    ");
+    let put = fake.asked().into_iter().find(|one| one.line == "PUT /settings").unwrap();
+    assert_eq!(put.header("if-match"), "\"4\"");
+    assert_eq!(put.body, json!({"lease_renew": "1s", "lease_ttl": "30s"}));
+    assert_snapshot!(fake.told(&["setting", "set", "lease_renew=20s"]), @r"
+    exit 1
+    --
+    error: these settings do not fit together
+      lease_ttl (30s) must be at least four times lease_renew (20s)
+    ");
+    assert!(fake.told(&["setting", "set", "a=1", "a=2"]).contains("a is given twice"));
+}
+
+#[test]
+fn the_audit() {
+    let fake = Fake::new(operators);
+    assert_snapshot!(fake.told(&["audit", "list"]), @r"
+    exit 0
+    SEQ  AT                    BY    FROM       DID        TO
+    1    2020-01-01 00:00:00Z  花子  127.0.0.1  job.pause  job hello
+    2    2020-01-01 00:00:00Z  花子  127.0.0.1  job.pause  job hello
+    ");
+    assert_snapshot!(fake.told(&["audit", "head"]), @r"
+    exit 0
+    2 h2
+    ");
+}
+
+#[test]
+fn tokens_are_shown_once() {
+    let fake = Fake::new(operators);
+    assert_snapshot!(fake.told(&["token", "list"]), @r"
+    exit 0
+    ID  STATE    NAME  ROLE      CREATED               LAST USED  EXPIRES
+    1   active   ci    operator  2020-01-01 00:00:00Z             2099-01-01 00:00:00Z
+    2   revoked  ci    operator  2020-01-01 00:00:00Z             2099-01-01 00:00:00Z
+    ");
+    assert_snapshot!(fake.told(&["token", "create", "ci", "--role", "operator", "--expires-in", "30d"]), @r"
+    exit 0
+    tsk_abc
+    --
+    note: it is shown this once; TASUKI_TOKEN or --token-file hand it over
+    ");
+    assert_eq!(
+        fake.asked()[1].body,
+        json!({"name": "ci", "role": "operator", "expires_in": "30d"})
+    );
+    assert_snapshot!(fake.told(&["token", "revoke", "1", "--yes"]), @r"
+    exit 0
+    revoked token 1
+    --
+    whoever uses this token will be refused:
+
+    ID  STATE   NAME  ROLE      CREATED               LAST USED  EXPIRES
+    1   active  ci    operator  2020-01-01 00:00:00Z             2099-01-01 00:00:00Z
+    ");
+    assert_snapshot!(fake.told(&["token", "revoke", "9", "--yes"]), @r"
+    exit 1
+    --
+    error: there is no token 9
+
+    hint: tasuki token list shows those there are
+    ");
+}
+
+/// Without a terminal and without --yes nothing that cannot be undone is done.
+#[test]
+fn nobody_to_ask_is_bad_usage() {
+    let fake = Fake::new(operators);
+    for arguments in
+        [&["worker", "detach", WORKER][..], &["leader", "demote"], &["token", "revoke", "1"]]
+    {
+        let told = fake.told(arguments);
+        assert!(told.starts_with("exit 2\n") && told.contains("nothing was done"), "{told}");
+    }
+    assert!(fake.lines().iter().all(|line| line.starts_with("GET ")), "{:?}", fake.lines());
+}
+
+/// Answers the question on a terminal of its own; gives exit code and everything on stdout.
+fn answered(fake: &Fake, arguments: &[&str], answer: &str) -> (Option<i32>, String) {
+    let terminal = openpty(None, None).unwrap();
+    let mut command = fake.tasuki(arguments);
+    command.stdin(Stdio::from(terminal.slave)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    drop(command); // and with it our end of the terminal's other side
+    std::fs::File::from(terminal.master.try_clone().unwrap()).write_all(answer.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(String::from_utf8(output.stderr).unwrap().contains("go ahead? [y/N] "));
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn on_a_terminal_one_is_asked_and_only_a_yes_is_a_yes() {
+    let fake = Fake::new(operators);
+    for answer in ["n\n", "\n", "maybe\n"] {
+        assert_eq!(answered(&fake, &["token", "revoke", "1"], answer), (Some(1), String::new()));
+    }
+    assert!(!fake.lines().contains(&"DELETE /tokens/1".to_owned()));
+    let revoked = (Some(0), "revoked token 1\n".to_owned());
+    assert_eq!(answered(&fake, &["token", "revoke", "1"], "y\n"), revoked);
+}
+
+/// On a terminal words have colours, unless somebody declines.
+#[test]
+fn colour_is_for_terminals() {
+    let fake = Fake::new(operators);
+    let shown = |variable: Option<&str>| {
+        let terminal = openpty(None, None).unwrap();
+        let mut command = fake.tasuki(&["worker", "list"]);
+        command.env("TERM", "xterm").stdout(Stdio::from(terminal.slave));
+        if let Some(variable) = variable {
+            command.env(variable, "1");
+        }
+        let mut child = command.spawn().unwrap();
+        drop(command);
+        let mut text = Vec::new();
+        // The terminal ends with an error once the other side is closed.
+        let _ = std::fs::File::from(terminal.master).read_to_end(&mut text);
+        assert!(child.wait().unwrap().success());
+        String::from_utf8(text).unwrap()
+    };
+    assert!(shown(None).contains("\u{1b}[32mactive\u{1b}[0m"), "{:?}", shown(None));
+    assert!(!shown(Some("NO_COLOR")).contains('\u{1b}'));
+}
+
+#[test]
+fn completions_for_each_shell() {
+    for (shell, expected) in
+        [("bash", "_tasuki()"), ("zsh", "#compdef tasuki"), ("fish", "complete -c tasuki")]
+    {
+        let told = told(&mut tasuki(&["completions", shell]));
+        assert!(told.starts_with("exit 0\n") && told.contains(expected), "{shell}");
+    }
+}

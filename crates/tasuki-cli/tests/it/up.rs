@@ -1,0 +1,269 @@
+//! `tasuki up` as a process of its own.
+
+use std::fs;
+use std::io::Read as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+use tasuki_core::RunId;
+use tasuki_store::{LogPage, SettingsChange, Store};
+
+const ENOUGH: Duration = Duration::from_secs(60);
+/// How long between two looks at a condition.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A data directory, and whatever runs on it.
+pub(crate) struct Place {
+    pub(crate) folder: PathBuf,
+}
+
+/// A running `tasuki up`.
+pub(crate) struct Up {
+    child: Child,
+}
+
+pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < ENOUGH, "waited in vain until {what}");
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn in_runtime<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(work)
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("tasuki_up_{}_{count}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Self { folder }
+    }
+
+    pub(crate) fn data(&self) -> PathBuf {
+        self.folder.join("data")
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("sqlite:{}", self.data().join("tasuki.db").display())
+    }
+
+    /// Makes the database and gives it settings that suit a test.
+    pub(crate) fn settings(&self, changes: &[(&str, &str)]) {
+        fs::create_dir_all(self.data()).unwrap();
+        in_runtime(async {
+            let store = Store::open(&self.url(), 1).await.unwrap();
+            store.migrate().await.unwrap();
+            let seen = store.settings().await.unwrap().version;
+            let changed = store.change_settings("test", seen, changes).await.unwrap();
+            assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
+            store.close().await;
+        });
+    }
+
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tasuki"));
+        command.args(arguments).env("TASUKI_DATA", self.data()).current_dir(&self.folder);
+        for variable in ["TASUKI_URL", "TASUKI_TOKEN", "TASUKI_DATABASE_URL", "TASUKI_LISTEN"] {
+            command.env_remove(variable);
+        }
+        command
+    }
+
+    /// Runs a command of the command line and expects it to succeed.
+    pub(crate) fn tasuki(&self, arguments: &[&str]) -> String {
+        let output = self.command(arguments).output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {told}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        serde_json::from_str(&self.tasuki(&[arguments, &["--json"]].concat())).unwrap()
+    }
+
+    /// Starts a node and waits until it can be asked.
+    pub(crate) fn up(&self) -> Up {
+        let _ = fs::remove_file(self.data().join("api.json"));
+        let log = fs::File::options().create(true).append(true).open(self.folder.join("up.log"));
+        let mut command = self.command(&["up", "--listen", "127.0.0.1:0"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.unwrap());
+        let mut up = Up { child: command.spawn().unwrap() };
+        until("tasuki is up", || {
+            if let Some(ended) = up.child.try_wait().unwrap() {
+                let log = fs::read_to_string(self.folder.join("up.log")).unwrap();
+                panic!("it ended with {ended}: {log}");
+            }
+            self.data().join("api.json").exists().then_some(())
+        });
+        up
+    }
+
+    /// What the first attempt of a run printed, as the database has it.
+    pub(crate) fn log(&self, run: i64) -> LogPage {
+        in_runtime(async {
+            let store = Store::open(&self.url(), 1).await.unwrap();
+            let page = store.read_log(RunId(run), 1, 0, 1_000).await.unwrap();
+            store.close().await;
+            page.unwrap()
+        })
+    }
+
+    pub(crate) fn doctor_is_content(&self) {
+        self.tasuki(&["doctor", "--database-url", &self.url()]);
+    }
+
+    pub(crate) fn end(self) {
+        fs::remove_dir_all(&self.folder).unwrap();
+    }
+
+    /// The processes of jobs of this data directory.
+    pub(crate) fn jobs_left(&self) -> Vec<i32> {
+        let id = fs::read_to_string(self.data().join("id")).unwrap();
+        processes_with("TASUKI_HOME_ID", id.trim())
+    }
+}
+
+impl Up {
+    pub(crate) fn pid(&self) -> Pid {
+        Pid::from_raw(self.child.id() as i32)
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.pid(), signal).unwrap();
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.signal(Signal::SIGKILL);
+        let ended = self.child.wait().unwrap();
+        assert_eq!(ended.signal(), Some(9));
+    }
+
+    /// Asks it to stop, and waits until it has.
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        let ended = self.child.wait().unwrap();
+        assert!(ended.success(), "it stopped with {ended}");
+    }
+
+    /// The most memory it ever used, in bytes.
+    pub(crate) fn most_memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        // Only where a test failed: nothing is left behind.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The processes that were started with this variable.
+pub(crate) fn processes_with(name: &str, value: &str) -> Vec<i32> {
+    let wanted = format!("{name}={value}");
+    let entries = fs::read_dir("/proc").unwrap().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let mut environment = Vec::new();
+        let file = fs::File::open(format!("/proc/{pid}/environ"));
+        let read = file.and_then(|mut file| file.read_to_end(&mut environment));
+        read.is_ok() && environment.split(|&b| b == 0).any(|word| word == wanted.as_bytes())
+    })
+    .collect()
+}
+
+fn refused(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// The README's first five minutes.
+#[test]
+fn a_newcomer_has_a_working_scheduler() {
+    let place = Place::new();
+    let up = place.up();
+    let told = place.tasuki(&["job", "create", "hello", "--every", "1s", "--", "echo", "hi"]);
+    assert!(told.starts_with("created hello: every second"), "{told}");
+    let run = until("a run succeeded", || {
+        let runs = place.json(&["run", "list", "--job", "hello", "--state", "SUCCEEDED"]);
+        runs["items"].as_array()?.first()?["id"].as_i64()
+    });
+    assert_eq!(place.tasuki(&["run", "logs", &run.to_string()]), "hi\n");
+    up.stop();
+    place.doctor_is_content();
+    place.end();
+}
+
+#[test]
+fn what_cannot_work_is_told_in_words() {
+    let place = Place::new();
+    let up = place.up();
+    let second = place.command(&["up", "--listen", "127.0.0.1:0"]).output().unwrap();
+    assert!(refused(&second).contains("another tasuki runs on"), "{second:?}");
+    let api: Value =
+        serde_json::from_str(&fs::read_to_string(place.data().join("api.json")).unwrap()).unwrap();
+    let taken = api["url"].as_str().unwrap().trim_start_matches("http://").to_owned();
+    let other = place.folder.join("other");
+    let port = place
+        .command(&["up", "--listen", &taken, "--data", other.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert!(refused(&port).contains("cannot serve on"), "{port:?}");
+    up.stop();
+
+    let corrupt = place.folder.join("corrupt");
+    fs::create_dir_all(&corrupt).unwrap();
+    fs::write(corrupt.join("tasuki.db"), vec![b'x'; 8192]).unwrap();
+    let broken = start(&place, &corrupt);
+    assert!(refused(&broken).contains("not a database"), "{broken:?}");
+
+    let file = place.folder.join("file");
+    fs::write(&file, "").unwrap();
+    let no_folder = start(&place, &file.join("data"));
+    assert!(refused(&no_folder).contains("error: "), "{no_folder:?}");
+    let nowhere = place
+        .command(&["up", "--listen", "127.0.0.1:0", "--database-url", "postgres://127.0.0.1:1/x"])
+        .output()
+        .unwrap();
+    assert!(refused(&nowhere).contains("cannot open"), "{nowhere:?}");
+    place.end();
+}
+
+fn start(place: &Place, data: &Path) -> Output {
+    let data = data.to_str().unwrap();
+    place.command(&["up", "--listen", "127.0.0.1:0", "--data", data]).output().unwrap()
+}
+
+/// The files with the token are for their owner alone.
+#[test]
+fn secrets_are_private() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let up = place.up();
+    for name in ["token", "api.json"] {
+        let mode = fs::metadata(place.data().join(name)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+    let mode = fs::metadata(place.data()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+    up.stop();
+    place.end();
+}

@@ -1,2 +1,0 @@
--- leader/clock: what time it is.
-select :now as clock

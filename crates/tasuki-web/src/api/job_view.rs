@@ -1,0 +1,226 @@
+//! A job as it is shown.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde_json::{Map, Value};
+use tasuki::operator::{JobDraft, JobNow};
+use tasuki_core::misfire::Misfire;
+use tasuki_core::work::What;
+use tasuki_core::{Invalid, Language, Schedule, duration};
+use tasuki_store::Trigger;
+use utoipa::ToSchema;
+
+use super::{at, kept, maybe_at};
+
+/// What people who may not read a secret see instead.
+const HIDDEN: &str = "***";
+
+/// A job.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Job {
+    #[schema(minimum = 1)]
+    id: i64,
+    #[schema(min_length = 1, max_length = 191)]
+    pub(crate) name: String,
+    /// Raised by every change; the ETag.
+    #[schema(minimum = 1)]
+    pub(crate) version: i64,
+    enabled: bool,
+    description: Option<String>,
+    trigger: TriggerView,
+    #[schema(pattern = "^(command|django|function)$")]
+    kind: &'static str,
+    command: Option<Vec<String>>,
+    handler: Option<String>,
+    #[schema(value_type = Object, additional_properties)]
+    args: Map<String, Value>,
+    /// Values are shown to authors and administrators only.
+    env: BTreeMap<String, String>,
+    directory: Option<String>,
+    timeout: Option<String>,
+    heartbeat_timeout: Option<String>,
+    stop_grace: Option<String>,
+    #[schema(pattern = "^(assign|claim)$")]
+    dispatch: &'static str,
+    #[schema(pattern = "^(forbid|allow|replace)$")]
+    concurrency: &'static str,
+    labels: Vec<String>,
+    retry: Retry,
+    paused: Option<Paused>,
+    #[schema(format = DateTime)]
+    next_fire: Option<String>,
+    schedule_words: Option<String>,
+    #[schema(format = DateTime)]
+    updated_at: String,
+}
+
+/// What starts a job's runs.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct TriggerView {
+    #[serde(rename = "type")]
+    #[schema(pattern = "^(time|event|task)$")]
+    kind: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    schedule: Option<ScheduleView>,
+    /// What becomes of missed slots; null: what the settings say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    misfire: Option<Option<MisfireView>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    events: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>, additional_properties)]
+    filter: Option<Value>,
+}
+
+/// When a job fires.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct ScheduleView {
+    #[serde(rename = "type")]
+    #[schema(pattern = "^(every|hourly_at|daily_at|weekdays_at|weekly_at|monthly_at|cron)$")]
+    kind: &'static str,
+    value: String,
+    zone: String,
+    #[schema(pattern = "^(skip|shift)$")]
+    dst_gap: Option<&'static str>,
+    #[schema(pattern = "^(once|twice)$")]
+    dst_fold: Option<&'static str>,
+}
+
+/// What becomes of slots that were missed.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct MisfireView {
+    #[schema(pattern = "^(skip_late|latest_only|every_within|at_most)$")]
+    policy: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u32>,
+}
+
+/// What follows a failure.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Retry {
+    #[schema(minimum = 0)]
+    max_retries: u32,
+    backoff: String,
+    backoff_cap: String,
+    #[schema(minimum = 0, maximum = 100)]
+    jitter_percent: u8,
+    retry_lost: bool,
+    retry_on: Vec<String>,
+    fail_on: Vec<String>,
+    exit_codes: BTreeMap<String, String>,
+}
+
+/// A pause.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Paused {
+    #[schema(format = DateTime)]
+    since: String,
+    #[schema(format = DateTime)]
+    until: Option<String>,
+    reason: String,
+}
+
+/// A schedule as it is shown.
+pub(crate) fn schedule_view(schedule: &Schedule) -> ScheduleView {
+    let rule = schedule.dst_rule();
+    ScheduleView {
+        kind: schedule.kind().as_str(),
+        value: schedule.value().to_owned(),
+        zone: schedule.zone().name().to_owned(),
+        dst_gap: rule.map(|rule| rule.gap.as_str()),
+        dst_fold: rule.map(|rule| rule.fold.as_str()),
+    }
+}
+
+fn misfire_view(misfire: Misfire) -> MisfireView {
+    let view = |policy| MisfireView { policy, after: None, window: None, count: None };
+    match misfire {
+        Misfire::SkipLate(after) => {
+            MisfireView { after: Some(duration::show(after)), ..view("skip_late") }
+        }
+        Misfire::LatestOnly => view("latest_only"),
+        Misfire::EveryWithin(window) => {
+            MisfireView { window: Some(duration::show(window)), ..view("every_within") }
+        }
+        Misfire::AtMost(count) => MisfireView { count: Some(count), ..view("at_most") },
+    }
+}
+
+fn trigger_view(trigger: &Trigger) -> TriggerView {
+    let none =
+        |kind| TriggerView { kind, schedule: None, misfire: None, events: None, filter: None };
+    match trigger {
+        Trigger::Time { schedule, misfire } => TriggerView {
+            schedule: Some(schedule_view(schedule)),
+            misfire: Some(misfire.map(misfire_view)),
+            ..none("time")
+        },
+        Trigger::Event { types, filter } => TriggerView {
+            events: Some(types.iter().cloned().collect()),
+            filter: Some(kept(filter.as_deref()).unwrap_or(Value::Null)),
+            ..none("event")
+        },
+        Trigger::Task => none("task"),
+    }
+}
+
+/// A job as it is shown to somebody who may read its environment, or may not.
+pub(crate) fn view(now: &JobNow, secrets: bool) -> Result<Job, Invalid> {
+    let (job, draft) = (&now.job, JobDraft::of(&now.job)?);
+    let (work, spec) = (&draft.work, &now.job.newest.spec);
+    let (command, handler) = match &work.what {
+        What::Command(argv) => (Some(argv.clone()), None),
+        What::Django(command) => (Some(vec![command.clone()]), None),
+        What::Function(handler) => (None, Some(handler.clone())),
+    };
+    let hide = |(name, value): (&String, &String)| {
+        (name.clone(), if secrets { value.clone() } else { HIDDEN.to_owned() })
+    };
+    let code = |(exit, code): (&i32, &tasuki_core::ErrorCode)| (exit.to_string(), code.to_string());
+    Ok(Job {
+        id: job.id.0,
+        name: job.name.clone(),
+        version: job.version,
+        enabled: job.enabled,
+        description: work.description.clone(),
+        trigger: trigger_view(&draft.trigger),
+        kind: spec.kind.as_str(),
+        command,
+        handler,
+        args: work.args.clone(),
+        env: work.env.iter().map(hide).collect(),
+        directory: work.directory.clone(),
+        timeout: work.timeout.map(duration::show),
+        heartbeat_timeout: work.heartbeat_timeout.map(duration::show),
+        stop_grace: work.stop_grace.map(duration::show),
+        dispatch: if spec.lane.is_empty() { "assign" } else { "claim" },
+        concurrency: spec.concurrency.as_str(),
+        labels: spec.labels.iter().cloned().collect(),
+        retry: Retry {
+            max_retries: spec.max_attempts.saturating_sub(1),
+            backoff: duration::show(spec.backoff),
+            backoff_cap: duration::show(spec.backoff_cap),
+            jitter_percent: spec.jitter_percent,
+            retry_lost: spec.retry_lost,
+            retry_on: work.retry_on.clone(),
+            fail_on: work.fail_on.clone(),
+            exit_codes: work.exit_codes.iter().map(code).collect(),
+        },
+        paused: job.paused_at.map(|since| Paused {
+            since: at(since),
+            until: maybe_at(job.paused_until),
+            reason: job.paused_reason.clone().unwrap_or_default(),
+        }),
+        next_fire: maybe_at(now.next_fire),
+        schedule_words: match &draft.trigger {
+            Trigger::Time { schedule, .. } => Some(schedule.words(Language::English)),
+            Trigger::Event { .. } | Trigger::Task => None,
+        },
+        updated_at: at(job.updated_at),
+    })
+}

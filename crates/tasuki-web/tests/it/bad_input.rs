@@ -1,0 +1,264 @@
+//! What will not do is refused by name, and leaves nothing behind.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::workshop::{Server, answer};
+
+fn with(change: &Value) -> Value {
+    let mut job = json!({ "name": "a", "command": ["true"] });
+    for (field, value) in change.as_object().unwrap() {
+        job[field] = value.clone();
+    }
+    job
+}
+
+fn timed(schedule: &Value) -> Value {
+    with(&json!({ "trigger": { "type": "time", "schedule": schedule } }))
+}
+
+#[tokio::test]
+async fn a_job_that_will_not_do_is_refused_by_the_name_of_its_field() {
+    let server = Server::start().await;
+    let before = server.stored().await;
+    let table = [
+        (timed(&json!({ "type": "every", "value": "never" })), "trigger.schedule.value"),
+        (timed(&json!({ "type": "cron", "value": "* * *" })), "trigger.schedule.value"),
+        (timed(&json!({ "type": "daily_at", "value": "25:00" })), "trigger.schedule.value"),
+        (timed(&json!({ "type": "sometimes", "value": "5s" })), "trigger.schedule.type"),
+        (
+            timed(&json!({ "type": "every", "value": "5s", "zone": "Mars/Olympus" })),
+            "trigger.schedule.zone",
+        ),
+        (
+            timed(&json!({ "type": "every", "value": "5s", "dst_gap": "jump" })),
+            "trigger.schedule.dst_gap",
+        ),
+        (timed(&json!({ "type": "every" })), "trigger.schedule.value"),
+        (timed(&json!({ "type": "every", "value": "5s", "tz": "UTC" })), "trigger.schedule.tz"),
+        (with(&json!({ "trigger": { "type": "time" } })), "trigger.schedule"),
+        (with(&json!({ "trigger": { "type": "event" } })), "trigger.events"),
+        (with(&json!({ "trigger": { "type": "event", "events": [] } })), "trigger.events"),
+        (
+            with(
+                &json!({ "trigger": { "type": "event", "events": ["a"], "filter": { "a": { "b": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]] } } } }),
+            ),
+            "trigger.filter",
+        ),
+        (
+            with(&json!({ "trigger": { "type": "event", "events": ["a"], "filter": [1] } })),
+            "trigger.filter",
+        ),
+        (with(&json!({ "trigger": { "type": "task", "events": ["a"] } })), "trigger.events"),
+        (with(&json!({ "trigger": { "type": "moon" } })), "trigger.type"),
+        (with(&json!({ "color": "red" })), "color"),
+        (with(&json!({ "id": 7 })), "id"),
+        (with(&json!({ "timeout": "-5s" })), "timeout"),
+        (with(&json!({ "timeout": "1ms" })), "timeout"),
+        (with(&json!({ "timeout": 5 })), "timeout"),
+        (with(&json!({ "heartbeat_timeout": "soon" })), "heartbeat_timeout"),
+        (with(&json!({ "stop_grace": "9999d" })), "stop_grace"),
+        (with(&json!({ "command": [] })), "command"),
+        (with(&json!({ "command": ["a\0b"] })), "command"),
+        (with(&json!({ "command": ["a", 1] })), "command[1]"),
+        (with(&json!({ "command": "true" })), "command"),
+        (with(&json!({ "command": ["x".repeat(200_000)] })), "command"),
+        (with(&json!({ "handler": "pay" })), "handler"),
+        (with(&json!({ "kind": "function" })), "command"),
+        (with(&json!({ "kind": "django", "command": ["a", "b"] })), "command"),
+        (with(&json!({ "kind": "shell" })), "kind"),
+        (with(&json!({ "env": { "TASUKI_X": "1" } })), "env"),
+        (with(&json!({ "env": { "A": 1 } })), "env.A"),
+        (with(&json!({ "args": [1] })), "args"),
+        (with(&json!({ "labels": [""] })), "labels"),
+        (with(&json!({ "dispatch": "throw" })), "dispatch"),
+        (with(&json!({ "concurrency": "maybe" })), "concurrency"),
+        (with(&json!({ "directory": "" })), "directory"),
+        (with(&json!({ "description": "x".repeat(5_000) })), "description"),
+        (with(&json!({ "retry": { "max_retries": 1_001 } })), "retry.max_retries"),
+        (with(&json!({ "retry": { "max_retries": -1 } })), "retry.max_retries"),
+        (with(&json!({ "retry": { "backoff": "1h", "backoff_cap": "1s" } })), "retry.backoff_cap"),
+        (with(&json!({ "retry": { "jitter_percent": 101 } })), "retry.jitter_percent"),
+        (with(&json!({ "retry": { "exit_codes": { "x": "A" } } })), "retry.exit_codes.x"),
+        (with(&json!({ "retry": { "exit_codes": { "3": "no" } } })), "retry.exit_codes.3"),
+        (with(&json!({ "name": "" })), "name"),
+        (with(&json!({ "name": " a" })), "name"),
+        (with(&json!({ "name": "x".repeat(192) })), "name"),
+        (with(&json!({ "name": null })), "name"),
+        (json!({ "name": "a" }), "command"),
+        (json!({ "command": ["true"] }), "name"),
+        (json!([]), "body"),
+        (json!(["a", true, null, null, null, ["true"]]), "body"),
+        (json!("a"), "body"),
+        (with(&json!({ "trigger": ["task", null, null, null, null] })), "trigger"),
+        (
+            with(
+                &json!({ "trigger": { "type": "time", "schedule": ["every", "5s", null, null, null] } }),
+            ),
+            "trigger.schedule",
+        ),
+        (with(&json!({ "retry": [] })), "retry"),
+    ];
+    for (job, field) in table {
+        let refused = server.post("/jobs", job.clone()).await;
+        let shown: String = job.to_string().chars().take(200).collect();
+        assert_eq!(refused.refusal(), (422, "invalid_input", field), "{shown}: {}", refused.body);
+    }
+    assert_eq!(server.stored().await, before, "nothing was stored");
+    let mut misfire = timed(&json!({ "type": "every", "value": "5s" }));
+    for (policy, field) in [
+        (json!({ "policy": "skip_late" }), "trigger.misfire.after"),
+        (json!({ "policy": "latest_only", "count": 1 }), "trigger.misfire.count"),
+        (json!({ "policy": "at_most", "count": 101 }), "trigger.misfire"),
+        (json!({ "policy": "hope" }), "trigger.misfire.policy"),
+    ] {
+        misfire["trigger"]["misfire"] = policy;
+        let refused = server.post("/jobs", misfire.clone()).await;
+        assert_eq!(refused.refusal(), (422, "invalid_input", field));
+    }
+}
+
+#[tokio::test]
+async fn a_patch_that_will_not_do_changes_nothing() {
+    let server = Server::start().await;
+    let job = server.given_job("a").await;
+    for (patch, field) in [
+        (json!({ "timeout": "-5s" }), "timeout"),
+        (json!({ "color": "red" }), "color"),
+        (json!({ "version": 7 }), "version"),
+        (json!({ "paused": null, "next_fire": "2026-01-01T00:00:00Z" }), "next_fire"),
+        (json!({ "name": "b" }), "name"),
+        (json!({ "command": null }), "command"),
+        (json!({ "trigger": { "type": "time" } }), "trigger.schedule"),
+    ] {
+        let refused = server.change(Method::PATCH, "/jobs/a", "*", Some(patch.clone())).await;
+        assert_eq!(refused.refusal(), (422, "invalid_input", field), "{patch}: {}", refused.body);
+    }
+    let list = server.change(Method::PATCH, "/jobs/a", "*", Some(json!([]))).await;
+    assert_eq!(list.refusal(), (422, "invalid_input", "body"));
+    assert_eq!(server.get("/jobs/a").await.ok(200), job);
+}
+
+#[tokio::test]
+async fn a_body_that_cannot_be_read_is_refused() {
+    let server = Server::start().await;
+    server.given_job("a").await;
+    let before = server.stored().await;
+    let send = async |path: &str, kind: &str, body: Vec<u8>| {
+        let request = server.ask(Method::POST, path).body(body);
+        answer(if kind.is_empty() { request } else { request.header("Content-Type", kind) }).await
+    };
+    let json = "application/json";
+    let many = |count: usize| b"x".repeat(count);
+    let padded = |count: usize| {
+        format!(r#"{{"name":"b","command":["{}"]}}"#, "x".repeat(count)).into_bytes()
+    };
+    let event =
+        |count: usize| format!(r#"{{"type":"a","payload":"{}"}}"#, "x".repeat(count)).into_bytes();
+    for (path, kind, body, refusal) in [
+        ("/jobs", json, b"{".to_vec(), (400, "malformed", "body")),
+        ("/jobs", json, b"{\"name\": \"a\", }".to_vec(), (400, "malformed", "body")),
+        ("/jobs", json, b"".to_vec(), (400, "malformed", "body")),
+        ("/jobs", json, b"{\"name\": \"\xff\"}".to_vec(), (400, "malformed", "body")),
+        ("/jobs", json, b"{} {}".to_vec(), (422, "invalid_input", "name")),
+        ("/jobs/a/trigger", json, b"{} {}".to_vec(), (400, "malformed", "body")),
+        ("/jobs", json, "[".repeat(100_000).into_bytes(), (422, "invalid_input", "body")),
+        ("/jobs", "", b"{}".to_vec(), (415, "unsupported_media_type", "Content-Type")),
+        ("/jobs", "text/plain", b"{}".to_vec(), (415, "unsupported_media_type", "Content-Type")),
+        ("/jobs", json, padded(2 << 20), (413, "too_large", "body")),
+        ("/jobs", json, many(40 << 20), (413, "too_large", "body")),
+        ("/tasks", json, many(3 << 20), (413, "too_large", "body")),
+        ("/tasks/batch", json, many(9 << 20), (413, "too_large", "tasks")),
+        ("/events", json, event(10 << 20), (413, "too_large", "payload")),
+        ("/events", json, event((1 << 20) + 1), (422, "invalid_input", "payload")),
+    ] {
+        let refused = send(path, kind, body).await;
+        assert_eq!(refused.refusal(), refusal, "{path} {:?}", refused.body);
+    }
+    assert_eq!(server.stored().await, before, "nothing was stored");
+    assert_eq!(
+        send("/events", json, event((1 << 20) - 2)).await.status,
+        201,
+        "1 MiB with its quotes"
+    );
+}
+
+#[tokio::test]
+async fn other_input_that_will_not_do_is_refused_by_name() {
+    let server = Server::start().await;
+    server.given_job("a").await;
+    let run = server.given_task("a").await;
+    let before = server.stored().await;
+    let cancel = format!("/runs/{run}/cancel");
+    for (path, body, field) in [
+        ("/events", json!({}), "type"),
+        ("/events", json!({ "type": "" }), "type"),
+        ("/events", json!({ "type": "a\0" }), "type"),
+        ("/events", json!({ "type": "a", "dedupe_key": " x" }), "dedupe_key"),
+        ("/events", json!({ "type": "a", "source": "" }), "source"),
+        ("/events", json!({ "type": "a", "kind": "b" }), "kind"),
+        ("/tasks", json!({}), "job"),
+        ("/tasks", json!({ "job": "a", "args": 1 }), "args"),
+        ("/tasks", json!({ "job": "a", "scheduled_for": "tomorrow" }), "scheduled_for"),
+        ("/tasks", json!({ "job": "a", "expires_at": "2026-13-01T00:00:00Z" }), "expires_at"),
+        ("/tasks", json!({ "job": "a", "scope": { "kind": "a/b", "id": "1" } }), "scope.kind"),
+        ("/tasks", json!({ "job": "a", "scope": { "kind": "a", "id": "" } }), "scope.id"),
+        ("/tasks", json!({ "job": "a", "scope": { "kind": "a" } }), "scope.id"),
+        ("/tasks", json!({ "job": "a", "scope": ["tenant", "42"] }), "scope"),
+        ("/tasks/batch", json!({ "tasks": [["a", null, null, null, null, null]] }), "tasks[0]"),
+        (&cancel, json!({ "reason": "" }), "reason"),
+        (&cancel, json!({ "reason": "a\0b" }), "reason"),
+        (&cancel, json!({ "reason": "x".repeat(1_001) }), "reason"),
+        (&cancel, json!({ "why": "x" }), "why"),
+        ("/tokens", json!({ "name": "x" }), "role"),
+        ("/tokens", json!({ "name": "x", "role": "king" }), "role"),
+        ("/tokens", json!({ "name": "", "role": "viewer" }), "name"),
+        ("/tokens", json!({ "name": "x", "role": "viewer", "expires_in": "0s" }), "expires_in"),
+        ("/tokens", json!({ "name": "x", "role": "viewer", "expires_in": "never" }), "expires_in"),
+        ("/leader/demote", json!({ "epoch": 0, "reason": "x" }), "epoch"),
+        ("/leader/demote", json!({ "epoch": 1 }), "reason"),
+        (
+            "/schedules/preview",
+            json!({ "schedule": { "type": "every", "value": "x" } }),
+            "schedule.value",
+        ),
+        (
+            "/schedules/preview",
+            json!({ "schedule": { "type": "every", "value": "1s" }, "count": 0 }),
+            "count",
+        ),
+        (
+            "/schedules/preview",
+            json!({ "schedule": { "type": "every", "value": "1s" }, "from": "x" }),
+            "from",
+        ),
+    ] {
+        let refused = server.post(path, body.clone()).await;
+        assert_eq!(
+            refused.refusal(),
+            (422, "invalid_input", field),
+            "{path} {body}: {}",
+            refused.body
+        );
+    }
+    for key in ["", " ", &"x".repeat(192)] {
+        let body = json!({ "job": "a" });
+        let request = server.ask(Method::POST, "/tasks").header("Idempotency-Key", key).json(&body);
+        assert_eq!(
+            answer(request).await.refusal(),
+            (422, "invalid_input", "Idempotency-Key"),
+            "{key:?}"
+        );
+    }
+    for path in [
+        "/jobs?limit=0",
+        "/jobs?after=",
+        "/jobs?enabled=yes",
+        "/jobs?trigger=moon",
+        "/jobs?color=red",
+        "/jobs?limit=1&limit=2",
+    ] {
+        assert_eq!(server.get(path).await.refusal().0, 400, "{path}");
+    }
+    assert_eq!(server.stored().await, before, "nothing was stored");
+}

@@ -1,0 +1,278 @@
+//! Jobs: made, shown, listed, changed, switched, paused, deleted.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tasuki::operator::Role;
+
+use crate::workshop::{Server, answer};
+
+fn nightly() -> Value {
+    json!({
+        "name": "夜間 集計/1",
+        "description": "nightly",
+        "trigger": {
+            "type": "time",
+            "schedule": { "type": "daily_at", "value": "02:30", "zone": "Europe/Berlin" },
+            "misfire": { "policy": "every_within", "window": "1h" },
+        },
+        "command": ["report", "{day}"],
+        "args": { "day": "today" },
+        "env": { "SECRET": "hush" },
+        "timeout": "1m",
+        "labels": ["gpu"],
+        "retry": { "max_retries": 2, "backoff": "1s", "exit_codes": { "3": "NO_DATA" }, "fail_on": ["NO_DATA"] },
+    })
+}
+
+const NAME: &str = "/jobs/%E5%A4%9C%E9%96%93%20%E9%9B%86%E8%A8%88%2F1";
+
+#[tokio::test]
+async fn a_job_is_made_shown_and_listed() {
+    let server = Server::start().await;
+    let made = server.post("/jobs", nightly()).await;
+    assert_eq!(made.etag.as_deref(), Some("\"1\""));
+    assert_eq!(made.location.as_deref(), Some(&*format!("/api/v1{NAME}")));
+    let job = made.ok(201);
+    for (field, expected) in [
+        ("/kind", json!("command")),
+        ("/enabled", json!(true)),
+        ("/dispatch", json!("assign")),
+        ("/concurrency", json!("forbid")),
+        ("/timeout", json!("1m")),
+        ("/trigger/schedule/zone", json!("Europe/Berlin")),
+        ("/trigger/schedule/dst_gap", json!("shift")),
+        ("/trigger/misfire", json!({ "policy": "every_within", "window": "1h" })),
+        ("/retry/max_retries", json!(2)),
+        ("/retry/backoff_cap", json!("15m")),
+        ("/retry/retry_lost", json!(true)),
+        ("/retry/exit_codes/3", json!("NO_DATA")),
+        ("/schedule_words", json!("every day at 02:30")),
+        ("/env/SECRET", json!("hush")),
+        ("/paused", Value::Null),
+    ] {
+        assert_eq!(job.pointer(field), Some(&expected), "{field}");
+    }
+    assert!(job["next_fire"].as_str().unwrap().ends_with(":30:00.000000Z"), "{job}");
+    let shown = server.get(NAME).await;
+    assert_eq!(shown.etag.as_deref(), Some("\"1\""));
+    assert_eq!(shown.ok(200), job);
+    let listed = server.get("/jobs").await.ok(200);
+    assert_eq!(listed, json!({ "items": [job], "next": null }));
+}
+
+#[tokio::test]
+async fn who_may_not_read_secrets_sees_none() {
+    let server = Server::start().await;
+    server.post("/jobs", nightly()).await.ok(201);
+    for (role, shown) in [(Role::Viewer, "***"), (Role::Operator, "***"), (Role::Author, "hush")] {
+        let token = server.token_of(role).await;
+        for path in [NAME, "/jobs"] {
+            let path = format!("/api/v1{path}");
+            let told = answer(server.stranger(Method::GET, &path).bearer_auth(&token)).await;
+            let text = told.ok(200).to_string();
+            assert!(text.contains(&format!(r#""SECRET":"{shown}""#)), "{role} {text}");
+        }
+        // A lost guard shows what is there, and is no way round.
+        if role >= Role::Operator {
+            let path = format!("/api/v1{NAME}/resume");
+            let request = server.stranger(Method::POST, &path).bearer_auth(&token);
+            let lost = answer(request.header("If-Match", "\"99\"")).await;
+            assert_eq!(lost.body["current"]["env"]["SECRET"], "***");
+        }
+    }
+}
+
+#[tokio::test]
+async fn lists_go_page_by_page_and_filter() {
+    let server = Server::start().await;
+    for number in 0..7 {
+        let mut job = json!({ "name": format!("job {number}"), "command": ["true"] });
+        if number % 2 == 0 {
+            job["trigger"] = json!({ "type": "event", "events": ["order.*"] });
+        }
+        job["enabled"] = json!(number < 5);
+        server.post("/jobs", job).await.ok(201);
+    }
+    let names = |page: &Value| -> Vec<String> {
+        let names = page["items"].as_array().unwrap().iter();
+        names.map(|job| job["name"].as_str().unwrap().replace("job ", "")).collect()
+    };
+    let first = server.get("/jobs?limit=3").await.ok(200);
+    assert_eq!((names(&first).concat().as_str(), &first["next"]), ("012", &json!("job 2")));
+    let next = server.get("/jobs?limit=4&after=job%202").await.ok(200);
+    assert_eq!(names(&next).concat(), "3456");
+    let rest = match next["next"].as_str() {
+        Some(after) => {
+            server.get(&format!("/jobs?after={}", after.replace(' ', "%20"))).await.ok(200)
+        }
+        None => json!({ "items": [] }),
+    };
+    assert!(names(&rest).is_empty());
+    assert_eq!(names(&server.get("/jobs?trigger=event").await.ok(200)).concat(), "0246");
+    let both = server.get("/jobs?trigger=event&enabled=true&limit=2").await.ok(200);
+    assert_eq!((names(&both).concat().as_str(), &both["next"]), ("02", &json!("job 2")));
+    assert_eq!(names(&server.get("/jobs?enabled=false").await.ok(200)).concat(), "56");
+}
+
+#[tokio::test]
+async fn a_patch_changes_what_it_names_and_nothing_else() {
+    let server = Server::start().await;
+    let before = server.post("/jobs", nightly()).await.ok(201);
+    let patch = json!({ "timeout": "2m", "description": null, "env": { "MORE": "x" } });
+    let changed = server.change(Method::PATCH, NAME, "\"1\"", Some(patch)).await;
+    assert_eq!(changed.etag.as_deref(), Some("\"2\""));
+    let changed = changed.ok(200);
+    assert_eq!(changed["withdrawn"], json!([]));
+    let mut expected = before;
+    expected["timeout"] = json!("2m");
+    expected["description"] = Value::Null;
+    expected["env"]["MORE"] = json!("x");
+    expected["version"] = json!(2);
+    expected["updated_at"] = changed["job"]["updated_at"].clone();
+    expected["next_fire"] = changed["job"]["next_fire"].clone();
+    assert_eq!(changed["job"], expected);
+}
+
+/// Another kind of trigger, schedule, policy or work is not mixed with the old one.
+#[tokio::test]
+async fn a_patch_may_choose_another_kind() {
+    let server = Server::start().await;
+    server.post("/jobs", nightly()).await.ok(201);
+    for (patch, field, expected) in [
+        (
+            json!({ "trigger": { "schedule": { "type": "every", "value": "5s" } } }),
+            "/trigger/schedule",
+            json!({ "type": "every", "value": "5s", "zone": "Europe/Berlin", "dst_gap": null, "dst_fold": null }),
+        ),
+        (
+            json!({ "trigger": { "misfire": { "policy": "at_most", "count": 3 } } }),
+            "/trigger/misfire",
+            json!({ "policy": "at_most", "count": 3 }),
+        ),
+        (json!({ "trigger": { "misfire": null } }), "/trigger/misfire", Value::Null),
+        (
+            json!({ "trigger": { "type": "event", "events": ["a"], "filter": { "x": 1 } } }),
+            "/trigger",
+            json!({ "type": "event", "events": ["a"], "filter": { "x": 1 } }),
+        ),
+        (json!({ "trigger": { "filter": null } }), "/trigger/filter", Value::Null),
+        (json!({ "trigger": { "type": "task" } }), "/trigger", json!({ "type": "task" })),
+        (json!({ "handler": "pay" }), "/kind", json!("function")),
+        (
+            json!({ "command": ["migrate"], "kind": "django", "args": null }),
+            "/kind",
+            json!("django"),
+        ),
+        (
+            json!({ "name": "夜間 集計/1", "command": ["true"], "kind": "command" }),
+            "/command",
+            json!(["true"]),
+        ),
+    ] {
+        let changed = server.change(Method::PATCH, NAME, "*", Some(patch.clone())).await.ok(200);
+        assert_eq!(changed["job"].pointer(field), Some(&expected), "{patch}");
+    }
+}
+
+#[tokio::test]
+async fn a_lost_guard_is_told_with_what_is_there_now() {
+    let server = Server::start().await;
+    let job = server.given_job("a").await;
+    server.change(Method::POST, "/jobs/a/disable", "\"1\"", None).await.ok(200);
+    for (method, path, body) in [
+        (Method::PATCH, "/jobs/a", Some(json!({ "timeout": "5s" }))),
+        (Method::DELETE, "/jobs/a", None),
+        (Method::POST, "/jobs/a/enable", None),
+        (Method::POST, "/jobs/a/disable", None),
+        (Method::POST, "/jobs/a/resume", None),
+        (Method::POST, "/jobs/a/pause", Some(json!({ "reason": "x" }))),
+    ] {
+        let lost = server.change(method.clone(), path, "\"1\"", body.clone()).await;
+        assert_eq!((lost.status, &lost.body["code"]), (409, &json!("conflict")), "{method} {path}");
+        assert_eq!(lost.body["current"]["version"], 2, "{method} {path}");
+        assert_eq!(lost.body["current"]["id"], job["id"]);
+        let request = server.ask(method.clone(), path);
+        let missing = answer(match &body {
+            Some(body) => request.json(body),
+            None => request,
+        });
+        let refusal = missing.await;
+        assert_eq!(
+            refusal.refusal(),
+            (428, "precondition_required", "If-Match"),
+            "{method} {path}"
+        );
+        let wrong = server.change(method, path, "1", body).await;
+        assert_eq!(wrong.refusal(), (400, "malformed", "If-Match"));
+    }
+    let taken = server.post("/jobs", json!({ "name": "a", "command": ["true"] })).await;
+    assert_eq!(taken.refusal(), (409, "name_taken", "name"));
+}
+
+#[tokio::test]
+async fn a_job_is_switched_paused_and_deleted() {
+    let server = Server::start().await;
+    let mut job = json!({ "name": "a", "command": ["true"] });
+    job["trigger"] = json!({ "type": "time", "schedule": { "type": "every", "value": "1h" } });
+    server.post("/jobs", job).await.ok(201);
+    let off = server.change(Method::POST, "/jobs/a/disable", "\"1\"", None).await.ok(200);
+    assert_eq!((&off["job"]["enabled"], &off["job"]["next_fire"]), (&json!(false), &Value::Null));
+    let on = server.change(Method::POST, "/jobs/a/enable", "\"2\"", None).await.ok(200);
+    assert!(on["job"]["next_fire"].is_string());
+
+    let until = "2999-01-01T00:30:00Z";
+    let body = json!({ "reason": "holiday", "until": until });
+    let paused = server.change(Method::POST, "/jobs/a/pause", "\"3\"", Some(body)).await.ok(200);
+    let told = &paused["job"]["paused"];
+    assert_eq!(
+        (&told["reason"], &told["until"]),
+        (&json!("holiday"), &json!("2999-01-01T00:30:00.000000Z"))
+    );
+    assert_eq!(paused["job"]["next_fire"], "2999-01-01T01:00:00.000000Z");
+    let past = json!({ "reason": "holiday", "until": "2020-01-01T00:00:00Z" });
+    let refused = server.change(Method::POST, "/jobs/a/pause", "*", Some(past)).await;
+    assert_eq!(refused.refusal(), (422, "invalid_input", "until"));
+    let resumed = server.change(Method::POST, "/jobs/a/resume", "*", None).await.ok(200);
+    assert_eq!(resumed["job"]["paused"], Value::Null);
+
+    let gone = server.change(Method::DELETE, "/jobs/a", "*", None).await.ok(200);
+    assert_eq!(gone, json!({ "withdrawn": [] }));
+    assert_eq!(server.get("/jobs/a").await.refusal().0, 404);
+    let again = server.post("/jobs", json!({ "name": "a", "command": ["true"] })).await.ok(201);
+    assert_eq!(again["id"], resumed["job"]["id"], "a name keeps its history");
+}
+
+#[tokio::test]
+async fn a_schedule_is_looked_at_before_anybody_trusts_it() {
+    let server = Server::start().await;
+    let asked = json!({
+        "schedule": { "type": "daily_at", "value": "02:30", "zone": "Europe/Berlin", "dst_gap": "shift" },
+        "from": "2026-03-28T12:00:00Z",
+        "count": 2,
+    });
+    let preview = server.post("/schedules/preview", asked).await.ok(200);
+    assert_eq!(
+        (&preview["words"], &preview["ends"]),
+        (&json!("every day at 02:30"), &json!(false))
+    );
+    assert_eq!(
+        preview["fires"][0],
+        json!({
+            "at": "2026-03-29T01:00:00.000000Z",
+            "local": "2026-03-29T03:00:00+02:00",
+            "shifted": true,
+            "note": "there is no 02:30:00, runs at the shift; clocks go forward 02:00 -> 03:00",
+        })
+    );
+    assert_eq!(preview["fires"][1]["note"], Value::Null);
+    let asked = json!({
+        "schedule": { "type": "daily_at", "value": "02:30", "zone": "Europe/Berlin", "dst_gap": "skip" },
+        "from": "2026-03-28T12:00:00Z",
+    });
+    let preview = server.post("/schedules/preview", asked).await.ok(200);
+    assert_eq!(preview["skipped"][0]["local"], "2026-03-29T02:30:00");
+    assert_eq!(preview["fires"][0]["at"], "2026-03-30T00:30:00.000000Z");
+    let never = json!({ "schedule": { "type": "cron", "value": "0 0 30 2 *" } });
+    let preview = server.post("/schedules/preview", never).await.ok(200);
+    assert_eq!((&preview["ends"], &preview["fires"]), (&json!(true), &json!([])));
+}

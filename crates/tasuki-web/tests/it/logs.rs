@@ -1,0 +1,122 @@
+//! What runs print: in pages, and followed.
+
+use std::time::Duration;
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tasuki_core::RunId;
+use tasuki_store::Finish;
+
+use crate::workshop::{Hand, Server};
+
+#[tokio::test]
+async fn a_log_is_read_page_by_page_while_it_grows() {
+    let server = Server::start().await;
+    server.given_job("a").await;
+    let run = server.given_task("a").await;
+    let nothing = server.get(&format!("/runs/{run}/logs")).await.ok(200);
+    assert_eq!(
+        (&nothing["attempt"], &nothing["lines"], &nothing["next"]),
+        (&json!(0), &json!([]), &json!(0))
+    );
+    let mut hand = Hand::new(&server.store).await;
+    let id = hand.claim().await[0];
+    hand.print(id, 1, 0, &["one", "zwei", "三"]).await;
+    let page = server.get(&format!("/runs/{run}/logs?limit=2")).await.ok(200);
+    assert_eq!(
+        (&page["next"], &page["lines_count"], &page["ended"]),
+        (&json!(2), &json!(3), &json!(false))
+    );
+    assert_eq!((&page["lines"][1]["n"], &page["lines"][1]["text"]), (&json!(1), &json!("zwei")));
+    assert_eq!(page["lines"][1]["stream"], "out");
+    hand.finish(id, Finish::default()).await;
+    let rest = server.get(&format!("/runs/{run}/logs?from=2&attempt=1")).await.ok(200);
+    assert_eq!((&rest["lines"][0]["text"], &rest["ended"]), (&json!("三"), &json!(true)));
+    assert_eq!((&rest["lines"][0]["n"], &rest["next"]), (&json!(2), &json!(3)));
+    for (query, field) in [
+        ("attempt=2", "attempt"),
+        ("attempt=0", "attempt"),
+        ("from=-1", "from"),
+        ("limit=1001", "limit"),
+    ] {
+        let refused = server.get(&format!("/runs/{run}/logs?{query}")).await;
+        assert_eq!(refused.refusal(), (400, "malformed", field));
+    }
+    assert_eq!(server.get("/runs/99/logs").await.refusal().0, 404);
+}
+
+/// What a follower hears until the stream ends: names, ids and data.
+async fn heard(mut stream: reqwest::Response) -> Vec<(String, Option<String>, Value)> {
+    assert_eq!(stream.headers()["content-type"], "text/event-stream");
+    let mut text = String::new();
+    while let Some(part) = stream.chunk().await.unwrap() {
+        text.push_str(std::str::from_utf8(&part).unwrap());
+    }
+    let field = |block: &str, name: &str| {
+        block.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
+    };
+    text.split("\n\n")
+        .filter(|block| block.contains("event:"))
+        .map(|block| {
+            let data = serde_json::from_str(&field(block, "data:").unwrap()).unwrap();
+            (field(block, "event:").unwrap(), field(block, "id:"), data)
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_follower_hears_every_line_every_state_and_the_end() {
+    let server = Server::start().await;
+    server.given_job("a").await;
+    let run = server.given_task("a").await;
+    let path = format!("/runs/{run}/follow");
+    let stream = server.ask(Method::GET, &path).send().await.unwrap();
+    let work = async {
+        let mut hand = Hand::new(&server.store).await;
+        let id = hand.claim().await[0];
+        hand.print(id, 1, 0, &["one", "two"]).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        hand.print(id, 1, 2, &["three"]).await;
+        hand.finish(id, Finish::default()).await;
+    };
+    let (events, ()) = tokio::join!(heard(stream), work);
+    let lines: Vec<(&str, &str)> = events
+        .iter()
+        .filter(|(name, ..)| name == "log")
+        .map(|(_, id, data)| (id.as_deref().unwrap(), data["text"].as_str().unwrap()))
+        .collect();
+    assert_eq!(lines, [("1.0", "one"), ("1.1", "two"), ("1.2", "three")]);
+    let states: Vec<&str> = events
+        .iter()
+        .filter(|(name, ..)| name == "state")
+        .map(|(.., run)| run["state"].as_str().unwrap())
+        .collect();
+    assert_eq!((states.first(), states.last()), (Some(&"PENDING"), Some(&"SUCCEEDED")));
+    let (name, _, data) = events.last().unwrap();
+    assert_eq!((name.as_str(), data), ("end", &json!({ "run": run, "state": "SUCCEEDED" })));
+
+    let again = server.ask(Method::GET, &path).header("Last-Event-ID", "1.1").send().await.unwrap();
+    let events = heard(again).await;
+    assert_eq!(events[1].2["text"], "three");
+    assert_eq!(events.iter().filter(|(name, ..)| name == "log").count(), 1);
+    assert_eq!(server.get("/runs/99/follow").await.refusal().0, 404);
+}
+
+#[tokio::test]
+async fn streams_and_waits_end_when_the_server_stops() {
+    let mut server = Server::start().await;
+    server.given_job("a").await;
+    let run = server.given_task("a").await;
+    let stream = server.ask(Method::GET, &format!("/runs/{run}/follow")).send().await.unwrap();
+    let wait =
+        tokio::spawn(server.ask(Method::GET, &format!("/runs/{run}/wait?timeout=60s")).send());
+    // The wait is under way once the server has answered something that was asked after it.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let took = server.stop().await;
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let events = heard(stream).await;
+    assert_eq!(events.last().unwrap().0, "state", "no end is told: it has not ended");
+    let waited: Value = wait.await.unwrap().unwrap().json().await.unwrap();
+    assert_eq!(waited["state"], "PENDING");
+    assert!(server.store.run(RunId(run)).await.unwrap().is_some());
+}

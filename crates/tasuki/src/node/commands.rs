@@ -1,0 +1,274 @@
+//! Commands: each attempt a process of the spawner, its output on its way to the log, its end on disk
+//! before it is told.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use serde_json::Value;
+use tasuki_core::LeaseToken;
+use tasuki_store::{Store, Stream};
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::oneshot;
+
+use super::attempt::{Attempt, End, Executor, Happened, Mail, Told};
+use super::config::Config;
+use super::launch::{self, Places, token_text};
+use super::logs::Log;
+use super::world::Clock;
+use crate::spawner::{JobKey, Order, Refusal, Report, Spawner};
+
+/// How long output is read on after everything of a job has ended: whoever still holds the pipe is not
+/// one of its processes.
+const DRAIN: Duration = Duration::from_secs(1);
+/// The longest result file that is read.
+const LONGEST_RESULT: u64 = 256 << 10;
+
+/// What runs commands on this node.
+pub(crate) struct Commands {
+    spawner: Mutex<Option<Spawner>>,
+    config: Config,
+    data: PathBuf,
+    home: String,
+    /// Where ends are written.
+    records: PathBuf,
+    store: Store,
+    clock: Arc<dyn Clock>,
+    mail: Mail,
+    ends: Arc<Ends>,
+}
+
+type Ends = Mutex<HashMap<JobKey, oneshot::Sender<Report>>>;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Commands {
+    /// Starts the spawner and waits until it has swept up after the one before it. `gone` is called when
+    /// it is no longer there.
+    pub(crate) async fn start(
+        spawner: Command,
+        config: Config,
+        home: Home,
+        store: Store,
+        clock: Arc<dyn Clock>,
+        mail: Mail,
+        gone: impl Fn() + Send + 'static,
+    ) -> io::Result<Self> {
+        let ends: Arc<Ends> = Arc::default();
+        let (ready, is_ready) = oneshot::channel();
+        let (mut ready, told) = (Some(ready), Arc::clone(&ends));
+        let spawner = Spawner::start(spawner, move |report| match report {
+            Some(Report::Ready) => drop(ready.take().map(|ready| ready.send(()))),
+            Some(report @ (Report::Ended { job, .. } | Report::Refused { job, .. })) => {
+                if let Some(end) = lock(&told).remove(&job) {
+                    let _ = end.send(report);
+                }
+            }
+            Some(Report::Started { job, pid }) => {
+                tracing::debug!(run_id = job.run, attempt = job.attempt, pid, "launched");
+            }
+            None => gone(),
+        })?;
+        is_ready.await.map_err(|_| io::Error::other("the spawner ended before it was ready"))?;
+        let Home { data, id, records } = home;
+        let spawner = Mutex::new(Some(spawner));
+        Ok(Self { spawner, config, data, home: id, records, store, clock, mail, ends })
+    }
+
+    fn order(&self, order: &Order, files: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+        match &*lock(&self.spawner) {
+            Some(spawner) => spawner.order(order, files),
+            None => Err(io::Error::other("the spawner has ended")),
+        }
+    }
+
+    /// Ends the spawner, and with it everything it may still have.
+    pub(crate) fn end(&self) {
+        drop(lock(&self.spawner).take());
+    }
+
+    fn places(&self, key: JobKey) -> Places {
+        Places {
+            result: launch::folder(&self.data, key.run, key.attempt).join("result.json"),
+            record: self.records.join(format!("{}-{}.json", key.run, key.attempt)),
+        }
+    }
+
+    /// Launches it, or says how it ended at once.
+    fn try_launch(&self, attempt: &Attempt) -> Result<(), Box<End>> {
+        let key = attempt.key();
+        let places = self.places(key);
+        let inherited = |name: &str| std::env::var(name).ok();
+        let launch = launch::command(attempt, &self.config, &self.home, &places, inherited)
+            .map_err(|refused| Box::new(End::Unfit(refused)))?;
+        let unable = |error: io::Error| Box::new(End::Refused(Refusal::Program(error.to_string())));
+        if let Some(folder) = places.result.parent() {
+            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unable)?;
+        }
+        let (output, output_end) = pipe().map_err(unable)?;
+        let (errors, errors_end) = pipe().map_err(unable)?;
+        let (tell, told) = oneshot::channel();
+        lock(&self.ends).insert(key, tell);
+        let files = [output_end.as_fd(), errors_end.as_fd()];
+        if let Err(error) = self.order(&Order::Start(launch), &files) {
+            lock(&self.ends).remove(&key);
+            return Err(unable(error));
+        }
+        let cap = self.config.log_cap;
+        let log = Log::new(self.store.clone(), Arc::clone(&self.clock), key, cap);
+        let (mail, token, signs) = (self.mail.clone(), attempt.token, attempt.signs.clone());
+        tokio::spawn(async move {
+            let read = |from, stream| Arc::clone(&log).read(from, stream, signs.clone());
+            let mut readers = tokio::task::JoinSet::new();
+            readers.spawn(read(output, Stream::Out));
+            readers.spawn(read(errors, Stream::Err));
+            let Ok(report) = told.await else { return };
+            let all = async { while readers.join_next().await.is_some() {} };
+            let _ = tokio::time::timeout(DRAIN, all).await;
+            readers.shutdown().await;
+            log.finish().await;
+            let end = match report {
+                Report::Ended { exit, .. } => {
+                    End::Exited { exit, told: read_result(&places.result) }
+                }
+                Report::Refused { why, .. } => End::Refused(why),
+                Report::Started { .. } | Report::Ready => return,
+            };
+            mail.send(Happened { key, token, end });
+        });
+        Ok(())
+    }
+}
+
+/// Where a node keeps its things.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    /// The data directory.
+    pub(crate) data: PathBuf,
+    /// What it is known by.
+    pub(crate) id: String,
+    /// Where the ends of this incarnation are written.
+    pub(crate) records: PathBuf,
+}
+
+impl Executor for Commands {
+    fn lease(&self, token: LeaseToken, until: u64) {
+        let told = self.order(&Order::Lease { token: token_text(token), until }, &[]);
+        if let Err(error) = told {
+            tracing::warn!(%error, "the spawner does not listen");
+        }
+    }
+
+    fn launch(&self, attempt: Attempt) {
+        if let Err(end) = self.try_launch(&attempt) {
+            self.mail.send(Happened { key: attempt.key(), token: attempt.token, end: *end });
+        }
+    }
+
+    fn stop(&self, key: JobKey, grace: Duration) {
+        let order = Order::Stop { job: key, grace: grace.as_micros() as u64 };
+        if let Err(error) = self.order(&order, &[]) {
+            tracing::warn!(%error, "the spawner does not listen");
+        }
+    }
+
+    fn forget(&self, key: JobKey) {
+        let places = self.places(key);
+        let _ = fs::remove_file(&places.record);
+        let _ = fs::remove_dir_all(launch::folder(&self.data, key.run, key.attempt));
+    }
+}
+
+/// A pipe that is read here and written by a job.
+fn pipe() -> io::Result<(Receiver, OwnedFd)> {
+    let (reader, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok((Receiver::from_owned_fd(reader)?, writer))
+}
+
+/// What a job wrote into its result file, if it did.
+pub(crate) fn read_result(path: &Path) -> Told {
+    let problem = |what: &str| Told { problem: Some(what.to_owned()), ..Told::default() };
+    let text = match fs::metadata(path) {
+        Err(_) => return Told::default(),
+        Ok(found) if !found.is_file() => return problem("it is not a file"),
+        Ok(found) if found.len() > LONGEST_RESULT => {
+            return problem("it is longer than 262144 bytes");
+        }
+        Ok(_) => match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) => return problem(&error.to_string()),
+        },
+    };
+    match serde_json::from_str(&text) {
+        Ok(Value::Object(told)) => told_in(&told),
+        Ok(_) => problem("it is not a JSON object"),
+        Err(error) => problem(&format!("it is not JSON: {error}")),
+    }
+}
+
+fn told_in(file: &serde_json::Map<String, Value>) -> Told {
+    let mut told = Told::default();
+    for (name, value) in file {
+        let understood = match (name.as_str(), value) {
+            (_, Value::Null) => true,
+            ("result", value) => {
+                told.result = Some(value.clone());
+                true
+            }
+            ("progress", value) => {
+                told.progress = Some(value.clone());
+                true
+            }
+            ("rows_affected", value) => {
+                told.rows_affected = value.as_i64();
+                told.rows_affected.is_some()
+            }
+            ("error_code", value) => {
+                told.error_code = value.as_str().and_then(|code| code.parse().ok());
+                told.error_code.is_some()
+            }
+            ("log_ref", Value::String(text)) if text.len() <= 1_000 && !text.contains('\0') => {
+                told.log_ref = Some(text.clone());
+                true
+            }
+            _ => false,
+        };
+        if !understood {
+            told.problem.get_or_insert_with(|| format!("{name:?} is not understood"));
+        }
+    }
+    told
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_result_file_is_read_with_care() {
+        let told = |value: Value| told_in(value.as_object().unwrap());
+        let good = told(
+            json!({"result": {"n": 1}, "rows_affected": 3, "error_code": "NO_DATA", "log_ref": "https://x", "progress": 0.5}),
+        );
+        assert_eq!(good.result, Some(json!({"n": 1})));
+        assert_eq!((good.rows_affected, good.problem), (Some(3), None));
+        assert_eq!(good.error_code.unwrap().as_str(), "NO_DATA");
+        let odd = told(json!({"rows_affected": "many", "result": null}));
+        assert_eq!(odd.problem.as_deref(), Some("\"rows_affected\" is not understood"));
+        assert_eq!(
+            told(json!({"colour": 1})).problem.as_deref(),
+            Some("\"colour\" is not understood")
+        );
+        assert_eq!(read_result(Path::new("/nowhere/at/all")), Told::default());
+    }
+}

@@ -1,0 +1,53 @@
+//! The hands of a node: commands and functions behind one face.
+
+use std::time::Duration;
+
+use tasuki_core::LeaseToken;
+use tasuki_core::work::WorkKind;
+
+use super::attempt::{Attempt, Executor};
+use super::commands::Commands;
+use super::functions::Calls;
+use crate::spawner::JobKey;
+
+/// What a node can do.
+pub(crate) struct Hands {
+    pub(crate) commands: Option<Commands>,
+    pub(crate) calls: Calls,
+}
+
+impl Hands {
+    /// Lets everything go.
+    pub(crate) fn end(&self) {
+        self.commands.iter().for_each(Commands::end);
+    }
+}
+
+impl Executor for Hands {
+    fn lease(&self, token: LeaseToken, until: u64) {
+        if let Some(commands) = &self.commands {
+            commands.lease(token, until);
+        }
+    }
+
+    fn launch(&self, attempt: Attempt) {
+        match (attempt.recipe.work.kind(), &self.commands) {
+            (WorkKind::Command | WorkKind::Django, Some(commands)) => commands.launch(attempt),
+            // Also a command on a node without a spawner, which then says that it has no such function.
+            _ => self.calls.launch(attempt),
+        }
+    }
+
+    fn stop(&self, key: JobKey, grace: Duration) {
+        if let Some(commands) = &self.commands {
+            commands.stop(key, grace);
+        }
+        self.calls.stop(key, grace);
+    }
+
+    fn forget(&self, key: JobKey) {
+        if let Some(commands) = &self.commands {
+            commands.forget(key);
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The data directory: one node at a time, and what an earlier incarnation could no longer report.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::Deserialize;
+use tasuki_core::{NodeName, RunId, WorkerId};
+use tasuki_store::{Error, Store};
+
+use super::attempt::{self, End};
+use super::commands::{Home, read_result};
+use super::launch::{folder, token_from};
+use super::recipes::Recipes;
+use super::world::{Dice, RealDice};
+use crate::spawner::{Exit, JobKey};
+
+/// Why a data directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum HomeError {
+    /// Another node runs on it.
+    #[error("another tasuki runs on {}", .0.display())]
+    Taken(PathBuf),
+    /// It cannot be written.
+    #[error("{}: {error}", path.display())]
+    Unusable {
+        /// What.
+        path: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+}
+
+/// A data directory that is ours until this is dropped.
+#[derive(Debug)]
+pub struct HomeLock {
+    data: PathBuf,
+    id: String,
+    _lock: File,
+}
+
+/// How an attempt ended, as the spawner wrote it down.
+#[derive(Deserialize)]
+struct Record {
+    job: JobKey,
+    token: String,
+    exit: Exit,
+}
+
+impl HomeLock {
+    /// Makes the directory where there is none, and takes it.
+    pub fn take(data: &Path) -> Result<Self, HomeError> {
+        let unusable = |path: &Path| {
+            let path = path.to_owned();
+            move |error| HomeError::Unusable { path, error }
+        };
+        for folder in [data.to_owned(), data.join("work"), data.join("workers")] {
+            let mut builder = fs::DirBuilder::new();
+            builder.recursive(true).mode(0o700).create(&folder).map_err(unusable(&folder))?;
+        }
+        let path = data.join("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.map_err(unusable(&path))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(HomeError::Taken(data.to_owned())),
+            Err(error) => return Err(unusable(&path)(error.into())),
+        }
+        let path = data.join("id");
+        let id = match fs::read_to_string(&path) {
+            Ok(id) if !id.trim().is_empty() => id.trim().to_owned(),
+            Ok(_) | Err(_) => {
+                let id = format!("{:032x}", RealDice.roll());
+                fs::write(&path, &id).map_err(unusable(&path))?;
+                id
+            }
+        };
+        Ok(Self { data: data.to_owned(), id, _lock: file })
+    }
+
+    /// What its processes are known by.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The file its spawners take turns with.
+    pub fn spawner_lock(&self) -> PathBuf {
+        self.data.join("spawner.lock")
+    }
+
+    /// A place for the ends of one incarnation.
+    pub(crate) fn home(&self, worker: WorkerId) -> Result<Home, HomeError> {
+        let records = self.data.join("workers").join(worker.to_string());
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&records);
+        made.map_err(|error| HomeError::Unusable { path: records.clone(), error })?;
+        Ok(Home { data: self.data.clone(), id: self.id.clone(), records })
+    }
+
+    /// An incarnation has left in order: there is nothing of it to be reported.
+    pub(crate) fn leave(&self, worker: WorkerId) {
+        let _ = fs::remove_dir_all(self.data.join("workers").join(worker.to_string()));
+    }
+
+    /// The incarnations before this one of which something is still here.
+    fn earlier(&self, me: WorkerId) -> Vec<WorkerId> {
+        let entries = fs::read_dir(self.data.join("workers"));
+        let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+        let ids = names.filter_map(|name| name.to_str()?.parse().ok());
+        ids.filter(|worker| *worker != me).collect()
+    }
+
+    /// Reports how things ended that earlier incarnations could not report, then that those are dead: from
+    /// then on nobody waits for their leases. Their processes are gone: the spawner has said so.
+    pub(crate) async fn settle(
+        &self,
+        store: &Store,
+        node: &NodeName,
+        me: WorkerId,
+        dice: &dyn Dice,
+    ) -> Result<(), Error> {
+        let recipes = Recipes::default();
+        for worker in self.earlier(me) {
+            let records = self.data.join("workers").join(worker.to_string());
+            for entry in fs::read_dir(&records).into_iter().flatten().flatten() {
+                let text = fs::read_to_string(entry.path()).unwrap_or_default();
+                if let Ok(record) = serde_json::from_str::<Record>(&text) {
+                    self.report(store, &recipes, &record, dice).await?;
+                    let files = folder(&self.data, record.job.run, record.job.attempt);
+                    let _ = fs::remove_dir_all(files);
+                }
+                let _ = fs::remove_file(entry.path());
+            }
+            if store.report_dead(worker, node).await? {
+                tracing::info!(worker_id = %worker, "an earlier worker of this node was reported dead");
+            }
+            let _ = fs::remove_dir_all(&records);
+        }
+        Ok(())
+    }
+
+    async fn report(
+        &self,
+        store: &Store,
+        recipes: &Recipes,
+        record: &Record,
+        dice: &dyn Dice,
+    ) -> Result<(), Error> {
+        let (run, exit) = (RunId(record.job.run), record.exit);
+        // It was killed with its worker: lost, which is for the supervisor to tell.
+        if exit.lease_passed {
+            return Ok(());
+        }
+        let (Some(token), Some(row)) = (token_from(&record.token), store.run(run).await?) else {
+            return Ok(());
+        };
+        let Some(recipe) = recipes.get(store, row.job, row.job_version).await? else {
+            return Ok(());
+        };
+        let files = folder(&self.data, record.job.run, record.job.attempt);
+        let end = End::Exited { exit, told: read_result(&files.join("result.json")) };
+        let finish = attempt::finish(&recipe, end, None, dice.roll() as u32);
+        let reported = store.finish(token, run, &finish).await?;
+        tracing::info!(run_id = %run, applied = reported.is_applied(), "an end from before was reported");
+        Ok(())
+    }
+}

@@ -1,0 +1,232 @@
+//! What jobs print, on its way to the database: in batches, with a cap, and never faster than it can be
+//! kept. A job that prints faster waits for its pipe; what is beyond the cap is thrown away as it comes.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tasuki_core::RunId;
+use tasuki_store::{LogLine, Store, Stream};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
+use tokio::sync::Notify;
+
+use super::attempt::Signs;
+use super::world::Clock;
+use crate::output::Lines;
+use crate::spawner::JobKey;
+
+/// How long lines wait for others to travel with.
+const PACE: Duration = Duration::from_millis(200);
+/// So much is not waited with.
+const FULL: usize = 64 << 10;
+/// More than this of one attempt is not held in memory.
+const MOST: usize = 256 << 10;
+/// Nor more than this of a function, which does not wait for room: what comes faster is passed over.
+const FLOOD: usize = 1 << 20;
+/// How long the end of an attempt waits for its last lines.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The log of one attempt.
+pub(crate) struct Log {
+    store: Store,
+    clock: Arc<dyn Clock>,
+    key: JobKey,
+    cap: i64,
+    waiting: Mutex<Waiting>,
+    /// There is something to keep.
+    filled: Notify,
+    /// There is room again.
+    emptied: Notify,
+    /// Nothing more comes.
+    closed: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    lines: Vec<LogLine>,
+    bytes: usize,
+    /// How many lines came too fast.
+    passed_over: usize,
+    /// Nothing more is kept: the cap was reached, or there is no such attempt any more.
+    full: bool,
+    /// The job has ended.
+    ended: bool,
+    /// Somebody keeps what comes.
+    kept: bool,
+    /// And has kept all of it.
+    done: bool,
+}
+
+impl Log {
+    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, key: JobKey, cap: i64) -> Arc<Self> {
+        let bell = Notify::new;
+        let (waiting, filled, emptied, closed) = (Mutex::default(), bell(), bell(), bell());
+        Arc::new(Self { store, clock, key, cap, waiting, filled, emptied, closed })
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes one line.
+    pub(crate) fn line(&self, stream: Stream, text: String) {
+        let at = self.clock.wall();
+        let mut waiting = self.waiting();
+        if waiting.full {
+            return;
+        }
+        if waiting.bytes > FLOOD {
+            waiting.passed_over += 1;
+            return;
+        }
+        waiting.bytes += text.len() + 32;
+        waiting.lines.push(LogLine { stream, at, text });
+    }
+
+    /// Reads a stream to its end.
+    pub(crate) async fn read(self: Arc<Self>, mut from: Receiver, stream: Stream, signs: Signs) {
+        let mut buffer = vec![0; 64 << 10];
+        let mut lines = Lines::default();
+        loop {
+            let got = match from.read(&mut buffer).await {
+                Ok(0) | Err(_) => break,
+                Ok(got) => got,
+            };
+            signs.show(self.clock.boottime());
+            if self.waiting().full {
+                continue;
+            }
+            lines.take_in(&buffer[..got], |text| self.line(stream, text));
+            self.ring();
+            self.room().await;
+        }
+        if let Some(text) = lines.end() {
+            self.line(stream, text);
+            self.ring();
+        }
+    }
+
+    /// Waits until there is room for more.
+    async fn room(&self) {
+        loop {
+            let emptied = self.emptied.notified();
+            let waiting = { self.waiting().bytes };
+            if waiting <= MOST {
+                return;
+            }
+            emptied.await;
+        }
+    }
+
+    /// Keeps what comes, batch by batch, until no more will.
+    async fn keep(self: Arc<Self>) {
+        let mut next_line = 0;
+        loop {
+            let (bytes, ended) = {
+                let waiting = self.waiting();
+                (waiting.bytes, waiting.ended)
+            };
+            if bytes == 0 && ended {
+                self.waiting().done = true;
+                self.emptied.notify_waiters();
+                return;
+            }
+            if bytes == 0 {
+                self.filled.notified().await;
+            }
+            if bytes < FULL && !ended {
+                let _ = tokio::time::timeout(PACE, self.closed.notified()).await;
+            }
+            self.flush(&mut next_line).await;
+        }
+    }
+
+    /// There is a line to be kept.
+    pub(crate) fn ring(self: &Arc<Self>) {
+        if self.waiting().bytes == 0 {
+            return;
+        }
+        if !std::mem::replace(&mut self.waiting().kept, true) {
+            tokio::spawn(Arc::clone(self).keep());
+        }
+        self.filled.notify_one();
+    }
+
+    /// No more comes, and what is left is waited for. Nothing was ever printed: nothing is done.
+    pub(crate) async fn finish(self: &Arc<Self>) {
+        let kept = { self.waiting().kept };
+        self.close();
+        if kept {
+            let left = async {
+                loop {
+                    let emptied = self.emptied.notified();
+                    if self.waiting().done {
+                        return;
+                    }
+                    emptied.await;
+                }
+            };
+            if tokio::time::timeout(PATIENCE, left).await.is_err() {
+                tracing::warn!(
+                    run_id = self.key.run,
+                    "the last lines of a log were not kept in time"
+                );
+            }
+        }
+    }
+
+    /// No more comes: what is left is kept as soon as can be.
+    fn close(&self) {
+        self.waiting().ended = true;
+        self.filled.notify_one();
+        self.closed.notify_one();
+    }
+
+    /// Writes what waits. What cannot be written goes on waiting.
+    async fn flush(&self, next_line: &mut i64) {
+        let lines = {
+            let mut waiting = self.waiting();
+            waiting.bytes = 0;
+            if let Some(last) = waiting.lines.last().filter(|_| waiting.passed_over > 0) {
+                let text = format!("[{} lines came too fast and are missing]", waiting.passed_over);
+                let mark = LogLine { text, ..last.clone() };
+                waiting.lines.push(mark);
+                waiting.passed_over = 0;
+            }
+            std::mem::take(&mut waiting.lines)
+        };
+        if lines.is_empty() {
+            return;
+        }
+        let (run, attempt) = (RunId(self.key.run), self.key.attempt);
+        loop {
+            match self.store.append_log(run, attempt, *next_line, &lines, self.cap).await {
+                Ok(Some(logged)) => {
+                    *next_line = logged.next_line;
+                    self.waiting().full |= logged.truncated;
+                    break;
+                }
+                Ok(None) => {
+                    self.waiting().full = true;
+                    break;
+                }
+                Err(error) if error.is_invalid_input() => {
+                    tracing::warn!(run_id = %run, %error, "lines of a log were refused");
+                    break;
+                }
+                Err(error) => {
+                    tracing::debug!(run_id = %run, %error, "a log waits for the database");
+                    tokio::time::sleep(PACE).await;
+                }
+            }
+        }
+        {
+            let mut waiting = self.waiting();
+            if waiting.full {
+                waiting.lines.clear();
+                waiting.bytes = 0;
+            }
+        }
+        self.emptied.notify_waiters();
+    }
+}

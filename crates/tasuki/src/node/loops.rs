@@ -1,0 +1,206 @@
+//! The loops around the ticks: they own pace, backoff and stopping, and nothing else.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasuki_store::Error;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::attempt::Mail;
+use super::leader::Leader;
+use super::worker::{Pulse, Worker};
+use super::world::{Clock as _, RealClock};
+use crate::Wake;
+
+/// How long a loop rests after its tick failed.
+const REST: Duration = Duration::from_millis(200);
+/// How long at most a loop waits that nobody wakes.
+const LONGEST: Duration = Duration::from_secs(1);
+
+pub(crate) struct Loops {
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) leader: Arc<Leader>,
+    pub(crate) mail: Mail,
+    pub(crate) wake: Wake,
+    pub(crate) stopped: watch::Receiver<bool>,
+}
+
+impl Loops {
+    pub(crate) fn start(self) -> Vec<JoinHandle<()>> {
+        let this = Arc::new(self);
+        vec![
+            this.spawn(Self::pulse),
+            this.spawn(Self::start_due),
+            this.spawn(Self::claim),
+            this.spawn(Self::renew),
+            this.spawn(Self::report),
+            this.spawn(Self::lead),
+            this.spawn(Self::plan),
+            this.spawn(Self::recover),
+        ]
+    }
+
+    fn spawn<F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) -> JoinHandle<()>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        tokio::spawn(work(Arc::clone(self)))
+    }
+
+    /// Waits for a while or until woken. `false`: the node stops.
+    async fn rest(&self, limit: Duration, woken: impl Future<Output = ()>) -> bool {
+        let mut stopped = self.stopped.clone();
+        tokio::select! {
+            _ = stopped.wait_for(|stopped| *stopped) => false,
+            () = tokio::time::sleep(limit) => true,
+            () = woken => true,
+        }
+    }
+
+    async fn pulse(self: Arc<Self>) {
+        loop {
+            let pulse = self.worker.pulse().await;
+            let wait = match told("pulse", pulse) {
+                Some(Pulse::CutOff) => {
+                    tracing::error!(worker_id = %self.worker.id(), "this worker was declared dead");
+                    self.worker.drain();
+                    LONGEST
+                }
+                Some(Pulse::Alive) => self.worker.settings().heartbeat_interval(),
+                None => REST,
+            };
+            if !self.rest(wait, std::future::pending()).await {
+                return;
+            }
+        }
+    }
+
+    async fn start_due(self: Arc<Self>) {
+        loop {
+            let next = self.worker.start_due().await;
+            let wait = match told("start", next) {
+                Some(next) => until(next),
+                None => REST,
+            };
+            if !self.rest(wait, self.worker.ordered()).await {
+                return;
+            }
+        }
+    }
+
+    async fn claim(self: Arc<Self>) {
+        let mut expects = true;
+        loop {
+            let next = match expects {
+                true => self.worker.claim().await,
+                false => self.worker.claim_if_any().await,
+            };
+            let (next, wait) = match told("claim", next) {
+                Some(next) => (next, until(next)),
+                None => (None, REST),
+            };
+            let mut stopped = self.stopped.clone();
+            expects = tokio::select! {
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+                () = tokio::time::sleep(wait) => next.is_some(),
+                () = self.wake.claims_woken() => true,
+            };
+        }
+    }
+
+    async fn renew(self: Arc<Self>) {
+        let mut woken = false;
+        loop {
+            told("renew", self.worker.renew(woken).await);
+            let next = self.worker.tend();
+            let pace = self.worker.settings().lease_renew() / 2;
+            let wait = until(next).min(pace).max(Duration::from_millis(1));
+            let mut stopped = self.stopped.clone();
+            woken = tokio::select! {
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+                () = tokio::time::sleep(wait) => false,
+                () = self.wake.leases_woken() => true,
+            };
+        }
+    }
+
+    async fn report(self: Arc<Self>) {
+        loop {
+            let wait = match told("report", self.worker.report().await) {
+                Some(()) => LONGEST,
+                None => REST,
+            };
+            if !self.rest(wait, self.mail.rung()).await {
+                // What came in the meantime is reported too, if it can be.
+                told("report", self.worker.report().await);
+                return;
+            }
+        }
+    }
+
+    async fn lead(self: Arc<Self>) {
+        loop {
+            let settings = self.worker.settings();
+            let leads = match self.worker.is_draining() {
+                // Who drains does not stand, but goes on until what it has is settled.
+                true if self.leader.term().is_none() => Some(false),
+                _ => told("lead", self.leader.lead(&settings).await),
+            };
+            let wait = match leads {
+                Some(true) => settings.leader_renew(),
+                Some(false) => settings.subleader_check(),
+                None => REST,
+            };
+            if !self.rest(wait, std::future::pending()).await {
+                return;
+            }
+        }
+    }
+
+    async fn plan(self: Arc<Self>) {
+        loop {
+            let settings = self.worker.settings();
+            let wait = match told("plan", self.leader.plan(&settings).await) {
+                Some(true) => Duration::ZERO,
+                Some(false) => settings.leader_tick(),
+                None => REST,
+            };
+            if !self.rest(wait, self.wake.leader_woken()).await {
+                return;
+            }
+        }
+    }
+
+    async fn recover(self: Arc<Self>) {
+        loop {
+            let settings = self.worker.settings();
+            told("recover", self.leader.recover(&settings).await);
+            if !self.rest(settings.recovery_interval(), self.wake.recovery_woken()).await {
+                return;
+            }
+        }
+    }
+}
+
+/// Until a time by our clock, or as long as a loop waits at most.
+fn until(next: Option<u64>) -> Duration {
+    let now = RealClock.boottime();
+    next.map_or(LONGEST, |at| Duration::from_micros(at.saturating_sub(now)).min(LONGEST))
+}
+
+/// A tick that failed is told, and tried again.
+fn told<T>(verb: &'static str, tick: Result<T, Error>) -> Option<T> {
+    match tick {
+        Ok(done) => Some(done),
+        Err(error) if error.is_contention() => {
+            tracing::debug!(verb, %error, "it gave way to another");
+            None
+        }
+        Err(error) => {
+            tracing::warn!(verb, %error, "it could not be done now");
+            None
+        }
+    }
+}

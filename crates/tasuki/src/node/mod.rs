@@ -1,0 +1,294 @@
+//! The node: a worker, and the leader it may become, as dull loops over ticks that tests call.
+//!
+//! A node alone is both. Store, coordinator, peers, spawner, clock and dice are handed in. Whatever a loop
+//! cannot do now it tries again a little later; nothing here is remembered that the database does not know.
+
+pub mod attempt;
+mod carry;
+mod commands;
+pub mod config;
+pub mod coordinate;
+mod functions;
+mod hands;
+mod home;
+mod launch;
+mod leader;
+mod logs;
+mod loops;
+pub mod peers;
+mod plan;
+#[cfg(test)]
+mod policies;
+mod recipes;
+mod within;
+mod worker;
+pub mod world;
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tasuki_core::exit::Stopped;
+use tasuki_core::work::{COMMAND_LANE, WorkKind, function_lane};
+use tasuki_core::{Settings, WorkerId};
+use tasuki_store::{Error, NewWorker, Store};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+pub use attempt::FunctionError;
+pub use config::{Config, DjangoProject};
+pub use functions::{Call, Functions};
+pub use home::{HomeError, HomeLock};
+pub use leader::Leader;
+pub use worker::Worker;
+
+use crate::Wake;
+use attempt::Mail;
+use commands::Commands;
+use coordinate::{Coordinator, DatabaseOnly};
+use functions::Calls;
+use hands::Hands;
+use loops::Loops;
+use peers::InProcess;
+use world::{Clock, Dice, RealClock, RealDice};
+
+/// How often a node that waits for itself looks again.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Why a node cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// Its data directory cannot be used.
+    #[error(transparent)]
+    Home(#[from] HomeError),
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] Error),
+    /// The process that runs commands.
+    #[error("spawner: {0}")]
+    Spawner(std::io::Error),
+}
+
+/// What a node needs to start.
+pub struct NodeBuilder {
+    config: Config,
+    store: Store,
+    functions: Functions,
+    wake: Wake,
+    commands: Option<(HomeLock, Command)>,
+    coordinator: Arc<dyn Coordinator>,
+}
+
+/// A running node.
+pub struct Node {
+    worker: Arc<Worker>,
+    leader: Arc<Leader>,
+    store: Store,
+    drain: Duration,
+    stop: watch::Sender<bool>,
+    ended: watch::Receiver<Option<&'static str>>,
+    loops: Vec<JoinHandle<()>>,
+    hands: Arc<Hands>,
+    home: Option<HomeLock>,
+}
+
+impl NodeBuilder {
+    /// Adds a function.
+    pub fn functions(mut self, functions: Functions) -> Self {
+        self.functions = functions;
+        self
+    }
+
+    /// Uses these wake-ups, which others ring too.
+    pub fn wake(mut self, wake: Wake) -> Self {
+        self.wake = wake;
+        self
+    }
+
+    /// It runs commands: results and ends are kept in this data directory until they are reported, and this
+    /// is how its spawner is started: a command that calls [`spawner::serve`](crate::spawner::serve) with its
+    /// standard input, the lock and the id of that directory.
+    pub fn commands(mut self, home: HomeLock, spawner: Command) -> Self {
+        self.commands = Some((home, spawner));
+        self
+    }
+
+    /// Meets others here.
+    pub fn coordinator(mut self, coordinator: Arc<dyn Coordinator>) -> Self {
+        self.coordinator = coordinator;
+        self
+    }
+
+    /// Starts the node: takes its data directory, sweeps up after the incarnation before, registers, and
+    /// runs.
+    pub async fn start(self) -> Result<Node, NodeError> {
+        let Self { config, store, functions, wake, commands, coordinator } = self;
+        let clock: Arc<dyn Clock> = Arc::new(RealClock);
+        let dice: Arc<dyn Dice> = Arc::new(RealDice);
+        let settings = Arc::new(store.settings().await?.settings);
+        let id = WorkerId::from_random(dice.roll());
+        let mail = Mail::default();
+        let (end, ended) = watch::channel(None);
+        let (home, commands) = match commands {
+            None => (None, None),
+            Some((home, spawner)) => {
+                let gone = move || {
+                    // Nobody listens any more: the node is stopping.
+                    let _ = end.send(Some("the spawner is gone"));
+                };
+                let started = Commands::start(
+                    spawner,
+                    config.clone(),
+                    home.home(id)?,
+                    store.clone(),
+                    Arc::clone(&clock),
+                    mail.clone(),
+                    gone,
+                );
+                let started = started.await.map_err(NodeError::Spawner)?;
+                home.settle(&store, &config.node, id, &*dice).await?;
+                (Some(home), Some(started))
+            }
+        };
+        let (runs_commands, fixed) = (commands.is_some(), config.slots);
+        let slots = move |settings: &Settings| {
+            let commands = if runs_commands { slots(fixed, settings) } else { 0 };
+            (commands, settings.function_slots())
+        };
+        register(&store, id, &config, &functions, slots(&settings)).await?;
+        let mut lanes: Vec<(String, WorkKind)> =
+            functions.names().map(|name| (function_lane(name), WorkKind::Function)).collect();
+        if commands.is_some() {
+            lanes.push((COMMAND_LANE.to_owned(), WorkKind::Command));
+        }
+        let calls =
+            Calls::new(functions, store.clone(), Arc::clone(&clock), mail.clone(), config.log_cap);
+        let hands = Arc::new(Hands { commands, calls });
+        let parts = worker::Parts {
+            store: store.clone(),
+            clock: Arc::clone(&clock),
+            dice: Arc::clone(&dice),
+            executor: Arc::clone(&hands) as Arc<dyn attempt::Executor>,
+            mail: mail.clone(),
+            wake: wake.clone(),
+            slots: Box::new(slots),
+            lanes,
+        };
+        let worker = Arc::new(Worker::new(id, parts, settings));
+        let peers = InProcess::default();
+        peers.add(&worker);
+        let leader = Arc::new(Leader::new(
+            id,
+            store.clone(),
+            coordinator,
+            Arc::new(peers),
+            (clock, dice),
+            wake.clone(),
+        ));
+        let (stop, stopped) = watch::channel(false);
+        let loops =
+            Loops { worker: Arc::clone(&worker), leader: Arc::clone(&leader), mail, wake, stopped };
+        let loops = loops.start();
+        let drain = config.drain;
+        Ok(Node { worker, leader, store, drain, stop, ended, loops, hands, home })
+    }
+}
+
+impl Node {
+    /// A node on a migrated database.
+    pub fn builder(config: Config, store: Store) -> NodeBuilder {
+        NodeBuilder {
+            config,
+            store,
+            functions: Functions::default(),
+            wake: Wake::default(),
+            commands: None,
+            coordinator: Arc::new(DatabaseOnly),
+        }
+    }
+
+    /// Which incarnation it is.
+    pub fn worker_id(&self) -> WorkerId {
+        self.worker.id()
+    }
+
+    /// Waits until it cannot go on, and says why.
+    pub async fn ended(&self) -> &'static str {
+        let mut ended = self.ended.clone();
+        loop {
+            if let Some(why) = *ended.borrow_and_update() {
+                return why;
+            }
+            if ended.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    /// Drains and stops: no new work, what has not started goes back, what runs may finish until the
+    /// deadline of the drain, then it is stopped. What cannot be done in order any more is left to the
+    /// next incarnation.
+    pub async fn stop(mut self) {
+        let id = self.worker.id();
+        self.worker.drain();
+        if let Err(error) = self.store.drain_worker(id.to_string().as_str(), id).await {
+            tracing::warn!(%error, "the drain could not be told");
+        }
+        if !self.idle_within(self.drain).await {
+            self.worker.stop_all(Stopped::Drain);
+            let grace = self.worker.settings().stop_grace();
+            self.idle_within(grace + Duration::from_secs(5)).await;
+        }
+        if let Err(error) = self.leader.resign().await {
+            tracing::warn!(%error, "the lead could not be given up");
+        }
+        let _ = self.stop.send(true);
+        for one in self.loops.drain(..) {
+            let _ = one.await;
+        }
+        // The spawner first: what it may still have ends before anybody else may think so.
+        self.hands.end();
+        if self.worker.is_idle() {
+            match self.store.worker_gone(id).await {
+                Ok(_) => drop(self.home.take().map(|home| home.leave(id))),
+                Err(error) => tracing::warn!(%error, "the leave could not be told"),
+            }
+        }
+        drop(self.home.take());
+    }
+
+    async fn idle_within(&self, limit: Duration) -> bool {
+        let idle = async {
+            while !self.worker.is_idle() {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        tokio::time::timeout(limit, idle).await.is_ok()
+    }
+}
+
+fn slots(fixed: Option<u32>, settings: &Settings) -> u32 {
+    let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+    fixed.unwrap_or_else(|| settings.max_jobs_per_worker().on(cores))
+}
+
+async fn register(
+    store: &Store,
+    id: WorkerId,
+    config: &Config,
+    functions: &Functions,
+    slots: (u32, u32),
+) -> Result<(), Error> {
+    let mut labels = config.labels.clone();
+    labels.extend(functions.names().map(plan::function_label));
+    let new = NewWorker {
+        id,
+        node: config.node.clone(),
+        pid: Some(std::process::id()),
+        address: None,
+        labels: Some(serde_json::json!(labels).to_string()),
+        slots: slots.0,
+        function_slots: slots.1,
+    };
+    store.register_worker(&new).await
+}

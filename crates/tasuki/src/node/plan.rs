@@ -1,0 +1,137 @@
+//! What the leader decides, without asking anybody: which jobs an event starts, what becomes of a run that
+//! waits although it is due, and who could take it.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tasuki_core::assign::{Candidate, Standing};
+use tasuki_core::concurrency::{self, Holder, Turn};
+use tasuki_core::run::SkipReason;
+use tasuki_core::work::What;
+use tasuki_core::{RunId, RunState, WorkerId, filter};
+use tasuki_store::{Carried, Event, Job, Run, Waiting, Worker};
+
+use super::recipes::Recipe;
+
+/// What becomes of a run that waits although it is due.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// It waits on.
+    Leave,
+    /// It is passed over.
+    Skip(SkipReason),
+    /// It is given up.
+    Expire,
+    /// It takes the place of this one.
+    Replace(RunId),
+}
+
+/// Decides about one run. `holder` is the run in its way, if there is one.
+pub(crate) fn verdict(
+    waiting: &Waiting,
+    recipe: &Recipe,
+    holder: Option<&Run>,
+    catches_up: bool,
+    clock: Timestamp,
+) -> Verdict {
+    if waiting.expires_at.is_some_and(|at| at < clock)
+        || waiting.releases >= recipe.spec.max_releases
+    {
+        return Verdict::Expire;
+    }
+    let unstarted = waiting.tries == 0 && waiting.state.may_become(RunState::Skipped);
+    if unstarted && waiting.skip_at.is_some_and(|at| at < clock) {
+        return Verdict::Skip(SkipReason::Late);
+    }
+    let asks = concurrency::Waiting {
+        run: waiting.wanted.run,
+        scheduled_for: waiting.scheduled_for,
+        origin: waiting.origin,
+        is_due: waiting.wanted.due_at <= clock,
+        state: waiting.state,
+        tries: waiting.tries,
+        catches_up,
+    };
+    let holder = holder.filter(|run| run.state.is_carried()).map(|run| Holder {
+        run: run.id,
+        state: run.state,
+        scheduled_for: run.scheduled_for,
+        is_due: run.due_at() <= clock,
+        cancel_asked: run.cancel_requested_at.is_some(),
+    });
+    match concurrency::turn(recipe.spec.concurrency, &asks, holder.as_ref()) {
+        Turn::Go | Turn::Wait => Verdict::Leave,
+        Turn::Skip(reason) => Verdict::Skip(reason),
+        Turn::Replace(holder) => Verdict::Replace(holder),
+    }
+}
+
+/// Whether an event starts a job.
+pub(crate) fn takes(job: &Job, event: &Event, payload: &Value, clock: Timestamp) -> bool {
+    let filter = job.event_filter.as_deref().map(serde_json::from_str::<Value>);
+    job.is_on(clock)
+        && job.event_types.iter().any(|wanted| filter::takes_type(wanted, &event.event_type))
+        && match filter {
+            None => true,
+            Some(Ok(filter)) => filter::takes_payload(&filter, payload),
+            Some(Err(_)) => false,
+        }
+}
+
+/// The workers as candidates, with what each already has.
+pub(crate) fn candidates(
+    workers: &[Worker],
+    given: &[Carried],
+    leader: WorkerId,
+) -> Vec<Candidate> {
+    workers
+        .iter()
+        .filter(|worker| worker.is_attached())
+        .map(|worker| {
+            let of = |state| {
+                given.iter().filter(move |one| one.worker == worker.id && one.state == state)
+            };
+            Candidate {
+                worker: worker.id,
+                heartbeat_at: worker.heartbeat_at,
+                standing: match worker.is_active() {
+                    true => Standing::Active,
+                    false => Standing::Draining,
+                },
+                is_leader: worker.id == leader,
+                labels: worker.labels.clone(),
+                limit: worker.slots,
+                running: of(RunState::Running).count() as u32,
+                assigned_due: of(RunState::Assigned).map(|one| one.due_at).collect(),
+            }
+        })
+        .collect()
+}
+
+/// What a run's worker must be good for. A function is only where somebody registered it.
+pub(crate) fn labels(recipe: &Recipe) -> BTreeSet<String> {
+    let mut labels = recipe.spec.labels.clone();
+    if let What::Function(handler) = &recipe.work.what {
+        labels.insert(function_label(handler));
+    }
+    labels
+}
+
+/// What a worker is good for that has this function.
+pub(crate) fn function_label(handler: &str) -> String {
+    format!("function={handler}")
+}
+
+/// Assigned runs that their worker will not start: its time for it has passed, or it is not there any more.
+pub(crate) fn stranded<'a>(
+    given: &'a [Carried],
+    workers: &'a [Worker],
+    clock: Timestamp,
+) -> impl Iterator<Item = &'a Carried> {
+    given.iter().filter(move |one| {
+        let attached = workers.iter().any(|worker| worker.id == one.worker && worker.is_attached());
+        one.state == RunState::Assigned
+            && (!attached || one.start_by.is_some_and(|start_by| start_by < clock))
+    })
+}

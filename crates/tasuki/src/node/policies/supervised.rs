@@ -1,0 +1,113 @@
+//! What is not started, or lost, or in the way.
+
+use super::*;
+use tasuki_core::ErrorCode;
+use tasuki_store::{Author, NewRun};
+
+const STEP: SignedDuration = SignedDuration::from_millis(500);
+
+impl World {
+    async fn task(&self, definition: &JobDefinition) -> RunId {
+        let name = format!("job {}", self.hands.launched.lock().unwrap().len());
+        let job = self.create(&name, definition).await;
+        self.submit(&job).await
+    }
+
+    async fn submit(&self, job: &Job) -> RunId {
+        let run = NewRun::task(&job.newest);
+        self.store.create(Author::Api, &[run]).await.unwrap()[0].run
+    }
+
+    async fn run(&self, run: RunId) -> Run {
+        self.store.run(run).await.unwrap().unwrap()
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_nobody_starts_goes_round_until_it_is_given_up() {
+    let world = World::at("12:00:00").await;
+    let run = world.task(&World::definition(Trigger::Task, "", false)).await;
+    let mut states = Vec::new();
+    // The worker shows that it is alive, and does nothing.
+    for second in 0..90 {
+        world.jump(at("12:00:00") + SignedDuration::from_secs(second));
+        world.worker.pulse().await.unwrap();
+        world.lead().await;
+        let state = world.run(run).await.state;
+        if states.last() != Some(&state) {
+            states.push(state);
+        }
+    }
+    let run = world.run(run).await;
+    assert_eq!(run.state, RunState::Expired, "{states:?}");
+    assert_eq!((run.counters.releases, run.counters.tries), (3, 0), "max_releases of its job");
+    assert_eq!(world.store.executions(run.id).await.unwrap().len(), 3);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn a_run_that_is_overdue_when_it_is_assigned_is_started_and_not_given_back() {
+    let world = World::at("12:00:00").await;
+    let run = world.task(&World::definition(Trigger::Task, "", false)).await;
+    world.turn().await;
+    world.jump(at("12:10:00"));
+    let late = world.task(&World::definition(Trigger::Task, "", false)).await;
+    world.jump(at("12:20:00"));
+    world.work().await;
+    world.turn().await;
+    for run in [run, late] {
+        let run = world.run(run).await;
+        assert_eq!((run.state, run.counters.attempt_no), (RunState::Succeeded, 1));
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn lost_runs_are_left_alone_while_recovery_is_off() {
+    let world = World::with_patience("12:00:00").await;
+    world.set(&[("recovery_enabled", "false")]).await;
+    let mut job = World::definition(Trigger::Task, "", false);
+    job.spec.max_attempts = 2;
+    let run = world.task(&job).await;
+    // Nobody knows what is assigned before the first heartbeat.
+    world.turn().await;
+    world.turn().await;
+    assert_eq!(world.run(run).await.state, RunState::Running);
+    world.jump(at("13:00:00"));
+    world.lead().await;
+    assert_eq!(world.run(run).await.state, RunState::Running, "an hour silent, and left alone");
+    world.set(&[("recovery_enabled", "true")]).await;
+    world.lead().await;
+    assert_eq!(world.run(run).await.state, RunState::RetryWait);
+    let lost = world.store.executions(run).await.unwrap().remove(0);
+    assert_eq!(lost.error_code.as_ref().map(ErrorCode::as_str), Some("HEARTBEAT_TIMEOUT"));
+    world.end().await;
+}
+
+/// One that must wait for another of its kind is due, and yet nothing can be done about it.
+#[tokio::test]
+async fn a_claimer_does_not_spin_while_something_is_in_the_way() {
+    let world = World::with_patience("12:00:00").await;
+    let mut job = World::definition(Trigger::Task, "", true);
+    job.spec.concurrency = ConcurrencyPolicy::Forbid;
+    let job = world.create("one at a time", &job).await;
+    let (first, second) = (world.submit(&job).await, world.submit(&job).await);
+    world.worker.pulse().await.unwrap();
+    world.worker.claim().await.unwrap();
+    assert_eq!(world.run(first).await.state, RunState::Running);
+    world.jump(at("12:00:01"));
+    let next = world.worker.claim().await.unwrap();
+    assert_eq!(next, None, "nothing comes up, and what waits is for whoever ends the first");
+
+    // Something that comes up is seen behind it.
+    let later = World::definition(every("1s", None), "", true);
+    world.create("later", &later).await;
+    world.lead().await;
+    let next = world.worker.claim().await.unwrap();
+    assert_eq!(next, Some(2_000_000), "12:00:02");
+    world.hands.end(first);
+    world.worker.report().await.unwrap();
+    world.go_on_to(at("12:00:02"), STEP).await;
+    assert_eq!(world.run(second).await.state, RunState::Running);
+    world.end().await;
+}

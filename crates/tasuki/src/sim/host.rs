@@ -1,0 +1,185 @@
+//! The nodes: incarnations that come and go, and the ticks that are under way on them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use tasuki_core::work::{COMMAND_LANE, WorkKind, function_lane};
+use tasuki_core::{NodeName, WorkerId};
+use tasuki_store::{Error, NewWorker, Store};
+
+use super::processes::{SimExecutor, Spooled};
+use super::stage::{SimClock, SimLine, Stage};
+use crate::Wake;
+use crate::node::attempt::{self, Mail};
+use crate::node::coordinate::Coordinator;
+use crate::node::peers::Peers;
+use crate::node::world::{Clock, Dice, Parts, Pulse};
+use crate::node::{Leader, Worker};
+use crate::spawner::JobKey;
+
+/// How many commands, and how many functions, a worker runs at once.
+pub(super) const SLOTS: (u32, u32) = (3, 4);
+/// The function that every worker has.
+pub(super) const FUNCTION: &str = "count";
+
+/// Something under way that is polled only when the simulation says so.
+pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
+
+/// A node.
+pub(super) struct Host {
+    pub(super) index: usize,
+    pub(super) name: NodeName,
+    pub(super) life: Option<Life>,
+    /// It got SIGSTOP, and CONT comes then.
+    pub(super) stopped_until: Option<u64>,
+    /// Incarnations that died and were not reported.
+    pub(super) before: Vec<WorkerId>,
+}
+
+/// One incarnation.
+pub(super) struct Life {
+    pub(super) id: WorkerId,
+    pub(super) worker: Arc<Worker>,
+    pub(super) leader: Arc<Leader>,
+    pub(super) ticks: Vec<(Tick, Pending<Pulse>)>,
+}
+
+/// What a node does again and again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tick {
+    Pulse,
+    StartDue,
+    Claim,
+    Renew,
+    RenewAll,
+    Tend,
+    Report,
+    Lead,
+    Plan,
+    Recover,
+    Resign,
+}
+
+impl Host {
+    pub(super) fn new(index: usize) -> Self {
+        let name = format!("node-{index}").parse().expect("a good name");
+        Self { index, name, life: None, stopped_until: None, before: Vec::new() }
+    }
+
+    /// Whether something can happen there.
+    pub(super) fn is_up(&self) -> bool {
+        self.life.is_some() && self.stopped_until.is_none()
+    }
+
+    /// The process of its worker is gone, in the middle of whatever it did.
+    pub(super) fn crash(&mut self, stage: &Stage) {
+        self.stopped_until = None;
+        let Some(life) = self.life.take() else { return };
+        stage.tell(|| format!("node {} crashes", self.index));
+        stage.inside().sweep(life.id);
+        self.before.push(life.id);
+    }
+}
+
+/// What a new incarnation needs.
+pub(super) struct Boot {
+    pub(super) stage: Stage,
+    pub(super) store: Store,
+    pub(super) coordinator: Arc<dyn Coordinator>,
+    pub(super) peers: Arc<dyn Peers>,
+    pub(super) host: usize,
+    pub(super) name: NodeName,
+    pub(super) id: WorkerId,
+    /// Those that this one reports dead.
+    pub(super) before: Vec<WorkerId>,
+}
+
+impl Boot {
+    /// Reports what the last incarnations left behind, and begins.
+    pub(super) async fn start(self) -> Result<Life, Error> {
+        let Self { stage, host, id, name, .. } = self;
+        let line = SimLine { stage: stage.clone(), host };
+        let store = self.store.with_line(Arc::new(line));
+        for &old in &self.before {
+            report_spool(&stage, &store, old).await?;
+            store.report_dead(old, &name).await?;
+        }
+        let worker = NewWorker {
+            id,
+            node: name,
+            pid: None,
+            address: None,
+            labels: Some(format!("[\"function={FUNCTION}\"]")),
+            slots: SLOTS.0,
+            function_slots: SLOTS.1,
+        };
+        store.register_worker(&worker).await?;
+        let settings = Arc::new(store.settings().await?.settings);
+        let mail = Mail::default();
+        let executor = SimExecutor { stage: stage.clone(), host, worker: id, mail: mail.clone() };
+        let parts = Parts {
+            store: store.clone(),
+            clock: Arc::new(SimClock { stage: stage.clone(), host }),
+            dice: Arc::new(stage.clone()),
+            executor: Arc::new(executor),
+            mail,
+            wake: Wake::default(),
+            slots: Box::new(|_| SLOTS),
+            lanes: vec![
+                (function_lane(FUNCTION), WorkKind::Function),
+                (COMMAND_LANE.to_owned(), WorkKind::Command),
+            ],
+        };
+        let clock = Arc::new(SimClock { stage: stage.clone(), host });
+        let world: (Arc<dyn Clock>, Arc<dyn Dice>) = (clock, Arc::new(stage.clone()));
+        let leader = Leader::new(id, store, self.coordinator, self.peers, world, Wake::default());
+        stage.tell(|| format!("node {host} begins as {id}"));
+        Ok(Life {
+            id,
+            worker: Arc::new(Worker::new(id, parts, settings)),
+            leader: Arc::new(leader),
+            ticks: Vec::new(),
+        })
+    }
+}
+
+/// What an incarnation ran to its end and did not report, the next one does.
+async fn report_spool(stage: &Stage, store: &Store, old: WorkerId) -> Result<(), Error> {
+    let left: Vec<(JobKey, Spooled)> = {
+        let inside = stage.inside();
+        let of_old = inside.spool.iter().filter(|((worker, _), _)| *worker == old);
+        of_old.map(|((_, key), spooled)| (*key, spooled.clone())).collect()
+    };
+    for (key, Spooled { attempt, end }) in left {
+        let dice = stage.draw(|rng| rng.next() as u32);
+        let finish = attempt::finish(&attempt.recipe, end, None, dice);
+        let _ = store.finish(attempt.token, attempt.taken.id, &finish).await?;
+        stage.inside().spool.remove(&(old, key));
+    }
+    Ok(())
+}
+
+impl Life {
+    /// One tick, ready to be polled.
+    pub(super) fn tick(&self, tick: Tick) -> Pending<Pulse> {
+        let (worker, leader) = (Arc::clone(&self.worker), Arc::clone(&self.leader));
+        Box::pin(async move {
+            let settings = worker.settings();
+            match tick {
+                Tick::Pulse => return worker.pulse().await,
+                Tick::StartDue => drop(worker.start_due().await?),
+                Tick::Claim => drop(worker.claim().await?),
+                Tick::Renew => worker.renew(false).await?,
+                Tick::RenewAll => worker.renew(true).await?,
+                Tick::Tend => drop(worker.tend()),
+                Tick::Report => worker.report().await?,
+                Tick::Lead => drop(leader.lead(&settings).await?),
+                Tick::Plan => drop(leader.plan(&settings).await?),
+                Tick::Recover => leader.recover(&settings).await?,
+                Tick::Resign => leader.resign().await?,
+            }
+            Ok(Pulse::Alive)
+        })
+    }
+}

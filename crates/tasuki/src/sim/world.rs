@@ -1,0 +1,646 @@
+//! What happens, step by step: three nodes on one database, and everything that can go wrong with them.
+
+use std::collections::BTreeSet;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tasuki_core::{LeaseToken, WorkerId};
+use tasuki_store::{Error, Store};
+
+use super::hints::{SimCoordinator, SimPeers};
+use super::host::{Boot, Host, Life, Pending, Tick};
+use super::people::{self, ACTS, Act, HURRIED, JOBS};
+use super::rng::Rng;
+use super::stage::{HOSTS, SECOND, SimClock, SimLine, Stage};
+use crate::node::coordinate::{Coordinator, DatabaseOnly, InMemory};
+use crate::node::world::{Dice as _, Pulse};
+
+/// How many things happen before the faults are over.
+const STEPS: u64 = 300;
+/// How long after the last fault everything must have come to an end.
+const LONGEST: u64 = 300 * SECOND;
+/// How far the database's clock may jump forward without a process being doubled: well within the margin
+/// of the kill and the grace of the steal.
+const SMALL_STEP: u64 = 700_000;
+/// How long a lease lasts, mostly.
+const LEASE: u64 = 6 * SECOND;
+
+/// See the module.
+pub(super) struct World {
+    pub(super) stage: Stage,
+    pub(super) store: Store,
+    pub(super) hosts: Vec<Host>,
+    pub(super) ids: Vec<WorkerId>,
+    people: Store,
+    acts: Vec<(Act, Pending<()>)>,
+    memory: Option<InMemory>,
+    coordinator: Arc<dyn Coordinator>,
+    pub(super) clock: ClockMode,
+    stepped_at: u64,
+    /// How fast time goes, compared with how much happens.
+    pace: u64,
+    /// Nothing that went wrong is under way any more.
+    healed: bool,
+    /// Whether a tick may begin while another of its kind is under way.
+    twice: bool,
+    /// How many exchanges there had been when processes were last compared with the database.
+    pub(super) checked: u64,
+    /// The leases of what leaders gave away.
+    pub(super) given: BTreeSet<LeaseToken>,
+}
+
+/// What the database's clock does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ClockMode {
+    /// It goes like every other.
+    Steady,
+    /// It jumps, forward by less than the margins.
+    Small,
+    /// It jumps back, too.
+    Back,
+    /// It jumps further than any lease reaches: two processes of one run are nobody's fault then.
+    Wild,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Tick,
+    Resume,
+    Time,
+    Letter,
+    Act,
+    Crash,
+    Stop,
+    Up,
+    Leave,
+    Outage,
+    Cut,
+    Burst,
+    Clock,
+    Forget,
+    Forge,
+}
+
+const WORLD: &[(u64, Step)] = &[
+    (600, Step::Tick),
+    (100, Step::Resume),
+    (120, Step::Time),
+    (50, Step::Letter),
+    (40, Step::Act),
+    (5, Step::Crash),
+    (8, Step::Stop),
+    (40, Step::Up),
+    (3, Step::Leave),
+    (3, Step::Outage),
+    (6, Step::Cut),
+    (5, Step::Burst),
+    (8, Step::Clock),
+    (2, Step::Forget),
+    (4, Step::Forge),
+];
+
+const TICKS: &[(u64, Tick)] = &[
+    (8, Tick::Pulse),
+    (20, Tick::StartDue),
+    (6, Tick::Claim),
+    (16, Tick::Renew),
+    (3, Tick::RenewAll),
+    (8, Tick::Tend),
+    (18, Tick::Report),
+    (20, Tick::Lead),
+    (24, Tick::Plan),
+    (12, Tick::Recover),
+    (1, Tick::Resign),
+];
+
+impl World {
+    pub(super) async fn new(seed: u64, aloud: bool) -> Result<Self, Error> {
+        let mut world = Self::empty(Stage::new(seed, aloud)).await?;
+        for name in JOBS {
+            let mut rng = world.fork();
+            if rng.chance(650) {
+                people::create(&world.stage, &world.store, name, &mut rng).await?;
+            }
+        }
+        for index in 0..world.hosts.len() {
+            world.boot(index).await?;
+        }
+        Ok(world)
+    }
+
+    /// Nodes that are down, and a database without jobs.
+    pub(super) async fn empty(stage: Stage) -> Result<Self, Error> {
+        let store = Store::open("sqlite::memory:", 1).await?;
+        store.migrate().await?;
+        store.set_clock(Some(stage.database_time()));
+        let seen = store.settings().await?;
+        let _ = store.change_settings("somebody", seen.version, HURRIED).await?;
+        let pace = stage.draw(|rng| rng.weigh(&[(1, 1), (1, 2)]));
+        let (clock, in_memory, twice, count) = stage.draw(|rng| {
+            use ClockMode::{Back, Small, Steady, Wild};
+            (
+                rng.weigh(&[(5, Steady), (2, Small), (1, Back), (1, Wild)]),
+                rng.chance(600),
+                rng.chance(250),
+                rng.weigh(&[(1, 1), (1, 2), (4, HOSTS)]),
+            )
+        });
+        let memory =
+            in_memory.then(|| InMemory::new(Arc::new(SimClock { stage: stage.clone(), host: 0 })));
+        let inner: Arc<dyn Coordinator> = match &memory {
+            Some(memory) => Arc::new(memory.clone()),
+            None => Arc::new(DatabaseOnly),
+        };
+        let coordinator = Arc::new(SimCoordinator { stage: stage.clone(), inner });
+        let line = SimLine { stage: stage.clone(), host: HOSTS };
+        let people = store.with_line(Arc::new(line));
+        let hosts = (0..count).map(Host::new).collect();
+        let world = Self {
+            stage,
+            store,
+            hosts,
+            ids: Vec::new(),
+            people,
+            acts: Vec::new(),
+            memory,
+            coordinator,
+            clock,
+            stepped_at: 0,
+            pace,
+            healed: false,
+            twice,
+            checked: 0,
+            given: BTreeSet::new(),
+        };
+        world.stage.tell(|| format!("clock {clock:?}, coordinator in memory {in_memory}"));
+        Ok(world)
+    }
+
+    /// Everything, to the end.
+    pub(super) async fn play(&mut self) -> Result<(), Error> {
+        for _ in 0..STEPS {
+            self.step().await?;
+            if self.stage.is_broken() {
+                return Ok(());
+            }
+        }
+        self.heal().await?;
+        self.wind_down().await?;
+        if !self.stage.is_broken() {
+            self.check_the_end().await?;
+        }
+        Ok(())
+    }
+
+    fn fork(&self) -> Rng {
+        Rng::new(self.stage.draw(Rng::next))
+    }
+
+    async fn step(&mut self) -> Result<(), Error> {
+        let step = self.stage.draw(|rng| rng.weigh(WORLD));
+        match step {
+            Step::Tick => {
+                let up: Vec<usize> =
+                    self.hosts.iter().filter(|host| host.is_up()).map(|host| host.index).collect();
+                if !up.is_empty() {
+                    let (host, tick) = self.stage.draw(|rng| (rng.pick(&up), rng.weigh(TICKS)));
+                    self.tick(host, tick).await?;
+                }
+            }
+            Step::Resume => self.resume().await?,
+            Step::Time => {
+                let most = self
+                    .stage
+                    .draw(|rng| rng.weigh(&[(70, 500), (20, 1_000), (8, 2_000), (1, 15_000)]));
+                let passes = self.stage.draw(|rng| rng.below(most * self.pace * SECOND / 1_000));
+                self.pass(passes);
+                self.check_processes().await?;
+            }
+            Step::Letter => self.deliver(),
+            Step::Act => {
+                let act = self.stage.draw(|rng| rng.weigh(ACTS));
+                self.stage.tell(|| format!("somebody: {act:?}"));
+                let rng = self.fork();
+                let doing = people::act(self.stage.clone(), self.people.clone(), act, rng);
+                self.drive_act((act, Box::pin(doing))).await?;
+            }
+            Step::Crash => {
+                let host = self.any_host();
+                self.hosts[host].crash(&self.stage);
+            }
+            Step::Stop => {
+                let busy: Vec<usize> =
+                    self.stage.inside().processes.iter().map(|process| process.host).collect();
+                let host = match busy.is_empty() {
+                    true => self.any_host(),
+                    false => self.stage.draw(|rng| rng.pick(&busy)),
+                };
+                let lasts = self.stage.draw(|rng| {
+                    let most = rng.pick(&[LEASE / 2, 2 * LEASE, 2 * LEASE]);
+                    rng.below(most)
+                });
+                let until = self.stage.now() + lasts;
+                if self.hosts[host].is_up() {
+                    self.stage.tell(|| format!("node {host} is stopped for {lasts} us"));
+                    self.hosts[host].stopped_until = Some(until);
+                }
+            }
+            Step::Up => {
+                let host = self.any_host();
+                self.boot(host).await?;
+            }
+            Step::Leave => {
+                let host = self.any_host();
+                if let Some(life) =
+                    self.hosts[host].life.as_ref().filter(|_| self.hosts[host].is_up())
+                {
+                    self.stage.tell(|| format!("node {host} is to leave"));
+                    life.worker.drain();
+                    let id = life.id;
+                    let line = SimLine { stage: self.stage.clone(), host };
+                    let store = self.store.with_line(Arc::new(line));
+                    let drained = self.through(Box::pin(async move {
+                        store.drain_worker(id.to_string().as_str(), id).await
+                    }));
+                    self.excuse("drain", drained.await);
+                }
+            }
+            Step::Outage => {
+                let lasts = self.stage.draw(|rng| rng.below(8 * SECOND));
+                self.stage.tell(|| format!("the database is away for {lasts} us"));
+                let inside = &mut *self.stage.inside();
+                inside.outage_until = inside.now + lasts;
+            }
+            Step::Cut => {
+                let inside = &mut *self.stage.inside();
+                let line = match inside.processes.first() {
+                    Some(process) => process.host,
+                    None => inside.rng.below(HOSTS as u64) as usize,
+                };
+                inside.cut_until[line] = inside.now + inside.rng.below(2 * LEASE);
+                inside.tell(|| format!("line {line} is cut"));
+            }
+            Step::Burst => {
+                let inside = &mut *self.stage.inside();
+                let line = inside.rng.below(HOSTS as u64 + 1) as usize;
+                inside.burst_until[line] = inside.now + inside.rng.below(3 * SECOND);
+            }
+            Step::Clock => self.step_clock(),
+            Step::Forget => {
+                if let Some(memory) = &self.memory {
+                    memory.forget();
+                }
+            }
+            Step::Forge => self.forge().await?,
+        }
+        Ok(())
+    }
+
+    fn any_host(&self) -> usize {
+        self.stage.draw(|rng| rng.below(self.hosts.len() as u64)) as usize
+    }
+
+    /// Time passes for everybody; what was stopped for long enough goes on.
+    pub(super) fn pass(&mut self, micros: u64) {
+        self.stage.inside().now += micros;
+        self.store.set_clock(Some(self.stage.database_time()));
+        let now = self.stage.now();
+        let frozen: Vec<bool> =
+            self.hosts.iter().map(|host| host.stopped_until.is_some()).collect();
+        self.stage.inside().settle(&frozen);
+        for host in &mut self.hosts {
+            if host.stopped_until.is_some_and(|until| until <= now) {
+                host.stopped_until = None;
+            }
+        }
+        self.stage.inside().settle(&[false; HOSTS]);
+    }
+
+    fn step_clock(&mut self) {
+        let now = self.stage.now();
+        // One forward step in the life of a lease: the margins are for one.
+        let forward = self.stepped_at == 0 || now > self.stepped_at + 3 * LEASE;
+        let by = self.stage.draw(|rng| match self.clock {
+            ClockMode::Steady => 0,
+            ClockMode::Small if forward => rng.below(SMALL_STEP) as i64,
+            ClockMode::Small => 0,
+            ClockMode::Back => -(rng.below(10 * SECOND) as i64),
+            ClockMode::Wild => rng.below(60 * SECOND) as i64 - 20 * SECOND as i64,
+        });
+        if by != 0 {
+            self.stepped_at = now.max(1);
+            self.stage.tell(|| format!("the database's clock jumps by {by} us"));
+            self.stage.inside().database_ahead += by;
+            self.store.set_clock(Some(self.stage.database_time()));
+        }
+    }
+
+    /// An order that no leader gave: of a run that is there, under a token that is not, or the other way.
+    async fn forge(&mut self) -> Result<(), Error> {
+        let host = self.any_host();
+        let Some(life) = self.hosts[host].life.as_ref().filter(|_| self.hosts[host].is_up()) else {
+            return Ok(());
+        };
+        let mut carried = self.store.given().await?;
+        if carried.is_empty() {
+            return Ok(());
+        }
+        let one =
+            carried.swap_remove(self.stage.draw(|rng| rng.below(carried.len() as u64)) as usize);
+        let token = match self.stage.draw(|rng| rng.chance(500)) {
+            true => one.token,
+            false => LeaseToken::from_random(self.stage.roll()),
+        };
+        let runs = vec![(one.run, self.stage.database_time())];
+        let order = crate::node::peers::StartOrder { epoch: tasuki_core::Epoch(99), token, runs };
+        self.stage.tell(|| format!("node {host} hears a forged order for run {}", one.run));
+        life.worker.hear(&order);
+        Ok(())
+    }
+
+    /// Brings one of the orders that are under way.
+    pub(super) fn deliver(&mut self) {
+        let letter = {
+            let inside = &mut *self.stage.inside();
+            if inside.letters.is_empty() {
+                return;
+            }
+            let index = inside.rng.below(inside.letters.len() as u64) as usize;
+            inside.letters.swap_remove(index)
+        };
+        let to = self.hosts.iter().find_map(|host| {
+            host.life.as_ref().filter(|life| life.id == letter.to && host.is_up())
+        });
+        if let Some(life) = to {
+            life.worker.hear(&letter.order);
+        }
+    }
+
+    /// Starts a tick, or goes on with the one of its kind that is under way.
+    pub(super) async fn tick(&mut self, host: usize, tick: Tick) -> Result<(), Error> {
+        let up = self.hosts[host].is_up();
+        let Some(life) = self.hosts[host].life.as_mut().filter(|_| up) else { return Ok(()) };
+        let twice = self.twice && tick != Tick::Claim && self.stage.draw(|rng| rng.chance(500));
+        let under_way = life.ticks.iter().position(|(kind, _)| *kind == tick && !twice);
+        let one = match under_way {
+            Some(index) => life.ticks.swap_remove(index),
+            None => (tick, life.tick(tick)),
+        };
+        let goes_on = if under_way.is_some() { " goes on" } else { "" };
+        self.stage.tell(|| format!("node {host}: {tick:?}{goes_on}"));
+        self.drive_tick(host, one).await
+    }
+
+    async fn resume(&mut self) -> Result<(), Error> {
+        let mut waiting = Vec::new();
+        for host in self.hosts.iter().filter(|host| host.is_up()) {
+            let ticks = host.life.iter().flat_map(|life| &life.ticks);
+            waiting.extend(ticks.enumerate().map(|(index, _)| (host.index, index)));
+        }
+        waiting.extend((0..self.acts.len()).map(|index| (HOSTS, index)));
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let (host, index) = self.stage.draw(|rng| rng.pick(&waiting));
+        if host == HOSTS {
+            let one = self.acts.swap_remove(index);
+            return self.drive_act(one).await;
+        }
+        let life = self.hosts[host].life.as_mut().expect("it waits there");
+        let one = life.ticks.swap_remove(index);
+        self.stage.tell(|| format!("node {host}: {:?} goes on", one.0));
+        self.drive_tick(host, one).await
+    }
+
+    async fn drive_tick(
+        &mut self,
+        host: usize,
+        (tick, mut doing): (Tick, Pending<Pulse>),
+    ) -> Result<(), Error> {
+        // Whatever is found lapsed may be renewed before it is taken.
+        let slowness = self.stage.inside().slowness;
+        if tick == Tick::Recover && slowness > 0 {
+            self.stage.inside().slowness = 300;
+        }
+        let driven = self.drive(&mut doing).await;
+        self.stage.inside().slowness = slowness;
+        match driven {
+            None => {
+                if let Some(life) = self.hosts[host].life.as_mut() {
+                    life.ticks.push((tick, doing));
+                }
+            }
+            Some(Ok(Pulse::Alive)) => {}
+            Some(Ok(Pulse::CutOff)) => self.hosts[host].crash(&self.stage),
+            Some(told) => drop(self.excuse(&format!("{tick:?} on node {host}"), told)),
+        }
+        self.check_launches().await?;
+        match tick {
+            Tick::Plan => {
+                self.check_epoch().await?;
+                self.check_processes().await
+            }
+            Tick::Recover | Tick::Report => self.check_processes().await,
+            // None of these ends a run.
+            Tick::Pulse
+            | Tick::StartDue
+            | Tick::Claim
+            | Tick::Renew
+            | Tick::RenewAll
+            | Tick::Tend
+            | Tick::Lead
+            | Tick::Resign => Ok(()),
+        }
+    }
+
+    async fn drive_act(&mut self, (act, mut doing): (Act, Pending<()>)) -> Result<(), Error> {
+        match self.drive(&mut doing).await {
+            None => self.acts.push((act, doing)),
+            Some(told) => drop(self.excuse(&format!("{act:?}"), told)),
+        }
+        self.check_processes().await
+    }
+
+    /// What is lost on a line is nobody's fault; any other error is.
+    fn excuse<T>(&self, who: &str, told: Result<T, Error>) -> Option<T> {
+        match told {
+            Ok(told) => Some(told),
+            Err(error) if error.is_unavailable() && !self.healed => {
+                self.stage.tell(|| format!("{who}: no answer"));
+                None
+            }
+            Err(error) => {
+                self.stage.broken(|| format!("{who}: {error}"));
+                None
+            }
+        }
+    }
+
+    /// Polls until it is done, or waits on a line. Only one thing is driven at a time, so that the order of
+    /// everything is the seed's.
+    pub(super) async fn drive<T>(&self, doing: &mut Pending<T>) -> Option<Result<T, Error>> {
+        poll_fn(|context| match doing.as_mut().poll(context) {
+            Poll::Ready(told) => Poll::Ready(Some(told)),
+            Poll::Pending if self.stage.take_parked() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        })
+        .await
+    }
+
+    /// The same, however often it waits.
+    async fn through<T>(&self, mut doing: Pending<T>) -> Result<T, Error> {
+        loop {
+            if let Some(told) = self.drive(&mut doing).await {
+                return told;
+            }
+        }
+    }
+
+    /// A node that is down begins anew; one that was drained and is idle leaves first.
+    pub(super) async fn boot(&mut self, index: usize) -> Result<(), Error> {
+        if self.hosts[index].stopped_until.is_some() {
+            return Ok(());
+        }
+        if let Some(life) = &self.hosts[index].life {
+            if !life.worker.is_draining() {
+                return Ok(());
+            }
+            if !life.worker.is_idle() {
+                if self.stage.draw(|rng| rng.chance(300)) {
+                    life.worker.stop_all(tasuki_core::exit::Stopped::Drain);
+                }
+                return Ok(());
+            }
+            self.leave(index).await;
+            return Ok(());
+        }
+        let id = WorkerId::from_random(self.stage.roll());
+        self.ids.push(id);
+        let reports = self.stage.inside().calm || self.stage.draw(|rng| rng.chance(700));
+        let before = match reports {
+            true => self.hosts[index].before.clone(),
+            false => Vec::new(),
+        };
+        let boot = Boot {
+            stage: self.stage.clone(),
+            store: self.store.clone(),
+            coordinator: Arc::clone(&self.coordinator),
+            peers: Arc::new(SimPeers { stage: self.stage.clone() }),
+            host: index,
+            name: self.hosts[index].name.clone(),
+            id,
+            before,
+        };
+        let begun = self.through(Box::pin(boot.start())).await;
+        match self.excuse("boot", begun) {
+            Some(life) => {
+                if reports {
+                    self.hosts[index].before.clear();
+                }
+                self.hosts[index].life = Some(life);
+                self.tick(index, Tick::Pulse).await?;
+            }
+            None => self.hosts[index].before.push(id),
+        }
+        Ok(())
+    }
+
+    /// A drained, idle worker says goodbye.
+    async fn leave(&mut self, index: usize) {
+        let Some(Life { id, leader, ticks, .. }) = self.hosts[index].life.take() else { return };
+        drop(ticks);
+        self.stage.tell(|| format!("node {index} leaves"));
+        let line = SimLine { stage: self.stage.clone(), host: index };
+        let store = self.store.with_line(Arc::new(line));
+        let gone = self.through(Box::pin(async move {
+            leader.resign().await?;
+            store.worker_gone(id).await
+        }));
+        self.excuse("leave", gone.await);
+        self.stage.inside().sweep(id);
+        self.hosts[index].before.push(id);
+    }
+
+    /// The faults are over: everything goes on, and nothing new is asked for.
+    async fn heal(&mut self) -> Result<(), Error> {
+        self.stage.tell(|| "the faults are over".to_owned());
+        {
+            let inside = &mut *self.stage.inside();
+            inside.calm = true;
+            inside.hurry();
+        }
+        for host in &mut self.hosts {
+            host.stopped_until = None;
+        }
+        while let Some(one) = self.acts.pop() {
+            self.drive_act(one).await?;
+        }
+        for host in 0..self.hosts.len() {
+            while let Some(one) = self.hosts[host].life.as_mut().and_then(|life| life.ticks.pop()) {
+                self.drive_tick(host, one).await?;
+            }
+        }
+        self.healed = true;
+        let seen = self.store.settings().await?;
+        let on = [("recovery_enabled", "true")];
+        let _ = self.store.change_settings("somebody", seen.version, &on).await?;
+        for job in self.store.jobs(None, 50).await? {
+            if job.deleted_at.is_none() {
+                let _ = self.store.disable_job("somebody", job.seen()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody runs, until nothing is left to do.
+    async fn wind_down(&mut self) -> Result<(), Error> {
+        let since = self.stage.now();
+        let mut round = 0;
+        loop {
+            round += 1;
+            self.pass(1_200_000);
+            for host in 0..self.hosts.len() {
+                self.boot(host).await?;
+                for (every, tick) in
+                    [(2, Tick::Pulse), (1, Tick::Lead), (2, Tick::Recover), (1, Tick::Plan)]
+                {
+                    if round % every == 0 {
+                        self.tick(host, tick).await?;
+                    }
+                }
+            }
+            while !self.stage.inside().letters.is_empty() {
+                self.deliver();
+            }
+            for host in 0..self.hosts.len() {
+                for (every, tick) in [
+                    (1, Tick::StartDue),
+                    (2, Tick::Claim),
+                    (1, Tick::Renew),
+                    (1, Tick::Tend),
+                    (1, Tick::Report),
+                ] {
+                    if round % every == 0 {
+                        self.tick(host, tick).await?;
+                    }
+                }
+            }
+            if self.stage.is_broken() {
+                return Ok(());
+            }
+            if self.is_over().await? {
+                // What nobody waits for any more may still be in the mail.
+                for host in 0..self.hosts.len() {
+                    self.tick(host, Tick::Report).await?;
+                }
+                return Ok(());
+            }
+            if self.stage.now() > since + LONGEST {
+                let left = self.left().await?;
+                self.stage.broken(|| format!("not over after five minutes: {left}"));
+                return Ok(());
+            }
+        }
+    }
+}
