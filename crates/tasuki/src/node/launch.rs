@@ -10,8 +10,9 @@ use super::attempt::Attempt;
 use super::config::Config;
 use crate::spawner::{HOME, Launch};
 
-/// A longer variable is refused by the operating system.
-const LONGEST_VARIABLE: usize = 128 << 10;
+/// A longer argument, or variable with its name, is refused by the operating system; one byte of it is the
+/// end, and one stands between name and value.
+const LONGEST: usize = 128 << 10;
 
 /// Where the things of one attempt are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -80,11 +81,15 @@ pub(crate) fn command(
     }
     set(HOME, home.to_owned());
     for (name, value) in &env {
-        if value.len() > LONGEST_VARIABLE {
+        if name.len() + value.len() + 2 > LONGEST {
             let found = format!("{name} with {} bytes", value.len());
-            let expected = "variables of at most 131072 bytes";
+            let expected = "variables of at most 131072 bytes with their names";
             return Err(Invalid::described("environment", found, expected));
         }
+    }
+    if let Some(long) = argv.iter().find(|argument| argument.len() + 1 > LONGEST) {
+        let found = format!("one of {} bytes", long.len());
+        return Err(Invalid::described("arguments", found, "each less than 131072 bytes"));
     }
     let nul = argv.iter().chain(env.iter().map(|(_, value)| value)).any(|text| text.contains('\0'));
     if nul {
@@ -178,6 +183,20 @@ mod tests {
         assert_eq!(env["TASUKI_ARGS"], r#"{"n":1,"who":"me; rm -rf /"}"#);
         assert_eq!(env["TASUKI_EVENT_PAYLOAD"], "{}");
         assert!(!env.contains_key("SECRET"));
+    }
+
+    /// Otherwise the operating system would refuse it, and it would be tried again in vain.
+    #[test]
+    fn what_is_too_long_for_the_operating_system_is_bad_input() {
+        let most = LONGEST - "BIG".len() - 2;
+        for (length, fits) in [(most, true), (most + 1, false)] {
+            let mut work = shell("x");
+            work.env.insert("BIG".to_owned(), "x".repeat(length));
+            let launched = launched(work, &json!({}), &config());
+            assert_eq!(launched.is_ok(), fits, "{length}");
+        }
+        let refused = launched(shell("{a}{a}"), &json!({"a": "x".repeat(LONGEST / 2)}), &config());
+        assert!(refused.unwrap_err().starts_with("arguments: found one of 131072 bytes"));
     }
 
     #[test]
