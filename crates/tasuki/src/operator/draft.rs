@@ -110,10 +110,20 @@ impl JobDraft {
             Trigger::Event { .. } | Trigger::Task => ConcurrencyPolicy::Allow,
         };
         let jitter = settings.retry_jitter_percent().min(100) as u8;
+        // Who claims is whoever is first: only the leader looks at labels.
+        let dispatch = match (self.dispatch, self.labels.is_empty()) {
+            (Some(Dispatch::Claim), false) => {
+                let expected = "none where any worker may claim, or dispatch assign";
+                return Err(Invalid::described("labels", "labels", expected));
+            }
+            (Some(dispatch), _) => dispatch,
+            (None, false) => Dispatch::Assign,
+            (None, true) => kind.dispatch(),
+        };
         let spec = JobSpec {
             kind,
             spec: self.work.to_json().to_string(),
-            lane: self.work.lane(self.dispatch.unwrap_or(kind.dispatch())),
+            lane: self.work.lane(dispatch),
             concurrency: self.concurrency.unwrap_or(usual_concurrency),
             max_attempts: max_retries + 1,
             max_releases: settings.max_releases(),
@@ -152,6 +162,13 @@ mod tests {
         let function = JobDraft::new(Work::new(What::Function("pay".to_owned())));
         let spec = function.define(&settings).unwrap().spec;
         assert_eq!((spec.max_attempts, spec.lane.as_str()), (4, "function pay"));
+
+        // Only the leader looks at labels.
+        let labels = ["gpu".to_owned()].into();
+        let labelled = JobDraft { labels, ..function };
+        assert_eq!(labelled.define(&settings).unwrap().spec.lane, "");
+        let claimed = JobDraft { dispatch: Some(Dispatch::Claim), ..labelled };
+        assert_eq!(claimed.define(&settings).unwrap_err().field, "labels");
 
         let schedule =
             Schedule::parse(ScheduleKind::Every, "5s", "UTC", DstChoice::default()).unwrap();
