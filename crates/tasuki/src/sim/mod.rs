@@ -20,8 +20,9 @@ mod world;
 
 use world::World;
 
-/// Seeds that once found something.
-const REGRESSIONS: &[u64] = &[59, 127, 163];
+/// Seeds that found something. They do so only while what is drawn, and in which order, stays as it was:
+/// what was found has a story of its own among the symptoms.
+const REGRESSIONS: &[u64] = &[59, 160, 187];
 /// How many are played, in so many parts that run beside each other.
 const SEEDS: u64 = 1_000;
 const PARTS: u64 = 4;
