@@ -95,6 +95,8 @@ impl Up {
     }
 
     async fn up(self) -> Result<String, Failure> {
+        // What is made here holds tokens and what jobs are given: it is for its owner alone.
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let mut signals = Signals::new()?;
         let home = HomeLock::take(&self.data).map_err(|error| self.homeless(&error))?;
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
@@ -202,10 +204,10 @@ impl Up {
             }
             config.django = Some(DjangoProject {
                 start: Django {
-                    python: self.django_python.clone(),
+                    python: program(&self.django_python)?,
                     manage: "manage.py".to_owned(),
                 },
-                directory: directory.clone(),
+                directory: std::path::absolute(directory).unwrap_or_else(|_| directory.clone()),
                 settings: self.django_settings.clone(),
             });
         }
@@ -279,6 +281,19 @@ pub(crate) fn spawner(home: &HomeLock) -> Result<Command, Failure> {
     let mut command = Command::new(program);
     command.arg("spawner").arg("--lock").arg(home.spawner_lock()).arg("--home").arg(home.id());
     Ok(command)
+}
+
+/// An interpreter, as seen from anywhere: commands run in the project's directory.
+fn program(typed: &str) -> Result<String, Failure> {
+    if !typed.contains('/') {
+        return Ok(typed.to_owned());
+    }
+    let absolute = std::path::absolute(typed).unwrap_or_else(|_| PathBuf::from(typed));
+    match absolute.is_file() {
+        true => Ok(absolute.display().to_string()),
+        false => Err(Failure::bad_usage(format!("there is no {}", absolute.display()))
+            .hint("--django-python is the interpreter of the project's environment")),
+    }
 }
 
 fn host_name() -> NodeName {

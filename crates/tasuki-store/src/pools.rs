@@ -82,7 +82,15 @@ async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
         .foreign_keys(true)
         .busy_timeout(LOCK_WAIT);
     // It is in this process: nobody needs to ask first whether it is still there.
-    let pool = SqlitePoolOptions::new().acquire_timeout(ACQUIRE_SQLITE).test_before_acquire(false);
+    // A full disk ends a transaction in SQLite that the driver still thinks open, and nothing could ever be
+    // begun on such a session again: it is thrown away.
+    let pool = SqlitePoolOptions::new()
+        .acquire_timeout(ACQUIRE_SQLITE)
+        .test_before_acquire(false)
+        .before_acquire(|session, _| {
+            let stuck = session.is_in_transaction();
+            Box::pin(async move { Ok(!stuck) })
+        });
     let writer = pool.clone().max_connections(1).connect_with(options.clone()).await?;
     let readers = match is_in_memory(url) {
         true => writer.clone(),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod busy;
+mod full;
 mod given;
 mod like;
 mod private;

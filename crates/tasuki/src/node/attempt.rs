@@ -42,6 +42,7 @@ pub struct Signs(Arc<Shown>);
 struct Shown {
     last: AtomicU64,
     progress: AtomicBool,
+    ended: AtomicBool,
 }
 
 impl Signs {
@@ -54,6 +55,15 @@ impl Signs {
     pub fn show_progress(&self, at: u64) {
         self.0.progress.store(true, Ordering::Relaxed);
         self.show(at);
+    }
+
+    /// It has ended: what befalls it from now on does not count.
+    pub fn end(&self) {
+        self.0.ended.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn have_ended(&self) -> bool {
+        self.0.ended.load(Ordering::Relaxed)
     }
 
     pub(crate) fn last(&self) -> u64 {
@@ -185,7 +195,7 @@ pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: 
         }
         End::Refused(refusal) => {
             let (code, message) = match refusal {
-                Refusal::Program(why) if why.contains("os error 2") => {
+                Refusal::Program(why) if why.contains("(os error 2)") => {
                     (ErrorCode::NOT_FOUND, format!("the program was not found: {why}"))
                 }
                 Refusal::Program(why) => (ErrorCode::UNEXPECTED_ERROR, why),

@@ -90,7 +90,7 @@ pub(crate) struct Ended {
 impl Running {
     /// Why it has to stop now, if it has to.
     pub(crate) fn overstays(&self, now: u64) -> Option<Stopped> {
-        if self.stopped.is_some() {
+        if self.stopped.is_some() || self.signs.have_ended() {
             return None;
         }
         if now >= self.deadline {
@@ -103,6 +103,7 @@ impl Running {
     pub(crate) fn next_look(&self) -> Option<u64> {
         match self.stopped {
             Some(_) => None,
+            None if self.signs.have_ended() => None,
             None => Some(self.silence_ends().map_or(self.deadline, |end| end.min(self.deadline))),
         }
     }
@@ -317,6 +318,9 @@ pub(crate) mod tests {
         job.signs.show(96);
         assert_eq!(job.overstays(99), None);
         assert_eq!(job.overstays(100), Some(Stopped::Timeout));
+        // Its last lines may still be on their way: that is not its fault.
+        job.signs.end();
+        assert_eq!((job.overstays(1_000), job.next_look()), (None, None));
         let Here::Running(job) = running(Some(Stopped::Cancel)) else { unreachable!() };
         assert_eq!((job.overstays(1_000), job.next_look()), (None, None));
     }

@@ -132,6 +132,7 @@ impl Commands {
             readers.spawn(read(output, Stream::Out));
             readers.spawn(read(errors, Stream::Err));
             let Ok(report) = told.await else { return };
+            signs.end();
             let all = async { while readers.join_next().await.is_some() {} };
             let _ = tokio::time::timeout(DRAIN, all).await;
             readers.shutdown().await;

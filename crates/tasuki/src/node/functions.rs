@@ -146,7 +146,7 @@ impl Executor for Calls {
             event_payload: attempt.event_payload,
             scheduled_for: attempt.taken.scheduled_for,
             scope: attempt.taken.scope,
-            signs: attempt.signs,
+            signs: attempt.signs.clone(),
             clock: Arc::clone(&self.clock),
             log: Arc::clone(&log),
             stop: stopped,
@@ -154,9 +154,11 @@ impl Executor for Calls {
         let work = tokio::spawn(async move { handler(call).await });
         let open = Open { stop, abort: work.abort_handle() };
         self.calls().insert(key, open);
-        let (mail, calls) = (self.mail.clone(), Arc::clone(&self.calls));
+        let (mail, calls, signs) = (self.mail.clone(), Arc::clone(&self.calls), attempt.signs);
         tokio::spawn(async move {
-            let returned = match work.await {
+            let ended = work.await;
+            signs.end();
+            let returned = match ended {
                 Ok(returned) => returned,
                 Err(ended) if ended.is_panic() => {
                     let why = panic_words(&*ended.into_panic());

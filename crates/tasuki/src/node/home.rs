@@ -52,6 +52,9 @@ struct Record {
 impl HomeLock {
     /// Makes the directory where there is none, and takes it.
     pub fn take(data: &Path) -> Result<Self, HomeError> {
+        // As seen from anywhere: jobs run in directories of their own.
+        let absolute = std::path::absolute(data);
+        let data = &*absolute.unwrap_or_else(|_| data.to_owned());
         let unusable = |path: &Path| {
             let path = path.to_owned();
             move |error| HomeError::Unusable { path, error }

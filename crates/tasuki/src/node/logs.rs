@@ -23,6 +23,8 @@ const FULL: usize = 64 << 10;
 const MOST: usize = 256 << 10;
 /// Nor more than this of a function, which does not wait for room: what comes faster is passed over.
 const FLOOD: usize = 1 << 20;
+/// So much is read at a time.
+const PIECE: usize = 8 << 10;
 /// How long the end of an attempt waits for its last lines.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -88,7 +90,9 @@ impl Log {
         let mut buffer = vec![0; 64 << 10];
         let mut lines = Lines::default();
         loop {
-            let got = match from.read(&mut buffer).await {
+            // In pieces of which the shortest lines find room: what is kept of a command is kept whole.
+            let piece = if self.waiting().full { buffer.len() } else { PIECE };
+            let got = match from.read(&mut buffer[..piece]).await {
                 Ok(0) | Err(_) => break,
                 Ok(got) => got,
             };

@@ -205,6 +205,9 @@ impl Worker {
     }
 
     fn stop(&self, running: &mut Running, why: Stopped) {
+        if running.signs.have_ended() {
+            return;
+        }
         running.stopped = running.stopped.or(Some(why));
         self.parts.executor.stop(running.key, running.grace);
     }

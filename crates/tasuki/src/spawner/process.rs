@@ -29,10 +29,11 @@ const LOOK: u64 = 5_000;
 pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
     let file = File::options().create(true).truncate(false).write(true).open(lock)?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
-    let me = rustix::process::getpid();
+    // Whoever started us may itself have been started by a job.
+    let above = tree::above(rustix::process::getpid());
     loop {
         let left = tree::with_variable(HOME, home);
-        let left: Vec<Pid> = left.into_iter().filter(|pid| *pid != me).collect();
+        let left: Vec<Pid> = left.into_iter().filter(|pid| !above.contains(pid)).collect();
         if left.is_empty() {
             break;
         }
@@ -197,12 +198,12 @@ impl Keeper {
     /// Kills what is out of time, notices what has ended, and tells what is wholly gone.
     fn look_after(&mut self, now: u64) {
         for job in &mut self.jobs {
-            if self.leases.get(&job.launch.token).is_none_or(|&until| until <= now) {
-                job.lease_passed = true;
-            }
             if job.exit.is_none() {
                 job.exit = job.child.try_wait().unwrap_or_default();
             }
+            // What had ended by then was not ended by it.
+            let passed = self.leases.get(&job.launch.token).is_none_or(|&until| until <= now);
+            job.lease_passed |= passed && job.exit.is_none();
         }
         let strays = self.strays();
         let mut gone = Vec::new();
@@ -256,7 +257,14 @@ impl Keeper {
         let ended = |pid: &Pid| {
             matches!(rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG), Ok(Some(_)))
         };
-        others.filter(|pid| !ended(pid)).map(|pid| (pid, tree::variable(pid, MARK))).collect()
+        // One without a mark may still be in the session of its job, which is named after the job's process.
+        let session = |pid: Pid| {
+            let session = rustix::process::getsid(Some(pid)).ok()?;
+            let job = self.jobs.iter().find(|job| job.pid == session)?;
+            Some(mark(&job.launch))
+        };
+        let whose = |pid: Pid| (pid, tree::variable(pid, MARK).or_else(|| session(pid)));
+        others.filter(|pid| !ended(pid)).map(whose).collect()
     }
 
     fn tell_end(&mut self, job: &Job) {

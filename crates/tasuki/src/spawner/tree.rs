@@ -46,6 +46,21 @@ pub(super) fn with_variable(name: &str, value: &str) -> Vec<Pid> {
     pids.filter(|pid| variable(*pid, name).as_deref() == Some(value)).collect()
 }
 
+/// A process and those that started it, up to the first.
+pub(super) fn above(pid: Pid) -> Vec<Pid> {
+    let mut all = vec![pid];
+    while let Some(parent) = all.last().and_then(|pid| parent(*pid)) {
+        all.push(parent);
+    }
+    all
+}
+
+fn parent(pid: Pid) -> Option<Pid> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
+    Pid::from_raw(line.trim().parse().ok()?)
+}
+
 /// Kills a process and everything below it.
 pub(super) fn kill(pid: Pid) {
     for pid in below(pid) {
