@@ -99,6 +99,10 @@ impl Server {
     fn found(&self) -> Result<(Url, String), Failure> {
         let file = self.data.join(API_FILE);
         let text = fs::read_to_string(&file).map_err(|error| unread(&file, &error))?;
+        // One that was killed left its address behind, and anybody may listen there by now.
+        if is_left(&self.data.join("lock")) {
+            return Err(unread(&file, &ErrorKind::NotFound.into()));
+        }
         let broken = || {
             Failure::refused(format!("{} does not hold an address and a token", file.display()))
                 .hint("tasuki up writes it anew")
@@ -108,6 +112,13 @@ impl Server {
         let token = found["token"].as_str().ok_or_else(broken)?;
         Ok((address(url)?, token.to_owned()))
     }
+}
+
+/// Whether a data directory has a lock that nobody holds.
+fn is_left(lock: &Path) -> bool {
+    let free =
+        |file| rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockShared).is_ok();
+    fs::File::open(lock).is_ok_and(free)
 }
 
 fn unread(file: &Path, error: &std::io::Error) -> Failure {

@@ -120,7 +120,14 @@ impl Up {
         }
         let spawner = spawner(&home)?;
         let node = Node::builder(self.config()?, store.clone()).wake(wake);
-        let node = node.commands(home, spawner).start().await.map_err(|error| match error {
+        let starting = node.commands(home, spawner).start();
+        let started = tokio::select! {
+            started = told_if_long(starting) => started,
+            () = signals.next() => {
+                return Err(Failure::refused("stopped before it had started"));
+            }
+        };
+        let node = started.map_err(|error| match error {
             NodeError::Home(error) => self.homeless(&error),
             NodeError::Store(error) => database.failed(&error),
             error @ NodeError::Spawner(_) => Failure::refused(error.to_string()),
@@ -261,6 +268,17 @@ next, in another terminal:
 Ctrl-C lets what runs finish and stops."
         );
     }
+}
+
+/// A start that takes its time says what it waits for.
+async fn told_if_long<T>(starting: impl Future<Output = T>) -> T {
+    let mut starting = std::pin::pin!(starting);
+    let long = tokio::time::sleep(Duration::from_secs(2));
+    tokio::select! {
+        started = &mut starting => return started,
+        () = long => eprintln!("waiting for the processes of the node before to end"),
+    }
+    starting.await
 }
 
 /// What happens is told on stderr: warnings, unless TASUKI_LOG asks for more (`info`, `tasuki=debug`).

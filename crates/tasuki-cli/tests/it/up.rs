@@ -134,7 +134,7 @@ impl Place {
     /// The processes of jobs of this data directory.
     pub(crate) fn jobs_left(&self) -> Vec<i32> {
         let id = fs::read_to_string(self.data().join("id")).unwrap();
-        processes_with("TASUKI_HOME_ID", id.trim())
+        processes_with("TASUKI_HOME_ID", id.split(' ').next().unwrap())
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
@@ -41,6 +42,48 @@ pub struct HomeLock {
     _lock: File,
 }
 
+/// How long the node before, which may be in its last breath, is waited for.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// `None`: another has it.
+fn take_lock(file: &File, data: &Path) -> Result<(), Option<io::Error>> {
+    let asked = std::time::Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(rustix::io::Errno::WOULDBLOCK) if asked.elapsed() < PATIENCE => {
+                std::thread::sleep(LOOK);
+            }
+            Err(rustix::io::Errno::WOULDBLOCK) => return Err(None),
+            Err(error) => {
+                tracing::debug!(data = %data.display(), %error, "it cannot be locked");
+                return Err(Some(error.into()));
+            }
+        }
+    }
+}
+
+/// What the processes of a data directory are known by. A copy of the directory gets another: what the
+/// original runs, and what it has to report, is none of its business.
+fn own_id(data: &Path) -> io::Result<String> {
+    let place = fs::metadata(data)?;
+    let place = format!("{}:{}", place.dev(), place.ino());
+    let path = data.join("id");
+    let kept = fs::read_to_string(&path).unwrap_or_default();
+    if let Some((id, known)) = kept.trim().split_once(' ')
+        && known == place
+    {
+        return Ok(id.to_owned());
+    }
+    let workers = data.join("workers");
+    fs::remove_dir_all(&workers)?;
+    fs::DirBuilder::new().mode(0o700).create(&workers)?;
+    let id = format!("{:032x}", RealDice.roll());
+    fs::write(&path, format!("{id} {place}\n"))?;
+    Ok(id)
+}
+
 /// How an attempt ended, as the spawner wrote it down.
 #[derive(Deserialize)]
 struct Record {
@@ -66,20 +109,11 @@ impl HomeLock {
         let path = data.join("lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path);
         let file = file.map_err(unusable(&path))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(rustix::io::Errno::WOULDBLOCK) => return Err(HomeError::Taken(data.to_owned())),
-            Err(error) => return Err(unusable(&path)(error.into())),
-        }
-        let path = data.join("id");
-        let id = match fs::read_to_string(&path) {
-            Ok(id) if !id.trim().is_empty() => id.trim().to_owned(),
-            Ok(_) | Err(_) => {
-                let id = format!("{:032x}", RealDice.roll());
-                fs::write(&path, &id).map_err(unusable(&path))?;
-                id
-            }
-        };
+        take_lock(&file, data).map_err(|error| match error {
+            None => HomeError::Taken(data.to_owned()),
+            Some(error) => unusable(&path)(error),
+        })?;
+        let id = own_id(data).map_err(unusable(&data.join("id")))?;
         Ok(Self { data: data.to_owned(), id, _lock: file })
     }
 
@@ -126,14 +160,26 @@ impl HomeLock {
         let recipes = Recipes::default();
         for worker in self.earlier(me) {
             let records = self.data.join("workers").join(worker.to_string());
+            let mut unread = false;
             for entry in fs::read_dir(&records).into_iter().flatten().flatten() {
-                let text = fs::read_to_string(entry.path()).unwrap_or_default();
+                let text = match fs::read_to_string(entry.path()) {
+                    Ok(text) => text,
+                    Err(error) => {
+                        tracing::warn!(file = %entry.path().display(), %error, "an end from before cannot be read");
+                        unread = true;
+                        continue;
+                    }
+                };
                 if let Ok(record) = serde_json::from_str::<Record>(&text) {
                     self.report(store, &recipes, &record, dice).await?;
                     let files = folder(&self.data, record.job.run, record.job.attempt);
                     let _ = fs::remove_dir_all(files);
                 }
                 let _ = fs::remove_file(entry.path());
+            }
+            // Another start may read it; until then its lease is waited for.
+            if unread {
+                continue;
             }
             if store.report_dead(worker, node).await? {
                 tracing::info!(worker_id = %worker, "an earlier worker of this node was reported dead");

@@ -51,7 +51,16 @@ pub(crate) fn command(
                 let expected = "a worker that is configured for a Django project";
                 return Err(Invalid::described("kind", "django", expected));
             };
-            directory.get_or_insert_with(|| django.directory.clone());
+            // Which code is loaded is the worker's to say.
+            if work.directory.is_some() {
+                let expected = "none for a Django command: the worker knows its project";
+                return Err(Invalid::described("directory", "one", expected));
+            }
+            if let Some(name) = work.env.keys().find(|name| decides_what_is_loaded(name)) {
+                let expected = "no variable that decides which code Django loads";
+                return Err(Invalid::typed("env", name, expected));
+            }
+            directory = Some(django.directory.clone());
             if let Some(settings) = &django.settings {
                 set("DJANGO_SETTINGS_MODULE", settings.clone());
             }
@@ -63,6 +72,10 @@ pub(crate) fn command(
     };
     let taken = &attempt.taken;
     for (name, value) in &work.env {
+        if config.programs.is_some() && decides_what_is_loaded(name) {
+            let expected = "no variable that decides which program this worker runs";
+            return Err(Invalid::typed("env", name, expected));
+        }
         set(name, value.clone());
     }
     let (run, attempt_no) = (taken.id, taken.attempt_no);
@@ -103,6 +116,12 @@ pub(crate) fn command(
         directory,
         record: Some(places.record.clone()),
     })
+}
+
+/// Whether a variable decides which program or code a name stands for.
+fn decides_what_is_loaded(name: &str) -> bool {
+    let beginnings = ["LD_", "PYTHON", "DJANGO_"];
+    name == "PATH" || beginnings.iter().any(|beginning| name.starts_with(beginning))
 }
 
 /// A lease's token as the spawner is told it, and as its records have it.
@@ -217,6 +236,18 @@ mod tests {
         let launch = launched(django, &json!({"args": ["a"]}), &with).unwrap();
         assert_eq!(launch.argv, ["python3", "manage.py", "check", "a"]);
         assert_eq!(launch.directory, Some("/srv/shop".into()));
+        let check = || Work::new(What::Django("check".to_owned()));
+        let elsewhere = Work { directory: Some("/evil".to_owned()), ..check() };
+        let refused = launched(elsewhere, &json!({}), &with).unwrap_err();
+        assert!(refused.starts_with("directory: "), "{refused}");
+        let variable = |name: &str| [(name.to_owned(), "/evil".to_owned())].into();
+        let loaded = Work { env: variable("PYTHONPATH"), ..check() };
+        let refused = launched(loaded, &json!({}), &with).unwrap_err();
+        assert!(refused.starts_with("env: found \"PYTHONPATH\""), "{refused}");
+        let only_echo = Config { programs: Some(["echo".to_owned()].into()), ..config() };
+        let widened = Work { env: variable("PATH"), ..shell("x") };
+        let refused = launched(widened, &json!({}), &only_echo).unwrap_err();
+        assert!(refused.starts_with("env: found \"PATH\""), "{refused}");
     }
 
     #[test]

@@ -35,6 +35,7 @@ impl Loops {
             this.spawn(Self::start_due),
             this.spawn(Self::claim),
             this.spawn(Self::renew),
+            this.spawn(Self::tend),
             this.spawn(Self::report),
             this.spawn(Self::lead),
             this.spawn(Self::plan),
@@ -114,15 +115,25 @@ impl Loops {
         let mut woken = false;
         loop {
             told("renew", self.worker.renew(woken).await);
-            let next = self.worker.tend();
-            let pace = self.worker.settings().lease_renew() / 2;
-            let wait = until(next).min(pace).max(Duration::from_millis(1));
+            let wait = self.worker.settings().lease_renew() / 2;
             let mut stopped = self.stopped.clone();
             woken = tokio::select! {
                 _ = stopped.wait_for(|stopped| *stopped) => return,
                 () = tokio::time::sleep(wait) => false,
                 () = self.wake.leases_woken() => true,
             };
+        }
+    }
+
+    /// Apart from the renewals: what they wait for must not keep anything running.
+    async fn tend(self: Arc<Self>) {
+        loop {
+            let next = self.worker.tend();
+            let pace = self.worker.settings().lease_renew() / 2;
+            let wait = until(next).min(pace).max(Duration::from_millis(1));
+            if !self.rest(wait, std::future::pending()).await {
+                return;
+            }
         }
     }
 

@@ -235,8 +235,8 @@ impl Node {
             tracing::warn!(%error, "the drain could not be told");
         }
         if !self.idle_within(self.drain).await {
+            let grace = self.worker.longest_grace();
             self.worker.stop_all(Stopped::Drain);
-            let grace = self.worker.settings().stop_grace();
             self.idle_within(grace + Duration::from_secs(5)).await;
         }
         if let Err(error) = self.leader.resign().await {

@@ -10,6 +10,7 @@ mod starts;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::exit::Stopped;
@@ -118,6 +119,13 @@ impl Worker {
         self.state().leases.values().all(|lease| lease.runs.is_empty() && !lease.is_live())
     }
 
+    /// The longest grace of what runs.
+    pub(crate) fn longest_grace(&self) -> Duration {
+        let mut state = self.state();
+        let all = state.leases.values_mut().flat_map(running_in).map(|running| running.grace);
+        all.max().unwrap_or_default()
+    }
+
     /// Tells all that runs to stop.
     pub(crate) fn stop_all(&self, why: Stopped) {
         let mut state = self.state();
@@ -133,9 +141,9 @@ impl Worker {
         if !within(store.heartbeat(self.id)).await? {
             return Ok(Pulse::CutOff);
         }
-        let row = store.worker_now(self.id).await?;
+        let row = within(store.worker_now(self.id)).await?;
         let ours = self.parts.clock.boottime() as i64;
-        let settings = store.settings().await?.settings;
+        let settings = within(store.settings()).await?.settings;
         {
             let mut state = self.state();
             if let Some((_, clock)) = row {
@@ -153,7 +161,7 @@ impl Worker {
             self.tell_room((row.slots, row.function_slots)).await?;
         }
         let mut unknown: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
-        for carried in store.carried_by(self.id).await? {
+        for carried in within(store.carried_by(self.id)).await? {
             if carried.state == RunState::Assigned {
                 unknown.entry(carried.token).or_default().push((carried.run, carried.due_at));
             }

@@ -105,7 +105,7 @@ impl Worker {
             self.answered(token);
             return;
         }
-        let Ok(running) = self.parts.store.running_under(token).await else { return };
+        let Ok(running) = within(self.parts.store.running_under(token)).await else { return };
         for taken in running {
             let wanted = launches.iter().find(|(run, _)| *run == taken.id);
             match wanted {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tasuki_core::{ErrorCode, LeaseToken, RunId};
+use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState};
 use tasuki_store::{Error, Finish, Outcome, Taken};
 
 use super::super::attempt::{self, Attempt, End};
@@ -140,6 +140,12 @@ impl Worker {
                         *here = Here::Waiting { due_at, not_before };
                     }
                 }
+                // An earlier start of ours landed after all: the next renewal tells.
+                Outcome::Lost(lost)
+                    if lost.state == Some(RunState::Running) && lost.worker == Some(self.id) =>
+                {
+                    lease.runs.insert(*run, Here::Unsure);
+                }
                 Outcome::Lost(lost) => {
                     tracing::info!(run_id = %run, worker_id = %self.id, state = ?lost.state, "a start was lost");
                     lease.runs.remove(run);
@@ -188,14 +194,15 @@ impl Worker {
         taken: Taken,
     ) -> Result<Result<Attempt, Finish>, Error> {
         let store = &self.parts.store;
-        let Some(recipe) = self.recipes.get(store, taken.job, taken.job_version).await? else {
+        let known = self.recipes.get(store, taken.job, taken.job_version);
+        let Some(recipe) = within(known).await? else {
             let failure = tasuki_core::exit::FailureRules::default();
             let failure = failure.failure(ErrorCode::INVALID_INPUT, None);
             let why = "this tasuki cannot read its definition";
             return Ok(Err(attempt::failed(failure, why, self.roll())));
         };
         let payload = match taken.event {
-            Some(event) => store.event(event).await?.and_then(|event| event.payload),
+            Some(event) => within(store.event(event)).await?.and_then(|event| event.payload),
             None => None,
         };
         Ok(Attempt::new(token, taken, Arc::clone(&recipe), payload)
