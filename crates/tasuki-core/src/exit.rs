@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ErrorCode, Invalid};
 
 /// "Try again later", as `sysexits.h` has it: retryable unless the job says otherwise.
@@ -27,7 +29,7 @@ impl ProcessEnd {
 }
 
 /// Why the worker ended a process that would have gone on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Stopped {
     /// The time limit of the attempt passed.
     Timeout,

@@ -9,6 +9,7 @@ mod cgroup;
 mod handle;
 mod order;
 mod process;
+mod record;
 mod tree;
 mod wire;
 

@@ -56,7 +56,10 @@ create table tasuki_event (
     source text not null default 'sql',
     dedupe_key text,
     job_name text,
-    created_at integer not null default (cast(unixepoch('subsec') * 1000000 as integer)),
+    -- In words that also the SQLite of somebody else understands, which may be older than ours.
+    created_at integer not null default (
+        cast(strftime('%s', 'now') as integer) * 1000000 + cast(substr(strftime('%f', 'now'), 4) as integer) * 1000
+    ),
     processed_at integer,
     runs integer,
     problem text,

@@ -1,9 +1,9 @@
 //! Events: told once, taken once, by the leader of the day.
 
 use tasuki_core::{Epoch, EventId, Origin};
-use tasuki_store::{Error, JobChange, NewEvent, NewRun};
+use tasuki_store::{Dialect, Error, JobChange, NewEvent, NewRun};
 
-use crate::given::{Like, TTL, TestStore, at_once, contract, noon, seen};
+use crate::given::{Like, TTL, TestStore, at_once, contract, noon, run, seen};
 
 fn paid(dedupe_key: Option<&str>) -> NewEvent<'_> {
     NewEvent {
@@ -162,4 +162,23 @@ contract! {
         }
         assert!(store.open_events(10).await.unwrap().is_empty());
     }
+}
+
+/// Programs in any language insert events, with the SQLite that they have.
+#[test]
+fn somebody_elses_sqlite_can_insert_one() {
+    run(Dialect::Sqlite, async |store| {
+        let path = store.url.strip_prefix("sqlite:").unwrap();
+        let script = "import sqlite3, sys
+with sqlite3.connect(sys.argv[1]) as db:
+    db.execute(\"insert into tasuki_event (event_type, payload) values ('order.paid', '{}')\")";
+        let python = std::process::Command::new("python3").args(["-c", script, path]).output();
+        let python = python.expect("python3 is there: run ./test, which installs it");
+        assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
+        let open = store.open_events(10).await.unwrap();
+        let event = store.event(open[0].id).await.unwrap().unwrap();
+        assert_eq!((&*event.event_type, &*event.source), ("order.paid", "sql"));
+        let age = jiff::Timestamp::now().duration_since(event.created_at);
+        assert!(age.abs() < jiff::SignedDuration::from_mins(1), "{age:?}");
+    });
 }

@@ -162,7 +162,8 @@ pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: 
     let rules = &recipe.rules;
     match end {
         End::Exited { exit, told } => {
-            let stopped = stopped.or_else(|| exit.lease_passed.then_some(Stopped::Silence));
+            // What the spawner says of it: who was told to stop may have ended by itself before it heard.
+            let stopped = exit.stopped.or(exit.lease_passed.then_some(Stopped::Silence));
             let process = match (exit.code, exit.signal) {
                 (Some(code), _) => ProcessEnd::Exited(code),
                 (None, signal) => ProcessEnd::Signaled(signal.unwrap_or_default()),
@@ -195,10 +196,13 @@ pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: 
         }
         End::Refused(refusal) => {
             let (code, message) = match refusal {
-                Refusal::Program(why) if why.contains("(os error 2)") => {
-                    (ErrorCode::NOT_FOUND, format!("the program was not found: {why}"))
+                Refusal::NotFound(why) => (ErrorCode::NOT_FOUND, format!("not found: {why}")),
+                Refusal::Unfit(why) => {
+                    (ErrorCode::INVALID_INPUT, format!("it cannot be run: {why}"))
                 }
-                Refusal::Program(why) => (ErrorCode::UNEXPECTED_ERROR, why),
+                Refusal::Unable(why) => {
+                    (ErrorCode::UNEXPECTED_ERROR, format!("it could not be run now: {why}"))
+                }
                 Refusal::Lease => {
                     let why = "its lease had passed before it could be launched";
                     (ErrorCode::HEARTBEAT_TIMEOUT, why.to_owned())
@@ -306,7 +310,7 @@ pub trait Executor: Send + Sync {
     fn launch(&self, attempt: Attempt);
 
     /// Asks an attempt to stop, and kills it after the grace.
-    fn stop(&self, key: JobKey, grace: Duration);
+    fn stop(&self, key: JobKey, why: Stopped, grace: Duration);
 
     /// Its end is recorded: nothing about it needs to be kept.
     fn forget(&self, key: JobKey);

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,9 +14,10 @@ use std::time::Duration;
 use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::Value;
 use tasuki_core::LeaseToken;
+use tasuki_core::exit::Stopped;
 use tasuki_store::{Store, Stream};
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 use super::attempt::{Attempt, End, Executor, Happened, Mail, Told};
 use super::config::Config;
@@ -25,9 +26,6 @@ use super::logs::Log;
 use super::world::Clock;
 use crate::spawner::{JobKey, Order, Refusal, Report, Spawner};
 
-/// How long output is read on after everything of a job has ended: whoever still holds the pipe is not
-/// one of its processes.
-const DRAIN: Duration = Duration::from_secs(1);
 /// The longest result file that is read.
 const LONGEST_RESULT: u64 = 256 << 10;
 
@@ -84,7 +82,7 @@ impl Commands {
         Ok(Self { spawner, config, data, home: id, records, store, clock, mail, ends })
     }
 
-    fn order(&self, order: &Order, files: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<()> {
+    fn order(&self, order: &Order, files: Vec<OwnedFd>) -> io::Result<()> {
         match &*lock(&self.spawner) {
             Some(spawner) => spawner.order(order, files),
             None => Err(io::Error::other("the spawner has ended")),
@@ -110,33 +108,37 @@ impl Commands {
         let inherited = |name: &str| std::env::var(name).ok();
         let launch = launch::command(attempt, &self.config, &self.home, &places, inherited)
             .map_err(|refused| Box::new(End::Unfit(refused)))?;
-        let unable = |error: io::Error| Box::new(End::Refused(Refusal::Program(error.to_string())));
+        // Of this worker, and of this moment: another try may fare better.
+        let unable = |what: &str, error: io::Error| {
+            Box::new(End::Refused(Refusal::Unable(format!("{what}: {error}"))))
+        };
         if let Some(folder) = places.result.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(unable)?;
+            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+            made.map_err(|error| unable(&folder.display().to_string(), error))?;
         }
-        let (output, output_end) = pipe().map_err(unable)?;
-        let (errors, errors_end) = pipe().map_err(unable)?;
+        let pipes = pipe().and_then(|output| Ok((output, pipe()?)));
+        let ((output, output_end), (errors, errors_end)) =
+            pipes.map_err(|error| unable("a pipe for its output", error))?;
         let (tell, told) = oneshot::channel();
         lock(&self.ends).insert(key, tell);
-        let files = [output_end.as_fd(), errors_end.as_fd()];
-        if let Err(error) = self.order(&Order::Start(launch), &files) {
+        if let Err(error) = self.order(&Order::Start(launch), vec![output_end, errors_end]) {
             lock(&self.ends).remove(&key);
-            return Err(unable(error));
+            return Err(unable("the spawner", error));
         }
         let cap = self.config.log_cap;
         let log = Log::new(self.store.clone(), Arc::clone(&self.clock), key, cap);
         let (mail, token, signs) = (self.mail.clone(), attempt.token, attempt.signs.clone());
         tokio::spawn(async move {
-            let read = |from, stream| Arc::clone(&log).read(from, stream, signs.clone());
+            let (tell_end, end) = watch::channel(false);
+            let read =
+                |from, stream| Arc::clone(&log).read(from, stream, signs.clone(), end.clone());
             let mut readers = tokio::task::JoinSet::new();
             readers.spawn(read(output, Stream::Out));
             readers.spawn(read(errors, Stream::Err));
             let Ok(report) = told.await else { return };
             signs.end();
-            let all = async { while readers.join_next().await.is_some() {} };
-            let _ = tokio::time::timeout(DRAIN, all).await;
-            readers.shutdown().await;
-            log.finish().await;
+            let _ = tell_end.send(true);
+            log.finish(async { while readers.join_next().await.is_some() {} }).await;
             let end = match report {
                 Report::Ended { exit, .. } => {
                     End::Exited { exit, told: read_result(&places.result) }
@@ -163,7 +165,7 @@ pub(crate) struct Home {
 
 impl Executor for Commands {
     fn lease(&self, token: LeaseToken, until: u64) {
-        let told = self.order(&Order::Lease { token: token_text(token), until }, &[]);
+        let told = self.order(&Order::Lease { token: token_text(token), until }, Vec::new());
         if let Err(error) = told {
             tracing::warn!(%error, "the spawner does not listen");
         }
@@ -175,9 +177,9 @@ impl Executor for Commands {
         }
     }
 
-    fn stop(&self, key: JobKey, grace: Duration) {
-        let order = Order::Stop { job: key, grace: grace.as_micros() as u64 };
-        if let Err(error) = self.order(&order, &[]) {
+    fn stop(&self, key: JobKey, why: Stopped, grace: Duration) {
+        let order = Order::Stop { job: key, why, grace: grace.as_micros() as u64 };
+        if let Err(error) = self.order(&order, Vec::new()) {
             tracing::warn!(%error, "the spawner does not listen");
         }
     }

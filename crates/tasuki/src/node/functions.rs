@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value};
+use tasuki_core::exit::Stopped;
 use tasuki_core::work::What;
 use tasuki_core::{ErrorCode, LeaseToken, RunId, Scope};
 use tasuki_store::{Store, Stream};
@@ -133,7 +134,7 @@ impl Executor for Calls {
         let What::Function(name) = &attempt.recipe.work.what else { return };
         let Some(handler) = self.functions.handlers.get(name).cloned() else {
             let why = format!("this worker has no function {name:?}");
-            let end = End::Refused(Refusal::Program(why));
+            let end = End::Refused(Refusal::NotFound(why));
             return self.mail.send(Happened { key, token, end });
         };
         let (stop, stopped) = watch::channel(false);
@@ -169,13 +170,13 @@ impl Executor for Calls {
                     Err(FunctionError::new(ErrorCode::UNEXPECTED_ERROR, why))
                 }
             };
-            log.finish().await;
+            log.finish(std::future::ready(())).await;
             calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             mail.send(Happened { key, token, end: End::Returned(returned) });
         });
     }
 
-    fn stop(&self, key: JobKey, grace: Duration) {
+    fn stop(&self, key: JobKey, _: Stopped, grace: Duration) {
         let Some(abort) = self.calls().get(&key).map(|open| {
             let _ = open.stop.send(true);
             open.abort.clone()

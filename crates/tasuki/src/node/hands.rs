@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tasuki_core::LeaseToken;
+use tasuki_core::exit::Stopped;
 use tasuki_core::work::WorkKind;
 
 use super::attempt::{Attempt, Executor};
@@ -38,11 +39,11 @@ impl Executor for Hands {
         }
     }
 
-    fn stop(&self, key: JobKey, grace: Duration) {
+    fn stop(&self, key: JobKey, why: Stopped, grace: Duration) {
         if let Some(commands) = &self.commands {
-            commands.stop(key, grace);
+            commands.stop(key, why, grace);
         }
-        self.calls.stop(key, grace);
+        self.calls.stop(key, why, grace);
     }
 
     fn forget(&self, key: JobKey) {

@@ -4,11 +4,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::pipe::fcntl_getpipe_size;
 use tasuki_core::RunId;
 use tasuki_store::{LogLine, Store, Stream};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use super::attempt::Signs;
 use super::world::Clock;
@@ -23,6 +24,8 @@ const FULL: usize = 64 << 10;
 const MOST: usize = 256 << 10;
 /// Nor more than this of a function, which does not wait for room: what comes faster is passed over.
 const FLOOD: usize = 1 << 20;
+/// What is in a pipe at most, unless somebody changed that.
+const PIPE: usize = 64 << 10;
 /// So much is read at a time.
 const PIECE: usize = 8 << 10;
 /// How long the end of an attempt waits for its last lines.
@@ -85,14 +88,39 @@ impl Log {
         waiting.lines.push(LogLine { stream, at, text });
     }
 
-    /// Reads a stream to its end.
-    pub(crate) async fn read(self: Arc<Self>, mut from: Receiver, stream: Stream, signs: Signs) {
+    /// Reads a stream to its end, or to what was in it when everything of the job had ended: whoever still
+    /// holds it is not one of its processes.
+    pub(crate) async fn read(
+        self: Arc<Self>,
+        mut from: Receiver,
+        stream: Stream,
+        signs: Signs,
+        mut end: watch::Receiver<bool>,
+    ) {
         let mut buffer = vec![0; 64 << 10];
         let mut lines = Lines::default();
+        let mut left = None;
         loop {
             // In pieces of which the shortest lines find room: what is kept of a command is kept whole.
             let piece = if self.waiting().full { buffer.len() } else { PIECE };
-            let got = match from.read(&mut buffer[..piece]).await {
+            let got = match &mut left {
+                None => tokio::select! {
+                    got = from.read(&mut buffer[..piece]) => got,
+                    _ = end.wait_for(|ended| *ended) => {
+                        left = Some(fcntl_getpipe_size(&from).unwrap_or(PIPE));
+                        continue;
+                    }
+                },
+                Some(0) => break,
+                Some(left) => {
+                    // Not by way of its readiness, which may be yet to be told.
+                    let piece = piece.min(*left);
+                    let got = rustix::io::read(&from, &mut buffer[..piece]);
+                    *left -= got.unwrap_or(0);
+                    got.map_err(Into::into)
+                }
+            };
+            let got = match got {
                 Ok(0) | Err(_) => break,
                 Ok(got) => got,
             };
@@ -156,26 +184,27 @@ impl Log {
         self.filled.notify_one();
     }
 
-    /// No more comes, and what is left is waited for. Nothing was ever printed: nothing is done.
-    pub(crate) async fn finish(self: &Arc<Self>) {
-        let kept = { self.waiting().kept };
-        self.close();
-        if kept {
-            let left = async {
-                loop {
-                    let emptied = self.emptied.notified();
-                    if self.waiting().done {
-                        return;
-                    }
-                    emptied.await;
+    /// What is still being `read` is waited for, and then what is left to be kept. Where nothing was ever
+    /// printed, nothing is done.
+    pub(crate) async fn finish(self: &Arc<Self>, read: impl Future<Output = ()>) {
+        let kept = async {
+            read.await;
+            self.close();
+            loop {
+                let emptied = self.emptied.notified();
+                let (kept, done) = {
+                    let waiting = self.waiting();
+                    (waiting.kept, waiting.done)
+                };
+                if !kept || done {
+                    return;
                 }
-            };
-            if tokio::time::timeout(PATIENCE, left).await.is_err() {
-                tracing::warn!(
-                    run_id = self.key.run,
-                    "the last lines of a log were not kept in time"
-                );
+                emptied.await;
             }
+        };
+        if tokio::time::timeout(PATIENCE, kept).await.is_err() {
+            self.close();
+            tracing::warn!(run_id = self.key.run, "the last lines of a log were not kept in time");
         }
     }
 

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::concurrency::ConcurrencyPolicy;
+use tasuki_core::exit::Stopped;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::work::{What, Work, WorkKind, function_lane};
@@ -90,7 +91,7 @@ impl Executor for Hands {
         }
     }
 
-    fn stop(&self, key: JobKey, _: Duration) {
+    fn stop(&self, key: JobKey, _: Stopped, _: Duration) {
         if self.open.lock().unwrap().iter().any(|(open, _)| *open == key) {
             self.end(RunId(key.run));
         }

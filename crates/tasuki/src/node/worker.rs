@@ -216,8 +216,8 @@ impl Worker {
         if running.signs.have_ended() {
             return;
         }
-        running.stopped = running.stopped.or(Some(why));
-        self.parts.executor.stop(running.key, running.grace);
+        let why = *running.stopped.get_or_insert(why);
+        self.parts.executor.stop(running.key, why, running.grace);
     }
 }
 

@@ -9,6 +9,8 @@
 //! `TASUKI_SIM_SEED=7` plays one seed and tells its story; `TASUKI_SIM_SEEDS=10000` plays more of them.
 
 mod checks;
+mod drive;
+mod ending;
 mod hints;
 mod host;
 mod people;

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use tasuki_core::exit::Stopped;
 use tasuki_core::work::WorkKind;
 use tasuki_core::{ErrorCode, JobId, LeaseToken, RunId, Scope, WorkerId};
 
@@ -29,6 +30,7 @@ pub(super) struct Process {
     /// Whether it shows that it lives.
     talks: bool,
     kill_at: Option<u64>,
+    stopped: Option<Stopped>,
     /// How long it takes to die.
     dies_in: u64,
 }
@@ -71,7 +73,7 @@ impl Executor for SimExecutor {
             return;
         }
         if inside.rng.chance(15) {
-            let end = End::Refused(Refusal::Program("No such file (os error 2)".to_owned()));
+            let end = End::Refused(Refusal::NotFound("no such program".to_owned()));
             self.mail.send(Happened { key, token, end });
             return;
         }
@@ -99,6 +101,7 @@ impl Executor for SimExecutor {
             stubborn: rng.chance(200),
             talks: inside.calm || rng.chance(700),
             kill_at: None,
+            stopped: None,
             dies_in: rng.below(SECOND / 4),
             attempt,
         };
@@ -107,13 +110,16 @@ impl Executor for SimExecutor {
         inside.processes.push(process);
     }
 
-    fn stop(&self, key: JobKey, grace: Duration) {
+    fn stop(&self, key: JobKey, why: Stopped, grace: Duration) {
         let inside = &mut *self.stage.inside();
         inside.tell(|| format!("{key:?} told to stop, grace {grace:?}"));
         let now = inside.now;
         let delay = inside.rng.below(SECOND / 2);
         let mine = |process: &&mut Process| process.key == key && process.worker == self.worker;
         for process in inside.processes.iter_mut().filter(mine) {
+            if process.ends_at > now {
+                process.stopped.get_or_insert(why);
+            }
             let at = now + grace.as_micros() as u64;
             process.kill_at = Some(process.kill_at.map_or(at, |before| before.min(at)));
             if !process.stubborn {
@@ -147,12 +153,13 @@ impl Inside {
             let killed = process.kill_at.unwrap_or(u64::MAX).min(lapses);
             match killed <= process.ends_at {
                 true if killed.saturating_add(process.dies_in) <= now => {
-                    let exit = Exit { code: None, signal: Some(9), lease_passed: lapses <= killed };
-                    self.end(process, exit);
+                    let lease_passed = lapses <= killed;
+                    let stopped = process.stopped;
+                    self.end(process, Exit { code: None, signal: Some(9), lease_passed, stopped });
                 }
                 false if process.ends_at <= now => {
-                    let exit = Exit { code: Some(process.code), signal: None, lease_passed: false };
-                    self.end(process, exit);
+                    let (code, stopped) = (Some(process.code), process.stopped);
+                    self.end(process, Exit { code, signal: None, lease_passed: false, stopped });
                 }
                 _ => self.processes.push(process),
             }

@@ -1,9 +1,7 @@
 //! What happens, step by step: three nodes on one database, and everything that can go wrong with them.
 
 use std::collections::BTreeSet;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 
 use tasuki_core::{LeaseToken, WorkerId};
 use tasuki_store::{Error, Store};
@@ -14,12 +12,10 @@ use super::people::{self, ACTS, Act, HURRIED, JOBS};
 use super::rng::Rng;
 use super::stage::{HOSTS, SECOND, SimClock, SimLine, Stage};
 use crate::node::coordinate::{Coordinator, DatabaseOnly, InMemory};
-use crate::node::world::{Dice as _, Pulse};
+use crate::node::world::Dice as _;
 
 /// How many things happen before the faults are over.
 const STEPS: u64 = 300;
-/// How long after the last fault everything must have come to an end.
-const LONGEST: u64 = 300 * SECOND;
 /// How far the database's clock may jump forward without a process being doubled: well within the margin
 /// of the kill and the grace of the steal.
 const SMALL_STEP: u64 = 700_000;
@@ -33,7 +29,7 @@ pub(super) struct World {
     pub(super) hosts: Vec<Host>,
     pub(super) ids: Vec<WorkerId>,
     people: Store,
-    acts: Vec<(Act, Pending<()>)>,
+    pub(super) acts: Vec<(Act, Pending<()>)>,
     memory: Option<InMemory>,
     coordinator: Arc<dyn Coordinator>,
     pub(super) clock: ClockMode,
@@ -41,9 +37,9 @@ pub(super) struct World {
     /// How fast time goes, compared with how much happens.
     pace: u64,
     /// Nothing that went wrong is under way any more.
-    healed: bool,
+    pub(super) healed: bool,
     /// Whether a tick may begin while another of its kind is under way.
-    twice: bool,
+    pub(super) twice: bool,
     /// How many exchanges there had been when processes were last compared with the database.
     pub(super) checked: u64,
     /// The leases of what leaders gave away.
@@ -377,126 +373,6 @@ impl World {
         }
     }
 
-    /// Starts a tick, or goes on with the one of its kind that is under way.
-    pub(super) async fn tick(&mut self, host: usize, tick: Tick) -> Result<(), Error> {
-        let up = self.hosts[host].is_up();
-        let Some(life) = self.hosts[host].life.as_mut().filter(|_| up) else { return Ok(()) };
-        let twice = self.twice && tick != Tick::Claim && self.stage.draw(|rng| rng.chance(500));
-        let under_way = life.ticks.iter().position(|(kind, _)| *kind == tick && !twice);
-        let one = match under_way {
-            Some(index) => life.ticks.swap_remove(index),
-            None => (tick, life.tick(tick)),
-        };
-        let goes_on = if under_way.is_some() { " goes on" } else { "" };
-        self.stage.tell(|| format!("node {host}: {tick:?}{goes_on}"));
-        self.drive_tick(host, one).await
-    }
-
-    async fn resume(&mut self) -> Result<(), Error> {
-        let mut waiting = Vec::new();
-        for host in self.hosts.iter().filter(|host| host.is_up()) {
-            let ticks = host.life.iter().flat_map(|life| &life.ticks);
-            waiting.extend(ticks.enumerate().map(|(index, _)| (host.index, index)));
-        }
-        waiting.extend((0..self.acts.len()).map(|index| (HOSTS, index)));
-        if waiting.is_empty() {
-            return Ok(());
-        }
-        let (host, index) = self.stage.draw(|rng| rng.pick(&waiting));
-        if host == HOSTS {
-            let one = self.acts.swap_remove(index);
-            return self.drive_act(one).await;
-        }
-        let life = self.hosts[host].life.as_mut().expect("it waits there");
-        let one = life.ticks.swap_remove(index);
-        self.stage.tell(|| format!("node {host}: {:?} goes on", one.0));
-        self.drive_tick(host, one).await
-    }
-
-    async fn drive_tick(
-        &mut self,
-        host: usize,
-        (tick, mut doing): (Tick, Pending<Pulse>),
-    ) -> Result<(), Error> {
-        // Whatever is found lapsed may be renewed before it is taken.
-        let slowness = self.stage.inside().slowness;
-        if tick == Tick::Recover && slowness > 0 {
-            self.stage.inside().slowness = 300;
-        }
-        let driven = self.drive(&mut doing).await;
-        self.stage.inside().slowness = slowness;
-        match driven {
-            None => {
-                if let Some(life) = self.hosts[host].life.as_mut() {
-                    life.ticks.push((tick, doing));
-                }
-            }
-            Some(Ok(Pulse::Alive)) => {}
-            Some(Ok(Pulse::CutOff)) => self.hosts[host].crash(&self.stage),
-            Some(told) => drop(self.excuse(&format!("{tick:?} on node {host}"), told)),
-        }
-        self.check_launches().await?;
-        match tick {
-            Tick::Plan => {
-                self.check_epoch().await?;
-                self.check_processes().await
-            }
-            Tick::Recover | Tick::Report => self.check_processes().await,
-            // None of these ends a run.
-            Tick::Pulse
-            | Tick::StartDue
-            | Tick::Claim
-            | Tick::Renew
-            | Tick::RenewAll
-            | Tick::Tend
-            | Tick::Lead
-            | Tick::Resign => Ok(()),
-        }
-    }
-
-    async fn drive_act(&mut self, (act, mut doing): (Act, Pending<()>)) -> Result<(), Error> {
-        match self.drive(&mut doing).await {
-            None => self.acts.push((act, doing)),
-            Some(told) => drop(self.excuse(&format!("{act:?}"), told)),
-        }
-        self.check_processes().await
-    }
-
-    /// What is lost on a line is nobody's fault; any other error is.
-    fn excuse<T>(&self, who: &str, told: Result<T, Error>) -> Option<T> {
-        match told {
-            Ok(told) => Some(told),
-            Err(error) if error.is_unavailable() && !self.healed => {
-                self.stage.tell(|| format!("{who}: no answer"));
-                None
-            }
-            Err(error) => {
-                self.stage.broken(|| format!("{who}: {error}"));
-                None
-            }
-        }
-    }
-
-    /// Polls until it is done, or waits on a line. Only one thing is driven at a time, so that the order of
-    /// everything is the seed's.
-    pub(super) async fn drive<T>(&self, doing: &mut Pending<T>) -> Option<Result<T, Error>> {
-        poll_fn(|context| match doing.as_mut().poll(context) {
-            Poll::Ready(told) => Poll::Ready(Some(told)),
-            Poll::Pending if self.stage.take_parked() => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        })
-        .await
-    }
-
-    /// The same, however often it waits.
-    async fn through<T>(&self, mut doing: Pending<T>) -> Result<T, Error> {
-        loop {
-            if let Some(told) = self.drive(&mut doing).await {
-                return told;
-            }
-        }
-    }
-
     /// A node that is down begins anew; one that was drained and is idle leaves first.
     pub(super) async fn boot(&mut self, index: usize) -> Result<(), Error> {
         if self.hosts[index].stopped_until.is_some() {
@@ -560,87 +436,5 @@ impl World {
         self.excuse("leave", gone.await);
         self.stage.inside().sweep(id);
         self.hosts[index].before.push(id);
-    }
-
-    /// The faults are over: everything goes on, and nothing new is asked for.
-    async fn heal(&mut self) -> Result<(), Error> {
-        self.stage.tell(|| "the faults are over".to_owned());
-        {
-            let inside = &mut *self.stage.inside();
-            inside.calm = true;
-            inside.hurry();
-        }
-        for host in &mut self.hosts {
-            host.stopped_until = None;
-        }
-        while let Some(one) = self.acts.pop() {
-            self.drive_act(one).await?;
-        }
-        for host in 0..self.hosts.len() {
-            while let Some(one) = self.hosts[host].life.as_mut().and_then(|life| life.ticks.pop()) {
-                self.drive_tick(host, one).await?;
-            }
-        }
-        self.healed = true;
-        let seen = self.store.settings().await?;
-        let on = [("recovery_enabled", "true")];
-        let _ = self.store.change_settings("somebody", seen.version, &on).await?;
-        for job in self.store.jobs(None, 50).await? {
-            if job.deleted_at.is_none() {
-                let _ = self.store.disable_job("somebody", job.seen()).await?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Everybody runs, until nothing is left to do.
-    async fn wind_down(&mut self) -> Result<(), Error> {
-        let since = self.stage.now();
-        let mut round = 0;
-        loop {
-            round += 1;
-            self.pass(1_200_000);
-            for host in 0..self.hosts.len() {
-                self.boot(host).await?;
-                for (every, tick) in
-                    [(2, Tick::Pulse), (1, Tick::Lead), (2, Tick::Recover), (1, Tick::Plan)]
-                {
-                    if round % every == 0 {
-                        self.tick(host, tick).await?;
-                    }
-                }
-            }
-            while !self.stage.inside().letters.is_empty() {
-                self.deliver();
-            }
-            for host in 0..self.hosts.len() {
-                for (every, tick) in [
-                    (1, Tick::StartDue),
-                    (2, Tick::Claim),
-                    (1, Tick::Renew),
-                    (1, Tick::Tend),
-                    (1, Tick::Report),
-                ] {
-                    if round % every == 0 {
-                        self.tick(host, tick).await?;
-                    }
-                }
-            }
-            if self.stage.is_broken() {
-                return Ok(());
-            }
-            if self.is_over().await? {
-                // What nobody waits for any more may still be in the mail.
-                for host in 0..self.hosts.len() {
-                    self.tick(host, Tick::Report).await?;
-                }
-                return Ok(());
-            }
-            if self.stage.now() > since + LONGEST {
-                let left = self.left().await?;
-                self.stage.broken(|| format!("not over after five minutes: {left}"));
-                return Ok(());
-            }
-        }
     }
 }

@@ -2,20 +2,30 @@
 
 use std::io;
 use std::net::Shutdown;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use super::wire::{Inbox, send};
+use super::wire::{Inbox, encode, send};
 use super::{Order, Report};
+
+/// How long its end is waited for, before it is made to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(1);
 
 /// A spawner process. When this is dropped, it ends, and everything it runs with it.
 pub struct Spawner {
+    orders: Option<Sender<Sent>>,
     socket: UnixStream,
     child: Child,
-    listener: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
+
+/// An encoded order, and the open files that go with it.
+type Sent = (Vec<u8>, Vec<OwnedFd>);
 
 impl Spawner {
     /// Starts one by a command that will call [`run`](super::run) with its standard input. What it
@@ -26,8 +36,10 @@ impl Spawner {
     ) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let child = command.stdin(OwnedFd::from(theirs)).spawn()?;
-        let listening = socket.try_clone()?;
-        let listener = std::thread::Builder::new().name("spawner".to_owned()).spawn(move || {
+        let (listening, speaking) = (socket.try_clone()?, socket.try_clone()?);
+        let (orders, given) = channel();
+        let mut spawner = Self { orders: Some(orders), socket, child, threads: Vec::new() };
+        spawner.thread("spawner-heard", move || {
             let mut inbox = Inbox::default();
             while let Ok(true) = inbox.fill(&listening) {
                 while let Ok(Some(report)) = inbox.next() {
@@ -36,12 +48,21 @@ impl Spawner {
             }
             heard(None);
         })?;
-        Ok(Self { socket, child, listener: Some(listener) })
+        spawner.thread("spawner-told", move || speak(&speaking, &given))?;
+        Ok(spawner)
     }
 
-    /// Gives an order. `files`: the output and the errors of what is to be started.
-    pub fn order(&self, order: &Order, files: &[BorrowedFd<'_>]) -> io::Result<()> {
-        send(&self.socket, order, files)
+    fn thread(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(work)?);
+        Ok(())
+    }
+
+    /// Gives an order; never waits, even for a spawner that is stopped. `files`: the output and the errors
+    /// of what is to be started.
+    pub fn order(&self, order: &Order, files: Vec<OwnedFd>) -> io::Result<()> {
+        let gone = || io::Error::other("the spawner has ended");
+        let orders = self.orders.as_ref().ok_or_else(gone)?;
+        orders.send((encode(order)?, files)).map_err(|_| gone())
     }
 
     /// Its process.
@@ -50,13 +71,31 @@ impl Spawner {
     }
 }
 
+/// Sends orders as they come, until there are none any more or nobody is there to obey.
+fn speak(socket: &UnixStream, given: &Receiver<Sent>) {
+    for (order, files) in given {
+        let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+        if send(socket, &order, &files).is_err() {
+            return;
+        }
+    }
+}
+
 impl Drop for Spawner {
     fn drop(&mut self) {
+        self.orders.take();
         // The spawner reads the end of its orders, kills what it runs, and ends.
         let _ = self.socket.shutdown(Shutdown::Both);
-        let _ = self.child.wait();
-        if let Some(listener) = self.listener.take() {
-            let _ = listener.join();
+        let asked = Instant::now();
+        while let Ok(None) = self.child.try_wait() {
+            // One that is stopped does not even read; what it runs dies with it.
+            if asked.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+            }
+            std::thread::sleep(LOOK);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
         }
     }
 }

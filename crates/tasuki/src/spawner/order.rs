@@ -1,8 +1,10 @@
 //! What a worker and its spawner say to each other.
 
+use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tasuki_core::exit::Stopped;
 
 /// One attempt of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -30,6 +32,8 @@ pub enum Order {
     Stop {
         /// What.
         job: JobKey,
+        /// Why; the first reason counts.
+        why: Stopped,
         /// How long it may take to end by itself, in microseconds.
         grace: u64,
     },
@@ -93,8 +97,27 @@ pub enum Refusal {
     Lease,
     /// It runs already.
     Doubled,
-    /// The program cannot be run.
-    Program(String),
+    /// There is no such program, or no such directory.
+    NotFound(String),
+    /// What there is cannot be run.
+    Unfit(String),
+    /// It could not be done now: too many open files, no memory, a program that is being written.
+    Unable(String),
+}
+
+impl Refusal {
+    /// Why an attempt to run `what` failed.
+    pub fn from_error(what: &str, error: &io::Error) -> Self {
+        use rustix::io::Errno;
+        let why = format!("{what}: {error}");
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOENT | Errno::NOTDIR) => Self::NotFound(why),
+            Some(Errno::ACCESS | Errno::PERM | Errno::NOEXEC | Errno::TOOBIG | Errno::ISDIR) => {
+                Self::Unfit(why)
+            }
+            _ => Self::Unable(why),
+        }
+    }
 }
 
 /// How a process ended.
@@ -106,4 +129,6 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Whether its lease ended first.
     pub lease_passed: bool,
+    /// Why it was told to stop, if it was.
+    pub stopped: Option<Stopped>,
 }

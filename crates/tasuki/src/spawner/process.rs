@@ -1,8 +1,8 @@
 //! The spawner's side: one thread, one loop.
 
 use std::collections::{HashMap, HashSet};
-use std::fs::{self, File};
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -11,9 +11,10 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
-use serde_json::json;
+use tasuki_core::exit::Stopped;
 
 use super::cgroup::{Cgroup, Cgroups};
+use super::record::{Ended, Recorder};
 use super::wire::{Inbox, Outbox};
 use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime, tree};
 
@@ -63,6 +64,7 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
         told: Outbox::default(),
         puzzling: HashSet::new(),
         cgroups: Cgroups::find(),
+        records: Recorder::start()?,
     };
     let heard = keeper.serve(socket);
     keeper.end_all();
@@ -77,18 +79,30 @@ struct Keeper {
     /// What was left behind by nobody knows whom, when last looked at.
     puzzling: HashSet<Pid>,
     cgroups: Option<Cgroups>,
+    records: Recorder,
 }
 
 struct Job {
     launch: Launch,
     child: Child,
     pid: Pid,
-    /// Becomes readable when the process ends.
-    end: OwnedFd,
+    /// Becomes readable when the process ends; it is looked at now and then where there was no room for it.
+    end: Option<OwnedFd>,
+    stopped: Option<Stopped>,
     kill_at: Option<u64>,
     lease_passed: bool,
     exit: Option<ExitStatus>,
     cgroup: Option<Cgroup>,
+}
+
+impl Job {
+    /// Whether its process has; what that left behind may not.
+    fn has_ended(&mut self) -> bool {
+        if self.exit.is_none() {
+            self.exit = self.child.try_wait().unwrap_or_default();
+        }
+        self.exit.is_some()
+    }
 }
 
 impl Keeper {
@@ -102,6 +116,9 @@ impl Keeper {
                 self.obey(order, &mut inbox)?;
             }
             self.look_after(boottime());
+            for report in self.records.written() {
+                self.told.push(&report)?;
+            }
             self.told.flush(socket)?;
         }
     }
@@ -110,7 +127,8 @@ impl Keeper {
     fn wait(&self, socket: &UnixStream) -> io::Result<bool> {
         let now = boottime();
         let ending = self.jobs.iter().any(|job| {
-            job.exit.is_some() || job.lease_passed || job.kill_at.is_some_and(|at| at <= now)
+            let out_of_time = job.lease_passed || job.kill_at.is_some_and(|at| at <= now);
+            job.exit.is_some() || job.end.is_none() || out_of_time
         });
         let lease = |job: &Job| self.leases.get(&job.launch.token).copied();
         let deadlines = self.jobs.iter().flat_map(|job| [job.kill_at, lease(job)]).flatten();
@@ -124,9 +142,11 @@ impl Keeper {
         });
         let mut interest = PollFlags::IN;
         interest.set(PollFlags::OUT, !self.told.is_empty());
-        let mut watched = vec![PollFd::new(socket, interest)];
+        let bell = PollFd::new(self.records.bell(), PollFlags::IN);
+        let mut watched = vec![PollFd::new(socket, interest), bell];
         let running = self.jobs.iter().filter(|job| job.exit.is_none());
-        watched.extend(running.map(|job| PollFd::new(&job.end, PollFlags::IN)));
+        let ends = running.filter_map(|job| job.end.as_ref());
+        watched.extend(ends.map(|end| PollFd::new(end, PollFlags::IN)));
         match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -140,18 +160,22 @@ impl Keeper {
                 self.leases.insert(token, until);
             }
             Order::Start(launch) => {
-                let files = (inbox.file(), inbox.file());
-                let (Some(output), Some(errors)) = files else {
-                    return Err(io::Error::other("an order came without its open files"));
-                };
                 let job = launch.job;
-                match self.start(launch, output, errors) {
+                let started = match <[OwnedFd; 2]>::try_from(inbox.files()) {
+                    Ok(files) => self.start(launch, files),
+                    Err(_) => Err(Refusal::Unable("the spawner has too many files open".into())),
+                };
+                match started {
                     Ok(pid) => self.told.push(&Report::Started { job, pid })?,
                     Err(why) => self.told.push(&Report::Refused { job, why })?,
                 }
             }
-            Order::Stop { job, grace } => {
+            Order::Stop { job, why, grace } => {
                 if let Some(job) = self.jobs.iter_mut().find(|known| known.launch.job == job) {
+                    // What had ended by then was not ended by it.
+                    if !job.has_ended() {
+                        job.stopped.get_or_insert(why);
+                    }
                     let _ = rustix::process::kill_process_group(job.pid, Signal::TERM);
                     let kill_at = boottime() + grace;
                     job.kill_at = Some(job.kill_at.map_or(kill_at, |before| before.min(kill_at)));
@@ -161,49 +185,53 @@ impl Keeper {
         Ok(())
     }
 
-    fn start(&mut self, launch: Launch, output: OwnedFd, errors: OwnedFd) -> Result<u32, Refusal> {
+    fn start(&mut self, launch: Launch, files: [OwnedFd; 2]) -> Result<u32, Refusal> {
         if self.leases.get(&launch.token).is_none_or(|&until| until <= boottime()) {
             return Err(Refusal::Lease);
         }
         if self.jobs.iter().any(|known| known.launch.job == launch.job) {
             return Err(Refusal::Doubled);
         }
-        let program = |error: &dyn std::fmt::Display| Refusal::Program(error.to_string());
         let Some((name, arguments)) = launch.argv.split_first() else {
-            return Err(program(&"no program is named"));
+            return Err(Refusal::NotFound("no program is named".to_owned()));
         };
+        let [output, errors] = files;
         let mut command = Command::new(name);
         command.args(arguments).env_clear().envs(launch.env.iter().cloned());
         command.env(MARK, mark(&launch));
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         if let Some(directory) = &launch.directory {
+            // Asked first: what the start says of it cannot be told from what it says of the program.
+            check_directory(directory)?;
             command.current_dir(directory);
         }
         let cgroup = self.cgroups.as_ref().and_then(|cgroups| cgroups.make(launch.job));
         let entry = cgroup.as_ref().and_then(|cgroup| cgroup.entry.try_clone().ok());
         own_session(&mut command, self.me, entry);
-        let child = command.spawn().map_err(|error| program(&error))?;
+        let child = command.spawn().map_err(|error| Refusal::from_error(name, &error))?;
         let pid = Pid::from_child(&child);
-        let end = rustix::process::pidfd_open(pid, PidfdFlags::empty());
-        let end = end.map_err(|error| {
-            tree::kill(pid);
-            program(&error)
-        })?;
+        let end = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
         let id = child.id();
-        let (kill_at, lease_passed, exit) = (None, false, None);
-        self.jobs.push(Job { launch, child, pid, end, kill_at, lease_passed, exit, cgroup });
+        self.jobs.push(Job {
+            launch,
+            child,
+            pid,
+            end,
+            stopped: None,
+            kill_at: None,
+            lease_passed: false,
+            exit: None,
+            cgroup,
+        });
         Ok(id)
     }
 
     /// Kills what is out of time, notices what has ended, and tells what is wholly gone.
     fn look_after(&mut self, now: u64) {
         for job in &mut self.jobs {
-            if job.exit.is_none() {
-                job.exit = job.child.try_wait().unwrap_or_default();
-            }
             // What had ended by then was not ended by it.
             let passed = self.leases.get(&job.launch.token).is_none_or(|&until| until <= now);
-            job.lease_passed |= passed && job.exit.is_none();
+            job.lease_passed |= !job.has_ended() && passed;
         }
         let strays = self.strays();
         let mut gone = Vec::new();
@@ -241,7 +269,7 @@ impl Keeper {
             strays.into_iter().filter(|(_, told)| told.is_none()).map(|(pid, _)| pid).collect();
         for index in gone.into_iter().rev() {
             let job = self.jobs.swap_remove(index);
-            self.tell_end(&job);
+            self.tell_end(job);
         }
         self.leases.retain(|token, until| {
             *until > now || self.jobs.iter().any(|job| job.launch.token == *token)
@@ -267,18 +295,20 @@ impl Keeper {
         others.filter(|pid| !ended(pid)).map(whose).collect()
     }
 
-    fn tell_end(&mut self, job: &Job) {
+    fn tell_end(&mut self, job: Job) {
         let Some(status) = job.exit else { return };
-        let exit =
-            Exit { code: status.code(), signal: status.signal(), lease_passed: job.lease_passed };
-        if let Some(record) = &job.launch.record
-            && let Err(error) = write_record(record, &job.launch, exit)
-        {
-            // It is told all the same; only a worker that dies before it has reported would miss it.
-            eprintln!("tasuki spawner: {}: {error}", record.display());
+        let Launch { job: key, token, record, .. } = job.launch;
+        let exit = Exit {
+            code: status.code(),
+            signal: status.signal(),
+            lease_passed: job.lease_passed,
+            stopped: job.stopped,
+        };
+        match record {
+            Some(path) => self.records.write(Ended { path, token, job: key, exit }),
+            // A report that cannot be written down is as good as one that cannot be sent.
+            None => drop(self.told.push(&Report::Ended { job: key, exit })),
         }
-        // A report that cannot be written down is as good as one that cannot be sent.
-        let _ = self.told.push(&Report::Ended { job: job.launch.job, exit });
     }
 
     /// The worker is gone: nothing that it started stays.
@@ -292,6 +322,15 @@ impl Keeper {
             }
             std::thread::sleep(std::time::Duration::from_micros(LOOK));
         }
+    }
+}
+
+fn check_directory(directory: &Path) -> Result<(), Refusal> {
+    let name = directory.display();
+    match std::fs::metadata(directory) {
+        Ok(found) if found.is_dir() => Ok(()),
+        Ok(_) => Err(Refusal::NotFound(format!("{name}: not a directory"))),
+        Err(error) => Err(Refusal::from_error(&name.to_string(), &error)),
     }
 }
 
@@ -319,18 +358,4 @@ fn own_session(command: &mut Command, spawner: Pid, cgroup: Option<File>) {
     };
     // SAFETY: four system calls; nothing is allocated, locked or unwound.
     unsafe { command.pre_exec(prepare) };
-}
-
-/// How it ended, on disk and not only on its way there.
-fn write_record(path: &Path, launch: &Launch, exit: Exit) -> io::Result<()> {
-    let fresh = path.with_extension("part");
-    let mut file = File::create(&fresh)?;
-    let told = json!({ "job": launch.job, "token": launch.token, "exit": exit });
-    file.write_all(told.to_string().as_bytes())?;
-    file.sync_all()?;
-    fs::rename(&fresh, path)?;
-    match path.parent() {
-        Some(folder) => File::open(folder)?.sync_all(),
-        None => Ok(()),
-    }
 }

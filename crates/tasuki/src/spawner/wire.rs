@@ -18,18 +18,23 @@ const LONGEST: usize = 8 << 20;
 /// The most open files that travel with one message.
 const MOST_FILES: usize = 2;
 
-/// Sends one message; waits until it is on its way.
-pub(super) fn send(
-    socket: &UnixStream,
-    message: &impl Serialize,
-    files: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+/// A message as it is sent.
+pub(super) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
     if body.len() > LONGEST {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "an order is too long"));
     }
     let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(body);
+    Ok(bytes)
+}
+
+/// Sends one encoded message; waits until it is on its way.
+pub(super) fn send(
+    socket: &UnixStream,
+    message: &[u8],
+    files: &[BorrowedFd<'_>],
+) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     if !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
@@ -38,7 +43,7 @@ pub(super) fn send(
             "too many open files for one order",
         ));
     }
-    let mut rest = &bytes[..];
+    let mut rest = message;
     while !rest.is_empty() {
         let sent =
             rustix::net::sendmsg(socket, &[IoSlice::new(rest)], &mut beside, SendFlags::NOSIGNAL);
@@ -58,7 +63,7 @@ pub(super) fn send(
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
-    files: VecDeque<OwnedFd>,
+    files: VecDeque<Vec<OwnedFd>>,
 }
 
 impl Inbox {
@@ -79,13 +84,16 @@ impl Inbox {
                 got => break got?,
             }
         };
-        if got.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(io::Error::other("an open file was lost on the way"));
-        }
+        // The files of one message at most: the socket does not mix them.
+        let mut came = Vec::new();
         for message in beside.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
-                self.files.extend(files);
+                came.extend(files);
             }
+        }
+        // Where this process has too many open, they are lost on the way, but not that there were some.
+        if !came.is_empty() || got.flags.contains(ReturnFlags::CTRUNC) {
+            self.files.push_back(came);
         }
         self.bytes.extend_from_slice(&buffer[..got.bytes]);
         Ok(got.bytes > 0)
@@ -104,9 +112,9 @@ impl Inbox {
         Ok(Some(message))
     }
 
-    /// The next open file that came.
-    pub(super) fn file(&mut self) -> Option<OwnedFd> {
-        self.files.pop_front()
+    /// The open files that came with the next message that had some; those that were lost are missing.
+    pub(super) fn files(&mut self) -> Vec<OwnedFd> {
+        self.files.pop_front().unwrap_or_default()
     }
 }
 
@@ -122,9 +130,7 @@ impl Outbox {
     }
 
     pub(super) fn push(&mut self, message: &impl Serialize) -> io::Result<()> {
-        let body = serde_json::to_vec(message)?;
-        self.bytes.extend((body.len() as u32).to_le_bytes());
-        self.bytes.extend(body);
+        self.bytes.extend(encode(message)?);
         Ok(())
     }
 

@@ -52,7 +52,19 @@ async fn failures_have_their_reasons() {
             command(&["/no/such/program"]),
             RunState::Failed,
             "NOT_FOUND",
-            "the program was not found",
+            "not found: /no/such/program: No such file",
+        ),
+        (
+            Work { directory: Some("/no/such/place".to_owned()), ..command(&["true"]) },
+            RunState::Failed,
+            "NOT_FOUND",
+            "not found: /no/such/place: No such file",
+        ),
+        (
+            command(&["/etc/passwd"]),
+            RunState::Failed,
+            "INVALID_INPUT",
+            "it cannot be run: /etc/passwd: Permission denied",
         ),
         (shell("kill -9 $$"), RunState::Failed, "UNEXPECTED_ERROR", "ended by signal 9"),
         (
@@ -90,6 +102,35 @@ async fn failures_have_their_reasons() {
         let told = executions.last().and_then(|last| last.error_message.clone()).unwrap();
         assert!(told.starts_with(message), "{told}");
     }
+    node.stop().await;
+    place.end().await;
+}
+
+/// A job prints more than is held in memory and ends while the database takes nothing: its last lines are
+/// in a pipe that nobody reads, and are read when there is room.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_last_lines_are_kept_however_long_the_database_takes() {
+    // More than is held, less than that and what a pipe holds.
+    const LINES: usize = 15_000;
+    let place = Place::new().await;
+    let node = place.node().await;
+    let script = format!(
+        "while [ ! -e '{0}/go' ]; do sleep 0.01; done; seq {LINES}; touch '{0}/printed'",
+        place.data.display()
+    );
+    let job = place.task("chatty", &shell(&script)).await;
+    let run = place.submit(&job, None).await;
+    place.runs_of(job.id, 1, |state| state == RunState::Running).await;
+    let held = place.hold();
+    std::fs::write(place.data.join("go"), "").unwrap();
+    place.until("all is printed", async || place.data.join("printed").exists().then_some(())).await;
+    // That long it takes, and not until something happens: what used to be lost was lost to a clock.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    held.release();
+    let run = place.ended(run).await;
+    assert_eq!(run.state, RunState::Succeeded, "{run:?}");
+    let log = place.log(run.id).await;
+    assert_eq!((log.len(), log.last().map(String::as_str)), (LINES, Some("15000")));
     node.stop().await;
     place.end().await;
 }

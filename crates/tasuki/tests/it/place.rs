@@ -1,9 +1,10 @@
 //! A folder with a database and a node in it.
 
+use std::io::Read as _;
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -40,6 +41,16 @@ pub(crate) struct Place {
     pub(crate) store: Store,
     pub(crate) data: PathBuf,
     pub(crate) wake: Wake,
+}
+
+/// A database that somebody else writes to.
+pub(crate) struct Held(Child);
+
+impl Held {
+    pub(crate) fn release(mut self) {
+        drop(self.0.stdin.take());
+        assert!(self.0.wait().unwrap().success());
+    }
 }
 
 pub(crate) fn command(argv: &[&str]) -> Work {
@@ -157,6 +168,22 @@ impl Place {
         made[0].run
     }
 
+    /// Takes the database for somebody else, until that is released.
+    pub(crate) fn hold(&self) -> Held {
+        let script = "import sqlite3, sys
+db = sqlite3.connect(sys.argv[1], timeout=30, isolation_level=None)
+db.execute('begin immediate')
+print('held', flush=True)
+sys.stdin.read()";
+        let mut command = Command::new("python3");
+        command.args(["-c", script]).arg(self.data.join("tasuki.db"));
+        let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = spawned.expect("python3 is there: run ./test, which installs it");
+        let mut told = [0; 5];
+        child.stdout.as_mut().unwrap().read_exact(&mut told).unwrap();
+        Held(child)
+    }
+
     /// Waits until a run has ended.
     pub(crate) async fn ended(&self, run: RunId) -> Run {
         self.until(&format!("run {run} has ended"), async || {
@@ -202,8 +229,14 @@ impl Place {
 
     pub(crate) async fn log(&self, run: RunId) -> Vec<String> {
         let attempt = self.store.run(run).await.unwrap().unwrap().counters.attempt_no;
-        let page = self.store.read_log(run, attempt, 0, 1_000).await.unwrap();
-        page.map_or(Vec::new(), |page| page.lines.into_iter().map(|line| line.text).collect())
+        let mut lines = Vec::new();
+        while let Some(page) =
+            self.store.read_log(run, attempt, lines.len() as i64, 1_000).await.unwrap()
+            && !page.lines.is_empty()
+        {
+            lines.extend(page.lines.into_iter().map(|line| line.text));
+        }
+        lines
     }
 
     /// Everything must be as the doctor wants it; then nothing is left.

@@ -10,7 +10,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use tasuki::spawner::{Exit, JobKey, Launch, Order, Refusal, Report, Spawner, boottime};
+use tasuki_core::exit::Stopped;
 
 const SECOND: u64 = 1_000_000;
 const CALLED: &str = "TASUKI_TEST_SPAWNER";
@@ -59,7 +61,7 @@ impl Bench {
     }
 
     fn order(&self, order: &Order) {
-        self.spawner.as_ref().unwrap().order(order, &[]).unwrap();
+        self.spawner.as_ref().unwrap().order(order, Vec::new()).unwrap();
     }
 
     fn lease(&self, seconds: u64) {
@@ -80,8 +82,8 @@ impl Bench {
 
     fn launch(&self, launch: &Launch) -> std::io::PipeReader {
         let (reader, writer) = std::io::pipe().unwrap();
-        let files = [writer.as_fd(), writer.as_fd()];
-        self.spawner.as_ref().unwrap().order(&Order::Start(launch.clone()), &files).unwrap();
+        let files = vec![writer.try_clone().unwrap().into(), writer.into()];
+        self.spawner.as_ref().unwrap().order(&Order::Start(launch.clone()), files).unwrap();
         reader
     }
 
@@ -145,7 +147,7 @@ fn a_command_runs_and_its_end_is_on_disk_before_it_is_told() {
     let mut output = bench.start(key(1), "echo out; echo err >&2; pwd; echo $PATH | wc -c; exit 3");
     let pid = bench.started();
     let exit = bench.ended(key(1));
-    assert_eq!(exit, Exit { code: Some(3), signal: None, lease_passed: false });
+    assert_eq!(exit, Exit { code: Some(3), signal: None, lease_passed: false, stopped: None });
     assert!(!lives(pid));
     let record = fs::read_to_string(bench.record(key(1))).unwrap();
     let record: serde_json::Value = serde_json::from_str(&record).unwrap();
@@ -193,13 +195,92 @@ fn what_may_not_start_does_not() {
         argv: vec!["/no/such/program".to_owned()],
         ..Launch::default()
     });
-    assert!(matches!(refused(&bench), Refusal::Program(why) if why.contains("No such file")));
+    assert!(
+        matches!(refused(&bench), Refusal::NotFound(why) if why.starts_with("/no/such/program: No such"))
+    );
     bench.launch(&Launch { token: "t".to_owned(), ..Launch::default() });
-    assert!(matches!(refused(&bench), Refusal::Program(_)));
+    assert!(matches!(refused(&bench), Refusal::NotFound(_)));
+    bench.launch(&Launch {
+        token: "t".to_owned(),
+        argv: vec!["/bin/true".to_owned()],
+        directory: Some("/no/such/directory".into()),
+        ..Launch::default()
+    });
+    assert!(
+        matches!(refused(&bench), Refusal::NotFound(why) if why.starts_with("/no/such/directory: No such"))
+    );
+    bench.launch(&Launch {
+        token: "t".to_owned(),
+        argv: vec![bench.folder.display().to_string()],
+        ..Launch::default()
+    });
+    assert!(matches!(refused(&bench), Refusal::Unfit(why) if why.contains("Permission denied")));
     bench.start(key(1), "sleep 1000");
     bench.started();
     bench.start(key(1), "true");
     assert_eq!(refused(&bench), Refusal::Doubled);
+}
+
+/// A worker must be able to give any number of orders and go on with its own work.
+#[test]
+fn a_spawner_that_is_stopped_keeps_nobody_waiting() {
+    let bench = Bench::new();
+    bench.lease(60);
+    bench.start(key(1), "sleep 1000");
+    bench.started();
+    let pid = Pid::from_raw(bench.spawner.as_ref().unwrap().pid() as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    for number in 0..2_000 {
+        let token = format!("{number:01000}");
+        bench.order(&Order::Lease { token, until: boottime() + 60 * SECOND });
+    }
+    bench.start(key(2), "exit 4");
+    kill_process(pid, Signal::CONT).unwrap();
+    bench.started();
+    assert_eq!(bench.ended(key(2)).code, Some(4));
+}
+
+/// And one that stays stopped does not outlive its worker, nor does what it runs.
+#[test]
+fn a_spawner_that_is_stopped_for_good_is_killed() {
+    let mut bench = Bench::new();
+    bench.lease(60);
+    bench.start(key(1), "sleep 1000");
+    let job = bench.started();
+    let spawner = bench.spawner.take().unwrap();
+    kill_process(Pid::from_raw(spawner.pid() as i32).unwrap(), Signal::STOP).unwrap();
+    let pid = spawner.pid();
+    drop(spawner);
+    assert!(!lives(pid));
+    until(|| !lives(job));
+}
+
+#[test]
+fn with_too_many_open_files_only_what_finds_no_room_is_refused() {
+    let bench = Bench::new();
+    bench.lease(60);
+    bench.start(key(0), "while [ ! -e go ]; do sleep 0.01; done");
+    bench.started();
+    let spawner = bench.spawner.as_ref().unwrap().pid();
+    let open = || fs::read_dir(format!("/proc/{spawner}/fd")).unwrap().count() as u64;
+    let pid = Pid::from_raw(spawner as i32);
+    // For one file more than are open at most, which is not enough for the two that come with an order.
+    for room in [0, 1, 2, 3] {
+        let before = getrlimit(Resource::Nofile);
+        let limit = Rlimit { current: Some(open() + room), ..before };
+        prlimit(pid, Resource::Nofile, limit).unwrap();
+        bench.start(key(1), "true");
+        match bench.next() {
+            Some(Report::Refused { job, why: Refusal::Unable(_) }) => assert_eq!(job, key(1)),
+            other => panic!("room {room}: {other:?}"),
+        }
+        prlimit(pid, Resource::Nofile, before).unwrap();
+    }
+    bench.start(key(2), "exit 5");
+    bench.started();
+    assert_eq!(bench.ended(key(2)).code, Some(5));
+    fs::write(bench.folder.join("go"), "").unwrap();
+    assert_eq!(bench.ended(key(0)).code, Some(0), "and what ran goes on");
 }
 
 #[test]
@@ -211,8 +292,9 @@ fn a_job_that_is_stopped_may_end_by_itself() {
         bench.start(key(1), "trap 'exit 7' TERM; echo $$ > pid; while :; do sleep 0.01; done");
     bench.started();
     bench.number("pid");
-    bench.order(&Order::Stop { job: key(1), grace: 60 * SECOND });
-    assert_eq!(bench.ended(key(1)).code, Some(7));
+    bench.order(&Order::Stop { job: key(1), why: Stopped::Timeout, grace: 60 * SECOND });
+    let exit = bench.ended(key(1));
+    assert_eq!((exit.code, exit.stopped), (Some(7), Some(Stopped::Timeout)));
 }
 
 #[test]
@@ -224,7 +306,7 @@ fn one_that_ignores_it_is_killed_after_its_grace_with_everything_it_started() {
     bench.start(key(1), script);
     bench.started();
     let pids = ["pid", "child", "away"].map(|file| bench.number(file));
-    bench.order(&Order::Stop { job: key(1), grace: SECOND / 20 });
+    bench.order(&Order::Stop { job: key(1), why: Stopped::Cancel, grace: SECOND / 20 });
     let exit = bench.ended(key(1));
     assert_eq!((exit.signal, exit.lease_passed), (Some(9), false));
     assert!(!pids.iter().any(|&pid| lives(pid)), "{pids:?}");

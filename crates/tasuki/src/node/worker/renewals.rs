@@ -162,7 +162,7 @@ impl Worker {
         let Some(lease) = state.leases.get_mut(&token) else { return };
         for running in running_in(lease) {
             tracing::warn!(run_id = running.key.run, worker_id = %self.id, "its lease was lost: it is killed");
-            self.parts.executor.stop(running.key, Duration::ZERO);
+            self.parts.executor.stop(running.key, Stopped::Silence, Duration::ZERO);
         }
         // What is being started or reported learns for itself that it lost.
         lease.runs.retain(|_, here| matches!(here, Here::Starting | Here::Ended(_)));
@@ -177,7 +177,7 @@ impl Worker {
             && let Some(Here::Running(running)) = lease.runs.remove(&run)
         {
             tracing::warn!(run_id = %run, worker_id = %self.id, "it is no longer ours: it is killed");
-            self.parts.executor.stop(running.key, Duration::ZERO);
+            self.parts.executor.stop(running.key, Stopped::Silence, Duration::ZERO);
         }
         drop_if_empty(&mut state, token);
     }

@@ -1,0 +1,80 @@
+//! T1: what comes up is given to those who have room.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use tasuki_core::{Epoch, LeaseToken, RunId, Settings, WorkerId, assign};
+use tasuki_store::{AssignBatch, Error, Wanted};
+
+use super::super::peers::StartOrder;
+use super::super::plan;
+use super::{Leader, PAGE, PAGES, START, signed};
+
+impl Leader {
+    /// Gives what is due within assign_ahead to workers, page by page while somebody has room.
+    pub(super) async fn assign(
+        &self,
+        epoch: Epoch,
+        settings: &Settings,
+        clock: Timestamp,
+    ) -> Result<(), Error> {
+        let mut place = START;
+        let until = clock + signed(settings.assign_ahead());
+        for _ in 0..PAGES {
+            let page = self.store.assignable(place, until, PAGE).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            place = (last.wanted.due_at, last.wanted.run);
+            let given = self.store.given().await?;
+            let workers = self.store.workers().await?;
+            let candidates = plan::candidates(&workers, &given, self.me);
+            let mut wanted = Vec::with_capacity(page.len());
+            for one in &page {
+                let recipe = self.recipes.get(&self.store, one.job, one.job_version).await?;
+                let Some(recipe) = recipe else { continue };
+                wanted.push(assign::Wanted {
+                    run: one.wanted.run,
+                    due_at: one.wanted.due_at,
+                    labels: plan::labels(&recipe),
+                });
+            }
+            let placed = assign::assign(&wanted, candidates, clock, settings.heartbeat_ttl());
+            let nobody_has_room = placed.is_empty();
+            let mut by_worker: BTreeMap<WorkerId, Vec<Wanted>> = BTreeMap::new();
+            for one in placed {
+                let run = page.iter().find(|waiting| waiting.wanted.run == one.run);
+                let run = run.expect("placed from this page").wanted;
+                by_worker.entry(one.worker).or_default().push(run);
+            }
+            for (worker, runs) in by_worker {
+                if self.term() != Some(epoch) {
+                    return Ok(());
+                }
+                self.give(epoch, worker, &runs, settings).await?;
+            }
+            if page.len() < PAGE as usize || nobody_has_room {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    async fn give(
+        &self,
+        epoch: Epoch,
+        worker: WorkerId,
+        runs: &[Wanted],
+        settings: &Settings,
+    ) -> Result<(), Error> {
+        let token = LeaseToken::from_random(self.dice.roll());
+        let (assign_ahead, reassign_after) = (settings.assign_ahead(), settings.reassign_after());
+        let batch = AssignBatch { epoch, worker, token, runs, assign_ahead, reassign_after };
+        let given = self.store.assign(&batch).await?;
+        let due_at = |run: &RunId| runs.iter().find(|one| one.run == *run).map(|one| one.due_at);
+        let runs: Vec<(RunId, Timestamp)> =
+            given.iter().filter_map(|run| Some((*run, due_at(run)?))).collect();
+        if !runs.is_empty() {
+            self.peers.start(worker, StartOrder { epoch, token, runs }).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! T9, T10, T12, T13: what waits although it is due is passed over, given up or makes room.
+
+use std::collections::HashMap;
+
+use jiff::Timestamp;
+use tasuki_core::concurrency::ConcurrencyPolicy;
+use tasuki_core::misfire::Misfire;
+use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
+use tasuki_store::{Author, Error, Outcome, Waiting};
+
+use super::super::plan::{self, Verdict};
+use super::{Leader, PAGE, PAGES, START};
+
+impl Leader {
+    /// Looks at what is overdue, in turn. What workers claim for themselves mostly waits no longer than it takes them: that is looked at once in a while.
+    pub(super) async fn sweep(
+        &self,
+        epoch: Epoch,
+        settings: &Settings,
+        clock: Timestamp,
+    ) -> Result<(), Error> {
+        let lanes = match self.all_lanes_again(settings) {
+            true => self.store.lanes().await?,
+            false => vec![String::new()],
+        };
+        for lane in lanes {
+            let mut place = self.state().places.get(&lane).copied().unwrap_or(START);
+            for _ in 0..PAGES {
+                if self.term() != Some(epoch) {
+                    return Ok(());
+                }
+                let page = self.store.overdue(&lane, place, PAGE).await?;
+                self.judge(epoch, &page, clock).await?;
+                place = match page.last() {
+                    Some(last) if page.len() == PAGE as usize => {
+                        (last.wanted.due_at, last.wanted.run)
+                    }
+                    Some(_) | None => START,
+                };
+                if place == START {
+                    break;
+                }
+            }
+            self.state().places.insert(lane, place);
+        }
+        Ok(())
+    }
+
+    /// Whether the lanes of claimers are to be swept too.
+    fn all_lanes_again(&self, settings: &Settings) -> bool {
+        let now = self.clock.boottime();
+        let pause = settings.leader_tick().as_micros() as u64 / 2;
+        let mut state = self.state();
+        let again = state.swept_at.is_none_or(|swept_at| now >= swept_at + pause);
+        if again {
+            state.swept_at = Some(now);
+        }
+        again
+    }
+
+    async fn judge(&self, epoch: Epoch, page: &[Waiting], clock: Timestamp) -> Result<(), Error> {
+        let me = self.me.to_string();
+        // Of those that would replace one another, the newest of each job and scope.
+        let mut newest: HashMap<(JobId, &Scope), (Timestamp, RunId)> = HashMap::new();
+        for one in page {
+            let place = newest.entry((one.job, &one.scope)).or_insert(START);
+            *place = (*place).max((one.scheduled_for, one.wanted.run));
+        }
+        for one in page {
+            let Some(recipe) = self.recipes.get(&self.store, one.job, one.job_version).await?
+            else {
+                continue;
+            };
+            let holder = match one.holder {
+                Some(run) if one.wanted.exclusive => self.store.run(run).await?,
+                Some(_) | None => None,
+            };
+            let catches_up = match (&holder, one.origin) {
+                (Some(_), Origin::Time) => {
+                    let job = self.store.job_by_id(one.job).await?;
+                    job.and_then(|job| job.misfire).is_some_and(Misfire::catches_up)
+                }
+                _ => false,
+            };
+            let run = one.wanted.run;
+            let verdict = plan::verdict(one, &recipe, holder.as_ref(), catches_up, clock);
+            let replaces = recipe.spec.concurrency == ConcurrencyPolicy::Replace;
+            let outdone = newest.get(&(one.job, &one.scope)) != Some(&(one.scheduled_for, run));
+            match verdict {
+                Verdict::Expire => drop(self.store.expire(epoch, run).await?),
+                Verdict::Skip(reason) => drop(self.store.skip(epoch, run, reason).await?),
+                Verdict::Replace(_) | Verdict::Leave if replaces && outdone => {
+                    let author = Author::Leader(epoch);
+                    let why = Some("a newer run takes its place");
+                    let _ = self.store.cancel(author, run, me.as_str(), why).await?;
+                }
+                Verdict::Replace(holder) => {
+                    let author = Author::Leader(epoch);
+                    let why = format!("run {run} takes its place");
+                    let asked = self.store.cancel(author, holder, me.as_str(), Some(&why)).await?;
+                    if let Outcome::Applied(_) = asked {
+                        self.wake.leases();
+                    }
+                }
+                Verdict::Leave => {}
+            }
+        }
+        Ok(())
+    }
+}
