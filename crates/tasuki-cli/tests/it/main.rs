@@ -7,6 +7,7 @@ mod apply;
 mod database;
 mod fake;
 mod follow;
+mod full;
 mod jobs;
 mod keeper;
 mod killed;

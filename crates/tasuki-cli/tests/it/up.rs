@@ -25,7 +25,7 @@ pub(crate) struct Place {
 
 /// A running `tasuki up`.
 pub(crate) struct Up {
-    child: Child,
+    pub(crate) child: Child,
 }
 
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
@@ -98,9 +98,14 @@ impl Place {
 
     /// Starts a node and waits until it can be asked.
     pub(crate) fn up(&self) -> Up {
+        self.up_as(|command| command)
+    }
+
+    /// The same by a command that is made of the usual one.
+    pub(crate) fn up_as(&self, made: impl FnOnce(Command) -> Command) -> Up {
         let _ = fs::remove_file(self.data().join("api.json"));
         let log = fs::File::options().create(true).append(true).open(self.folder.join("up.log"));
-        let mut command = self.command(&["up", "--listen", "127.0.0.1:0"]);
+        let mut command = made(self.command(&["up", "--listen", "127.0.0.1:0"]));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.unwrap());
         let mut up = Up { child: command.spawn().unwrap() };
         until("tasuki is up", || {
