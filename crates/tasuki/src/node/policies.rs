@@ -3,6 +3,7 @@
 
 mod ahead;
 mod missed;
+mod slow;
 mod supervised;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -68,6 +69,8 @@ struct Hands {
     at_once: bool,
     open: Mutex<Vec<(JobKey, LeaseToken)>>,
     launched: Mutex<Vec<(Timestamp, String)>>,
+    /// Until when what runs may, as it was last told.
+    until: AtomicU64,
 }
 
 impl Hands {
@@ -80,7 +83,9 @@ impl Hands {
 }
 
 impl Executor for Hands {
-    fn lease(&self, _: LeaseToken, _: u64) {}
+    fn lease(&self, _: LeaseToken, until: u64) {
+        self.until.store(until, Ordering::Relaxed);
+    }
 
     fn launch(&self, attempt: Attempt) {
         let what = attempt.recipe.work.description.clone().unwrap_or_default();
@@ -109,6 +114,7 @@ struct World {
     leader: Leader,
     worker: Arc<Worker>,
     hands: Arc<Hands>,
+    line: Arc<slow::SlowLine>,
 }
 
 impl World {
@@ -134,6 +140,7 @@ impl World {
             at_once,
             open: Mutex::default(),
             launched: Mutex::default(),
+            until: AtomicU64::default(),
         });
         let labels = format!("[\"function={FUNCTION}\"]");
         let row = NewWorker {
@@ -146,8 +153,10 @@ impl World {
             function_slots: 50,
         };
         store.register_worker(&row).await.unwrap();
+        let line = Arc::new(slow::SlowLine::new(Arc::clone(&clock)));
+        let lined = store.with_line(Arc::clone(&line) as Arc<dyn tasuki_store::Line>);
         let parts = Parts {
-            store: store.clone(),
+            store: lined.clone(),
             clock: Arc::clone(&clock) as Arc<dyn Clock>,
             dice: Arc::clone(&dice) as Arc<dyn Dice>,
             executor: Arc::clone(&hands) as Arc<dyn Executor>,
@@ -160,16 +169,10 @@ impl World {
         let peers = InProcess::default();
         peers.add(&worker);
         let world = (Arc::clone(&clock) as Arc<dyn Clock>, dice as Arc<dyn Dice>);
-        let leader = Leader::new(
-            id,
-            store.clone(),
-            Arc::new(DatabaseOnly),
-            Arc::new(peers),
-            world,
-            wake.clone(),
-        );
+        let leader =
+            Leader::new(id, lined, Arc::new(DatabaseOnly), Arc::new(peers), world, wake.clone());
         let operator = Operator::new(store.clone(), wake);
-        Self { store, operator, clock, began, leader, worker, hands }
+        Self { store, operator, clock, began, leader, worker, hands, line }
     }
 
     /// From now on it is this time, and nobody has done anything since.

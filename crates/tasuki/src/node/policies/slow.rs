@@ -1,0 +1,86 @@
+//! Answers that take their time: what they say was true when they were asked for, not when they came.
+
+use super::*;
+use tasuki_store::{Author, Fault, Line, NewRun, Pause};
+
+/// A line on which every answer takes so many microseconds of our clock.
+pub(super) struct SlowLine {
+    clock: Arc<HandClock>,
+    takes: AtomicU64,
+}
+
+impl SlowLine {
+    pub(super) fn new(clock: Arc<HandClock>) -> Self {
+        Self { clock, takes: AtomicU64::new(0) }
+    }
+}
+
+impl Line for SlowLine {
+    fn send(&self) -> Pause<'_, Fault> {
+        Box::pin(async { Fault::None })
+    }
+
+    fn answer(&self) -> Pause<'_, ()> {
+        Box::pin(async {
+            let takes = self.takes.load(Ordering::Relaxed);
+            self.clock.0.fetch_add(takes, Ordering::Relaxed);
+        })
+    }
+}
+
+const SLOW: u64 = 700_000;
+
+impl World {
+    fn slow_down(&self) {
+        self.line.takes.store(SLOW, Ordering::Relaxed);
+    }
+
+    fn until(&self) -> u64 {
+        self.hands.until.load(Ordering::Relaxed)
+    }
+}
+
+#[tokio::test]
+async fn a_term_is_trusted_from_before_it_was_asked_for_and_less_than_it_lasts() {
+    let world = World::at("12:00:00").await;
+    world.slow_down();
+    let settings = world.settings().await;
+    let lasts = (settings.leader_ttl() - settings.leader_margin()).as_micros() as u64;
+    // The first time it is minted, the second renewed.
+    for _ in 0..2 {
+        assert!(world.leader.lead(&settings).await.unwrap());
+        let asked = world.clock.boottime() - SLOW;
+        let renew_at = asked + settings.leader_renew().as_micros() as u64;
+        world.clock.0.store(asked + lasts - 1, Ordering::Relaxed);
+        assert!(world.leader.term().is_some());
+        world.clock.0.store(asked + lasts, Ordering::Relaxed);
+        assert!(world.leader.term().is_none(), "nobody may act on it any more");
+        world.clock.0.store(renew_at, Ordering::Relaxed);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_runs_may_run_from_before_its_lease_was_asked_for() {
+    for claimed in [true, false] {
+        let world = World::with_patience("12:00:00").await;
+        let job = world.create("job", &World::definition(Trigger::Task, "", claimed)).await;
+        world.lead().await;
+        world.worker.pulse().await.unwrap();
+        let run = NewRun::task(&job.newest);
+        world.store.create(Author::Api, &[run]).await.unwrap();
+        world.lead().await;
+        let kill_after = world.settings().await.kill_after().as_micros() as u64;
+        world.slow_down();
+        let asked = world.clock.boottime();
+        match claimed {
+            true => drop(world.worker.claim().await.unwrap()),
+            false => drop(world.worker.start_due().await.unwrap()),
+        }
+        assert_eq!(world.launched().len(), 1);
+        assert_eq!(world.until(), asked + kill_after, "claimed: {claimed}");
+        let asked = world.clock.boottime();
+        world.worker.renew(true).await.unwrap();
+        assert_eq!(world.until(), asked + kill_after, "and so it is renewed");
+    }
+}
