@@ -66,7 +66,7 @@ pub use logs::{LogLine, LogPage, Logged, Stream};
 pub use migrate::Migration;
 pub use note::RunNote;
 pub use outcome::{Lost, Outcome};
-pub use planning::{Carried, Waiting};
+pub use planning::{Carried, Glance, Waiting};
 pub use retention::{PrunePlace, Pruned};
 pub use run::Run;
 pub use settings::{SettingsChange, SettingsInForce};
@@ -75,7 +75,7 @@ pub use take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
 pub use tasuki_core::work::WorkKind as JobKind;
 pub use token::{NewToken, Token};
 pub use verify::{Flaw, Verified};
-pub use worker::{NewWorker, Worker};
+pub use worker::{NewWorker, Worker, WorkerNow};
 
 use jiff::Timestamp;
 

@@ -1,14 +1,17 @@
 //! What the loops read before they decide: what waits, what is carried, and which jobs wait for events.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use tasuki_core::{JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
 
 use crate::db::{Row, params};
-use crate::run::timestamp;
+use crate::run::{micros, timestamp};
 use crate::sql::{Sql, sql};
 use crate::{Error, Job, Store, Taken, Wanted, uuid};
 
 static ASSIGNABLE: Sql = sql!("due/assignable");
+static GLANCE: Sql = sql!("leader/glance");
 static SWEEP: Sql = sql!("due/sweep");
 static LANE: Sql = sql!("due/lane");
 static FIRST_LANE: Sql = sql!("due/first_lane");
@@ -101,7 +104,32 @@ impl Carried {
     }
 }
 
+/// Whether there is anything for a leader to do, in one look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Glance {
+    /// The database's clock.
+    pub clock: Timestamp,
+    /// Whether a slot comes up.
+    pub fires: bool,
+    /// Whether an event waits.
+    pub events: bool,
+    /// Whether a run waits, due or not.
+    pub waiting: bool,
+}
+
 impl Store {
+    /// A look at all that a leader would have to look at; at slots so far ahead.
+    pub async fn glance(&self, ahead: Duration) -> Result<Glance, Error> {
+        let rows = self.db.rows(&GLANCE, params! { ahead: micros(ahead) }).await?;
+        let row = rows.first().ok_or_else(|| Error::broken("there is no clock"))?;
+        Ok(Glance {
+            clock: timestamp(row.int("clock")?)?,
+            fires: row.opt_int("next_fire")?.is_some(),
+            events: row.opt_int("event_id")?.is_some(),
+            waiting: row.opt_text("lane")?.is_some(),
+        })
+    }
+
     /// What the leader can give away and is due until an instant, soonest first, from behind a place, at
     /// most so many.
     pub async fn assignable(

@@ -14,6 +14,7 @@ use crate::{Author, Error, Store, uuid};
 
 static REGISTER: Sql = sql!("worker/register");
 static HEARTBEAT: Sql = sql!("worker/heartbeat");
+static NOW: Sql = sql!("worker/now");
 static SHOW: Sql = sql!("worker/show");
 static LOCK: Sql = sql!("worker/lock");
 static LIST: Sql = sql!("worker/list");
@@ -65,6 +66,19 @@ pub struct Worker {
     pub dead_at: Option<Timestamp>,
     /// When it left.
     pub gone_at: Option<Timestamp>,
+}
+
+/// A worker, and whether there is anything else for it to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerNow {
+    /// Its row.
+    pub worker: Worker,
+    /// What the database's clock said just then.
+    pub clock: Timestamp,
+    /// Which settings are in force.
+    pub settings_version: i64,
+    /// Whether it has a lease.
+    pub carries: bool,
 }
 
 impl Worker {
@@ -214,11 +228,16 @@ impl Store {
         rows.first().map(Worker::from_row).transpose()
     }
 
-    /// One worker, and what the database's clock said just then.
-    pub async fn worker_now(&self, worker: WorkerId) -> Result<Option<(Worker, Timestamp)>, Error> {
-        let rows = self.db.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
+    /// What one worker has to know, again and again.
+    pub async fn worker_now(&self, worker: WorkerId) -> Result<Option<WorkerNow>, Error> {
+        let rows = self.db.rows(&NOW, params! { id: uuid(worker.as_bytes()) }).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some((Worker::from_row(row)?, timestamp(row.int("clock")?)?)))
+        Ok(Some(WorkerNow {
+            worker: Worker::from_row(row)?,
+            clock: timestamp(row.int("clock")?)?,
+            settings_version: row.int("settings_version")?,
+            carries: row.int("leases")? > 0,
+        }))
     }
 
     /// Those that have not left.

@@ -1,2 +1,2 @@
--- worker/show: one worker, and the clock.
-select w.*, :now as clock from tasuki_worker w where w.id = :id
+-- worker/show: one worker.
+select * from tasuki_worker where id = :id

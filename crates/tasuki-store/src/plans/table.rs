@@ -76,10 +76,22 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         ],
         "due/assignable due/sweep",
     ),
+    (
+        &["cursor by cursor_next_fire on next_fire", "due along due_pkey", "event along event_open"],
+        "leader/glance",
+    ),
     (&["cursor by cursor_next_fire on next_fire", "job by job_pkey on id"], "cursor/due"),
     (&["cursor by cursor_pkey on job_id, scope_kind, scope_id"], "cursor/move cursor/end"),
     (&["cursor by cursor_pkey on job_id"], "cursor/delete cursor/replan"),
     // Leases and holds.
+    (
+        &[
+            "lease by lease_worker on worker_id",
+            "setting_version by setting_version_pkey on id",
+            "worker by worker_pkey on id",
+        ],
+        "worker/now",
+    ),
     (&["lease by lease_pkey on token"], "lease/touch lease/show lease/lock lease/close"),
     (&["lease by lease_pkey on token", "run by run_pkey on id"], "lease/close_if_empty run/taken_under"),
     // All leases are read as a whole: as many as there is work under way.

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{Epoch, ErrorCode, JobId, RunState, WorkerId};
-use tasuki_store::{Author, Finish, JobChange, NewRun};
+use tasuki_core::{Epoch, ErrorCode, JobId, RunState, Scope, WorkerId};
+use tasuki_store::{Author, Finish, Glance, JobChange, NewEvent, NewRun, SettingsChange};
 
-use crate::given::{Like, TTL, TestStore, contract, failed, noon, seen};
+use crate::given::{AHEAD, Like, TTL, TestStore, contract, failed, noon, seen};
 
 contract! {
     async fn jobs_are_called_by_name_deleted_ones_too(store: TestStore) {
@@ -31,6 +32,44 @@ contract! {
         assert!(store.finish(token, run.id, &Finish::default()).await.unwrap().is_applied());
         assert_eq!(store.lease(token).await.unwrap(), None);
         assert!(store.leases_per_worker().await.unwrap().is_empty());
+    }
+
+    async fn a_glance_tells_a_leader_whether_to_look_closer(store: TestStore) {
+        let nothing = store.glance(AHEAD).await.unwrap();
+        let none = Glance { clock: noon(), fires: false, events: false, waiting: false };
+        assert_eq!(nothing, none);
+        let job = store.given_job(&Like::default()).await;
+        let made = store.create(Author::Api, &[NewRun::task(&job)]).await.unwrap();
+        assert_eq!(store.glance(AHEAD).await.unwrap(), Glance { waiting: true, ..none });
+        assert!(store.cancel(Author::Api, made[0].run, "ann", None).await.unwrap().is_applied());
+        let event = NewEvent {
+            event_type: "paid",
+            source: "shop",
+            dedupe_key: None,
+            job_name: None,
+            payload: None,
+        };
+        let emitted = store.emit(&event).await.unwrap().event;
+        assert_eq!(store.glance(AHEAD).await.unwrap(), Glance { events: true, ..none });
+        assert!(store.pass_event(store.epoch, emitted).await.unwrap());
+        let fires = noon() + SignedDuration::from_mins(1);
+        assert!(store.put_cursor(seen(&job), &Scope::default(), fires).await.unwrap());
+        assert_eq!(store.glance(AHEAD).await.unwrap(), none, "it is far off");
+        store.at(30);
+        assert!(store.glance(AHEAD).await.unwrap().fires);
+    }
+
+    async fn a_worker_learns_in_one_look_whether_to_look_closer(store: TestStore) {
+        let before = store.worker_now(store.worker).await.unwrap().unwrap();
+        assert_eq!((before.worker.id, before.clock, before.carries), (store.worker, noon(), false));
+        let run = store.given_run(RunState::Assigned).await;
+        let changed = store.change_settings("ann", before.settings_version, &[("log_retention_days_db", "40")]);
+        assert!(matches!(changed.await.unwrap(), SettingsChange::Applied(_)));
+        let now = store.worker_now(store.worker).await.unwrap().unwrap();
+        assert_eq!((now.carries, now.settings_version), (true, before.settings_version + 1));
+        assert!(store.release(run.token.unwrap(), run.id).await.unwrap().is_applied());
+        assert!(!store.worker_now(store.worker).await.unwrap().unwrap().carries);
+        assert_eq!(store.worker_now(WorkerId::from_random(99)).await.unwrap(), None);
     }
 
     async fn the_newest_terms_come_first(store: TestStore) {

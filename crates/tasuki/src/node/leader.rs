@@ -156,8 +156,17 @@ impl Leader {
         if self.term().is_none() {
             return Ok(false);
         }
-        let clock = self.store.clock().await?;
-        for step in [Step::Slots, Step::Events, Step::Sweep, Step::Assign] {
+        let seen = self.store.glance(slots::near(settings)).await?;
+        let clock = seen.clock;
+        // What the first two make waits for the last two.
+        let waits = seen.waiting || seen.fires || seen.events;
+        let steps = [
+            (Step::Slots, seen.fires),
+            (Step::Events, seen.events),
+            (Step::Sweep, waits),
+            (Step::Assign, waits),
+        ];
+        for (step, _) in steps.into_iter().filter(|(_, wanted)| *wanted) {
             let Some(epoch) = self.term() else { return Ok(false) };
             let done = match step {
                 Step::Slots => self.make_slots(epoch, settings, clock).await,

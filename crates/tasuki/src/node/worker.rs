@@ -53,6 +53,8 @@ pub struct Worker {
 struct State {
     leases: BTreeMap<LeaseToken, Lease>,
     settings: Arc<Settings>,
+    /// Which these are; `None`: those it was born with.
+    settings_version: Option<i64>,
     /// How many commands, and how many functions, at once.
     slots: (u32, u32),
     /// How much the database's clock is ahead of ours, in microseconds; at least.
@@ -72,8 +74,14 @@ pub(crate) enum Pulse {
 impl Worker {
     pub(crate) fn new(id: WorkerId, parts: Parts, settings: Arc<Settings>) -> Self {
         let slots = (parts.slots)(&settings);
-        let state =
-            State { leases: BTreeMap::new(), settings, slots, ahead: None, draining: false };
+        let state = State {
+            leases: BTreeMap::new(),
+            settings,
+            settings_version: None,
+            slots,
+            ahead: None,
+            draining: false,
+        };
         Self {
             id,
             parts,
@@ -141,27 +149,34 @@ impl Worker {
         if !within(store.heartbeat(self.id)).await? {
             return Ok(Pulse::CutOff);
         }
-        let row = within(store.worker_now(self.id)).await?;
+        let Some(now) = within(store.worker_now(self.id)).await? else { return Ok(Pulse::CutOff) };
         let ours = self.parts.clock.boottime() as i64;
-        let settings = within(store.settings()).await?.settings;
-        {
+        let known = {
             let mut state = self.state();
-            if let Some((_, clock)) = row {
-                state.ahead = Some(clock.as_microsecond() - ours);
-            }
-            if *state.settings != settings {
-                state.slots = (self.parts.slots)(&settings);
-                state.settings = Arc::new(settings);
-            }
+            state.ahead = Some(now.clock.as_microsecond() - ours);
+            state.settings_version
+        };
+        if known != Some(now.settings_version) {
+            let read = within(store.settings()).await?;
+            let mut state = self.state();
+            state.slots = (self.parts.slots)(&read.settings);
+            state.settings = Arc::new(read.settings);
+            state.settings_version = Some(read.version);
         }
-        if let Some((row, _)) = row {
-            if row.draining_at.is_some() {
-                self.drain();
-            }
-            self.tell_room((row.slots, row.function_slots)).await?;
+        if now.worker.draining_at.is_some() {
+            self.drain();
         }
+        self.tell_room((now.worker.slots, now.worker.function_slots)).await?;
+        if now.carries {
+            self.adopt_unknown().await?;
+        }
+        Ok(Pulse::Alive)
+    }
+
+    /// Takes on what was given to it without its hearing of it.
+    async fn adopt_unknown(&self) -> Result<(), Error> {
         let mut unknown: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
-        for carried in within(store.carried_by(self.id)).await? {
+        for carried in within(self.parts.store.carried_by(self.id)).await? {
             if carried.state == RunState::Assigned {
                 unknown.entry(carried.token).or_default().push((carried.run, carried.due_at));
             }
@@ -171,7 +186,7 @@ impl Worker {
                 self.orders.notify_one();
             }
         }
-        Ok(Pulse::Alive)
+        Ok(())
     }
 
     /// Tells how much it does at once, where that is not what is known. What runs has its room until it ends.

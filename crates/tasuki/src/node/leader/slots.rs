@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::misfire::{self, Misfire, Moment, Plan, PlannedRun};
@@ -23,18 +24,22 @@ pub(super) struct Timed {
     schedule: Schedule,
 }
 
+/// How far ahead slots are looked for: half as far as they are made.
+pub(super) fn near(settings: &Settings) -> Duration {
+    settings.assign_ahead() / 2
+}
+
 impl Leader {
-    /// T0: runs for the slots that come up. Looked for when half of what lies ahead is used up, then made
-    /// for all of it: so each job is touched twice in that time, however often it fires.
+    /// T0: runs for the slots that come up. Looked for when they are near, then made for all that lies ahead:
+    /// so each job is touched twice in that time, however often it fires.
     pub(super) async fn make_slots(
         &self,
         epoch: Epoch,
         settings: &Settings,
         clock: Timestamp,
     ) -> Result<bool, Error> {
-        let ahead = signed(settings.assign_ahead());
-        let (soon, until) = (clock + ahead / 2, clock + ahead);
-        let cursors = self.store.cursors(soon, PAGE).await?;
+        let until = clock + signed(settings.assign_ahead());
+        let cursors = self.store.cursors(clock + signed(near(settings)), PAGE).await?;
         let full = cursors.len() == PAGE as usize;
         let mut planned = Vec::with_capacity(cursors.len());
         for cursor in cursors {
