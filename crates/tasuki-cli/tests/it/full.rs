@@ -5,7 +5,7 @@ use std::process::Command;
 use crate::up::{Place, Up, until};
 
 /// A process that is told of a write that cannot be, instead of dying of it.
-fn told_of_it(command: Command) -> Command {
+fn told_of_it(command: &Command) -> Command {
     let mut told = Command::new("sh");
     told.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
     told.arg(command.get_program()).args(command.get_args());
@@ -33,7 +33,7 @@ fn succeeded(place: &Place) -> Vec<i64> {
 #[test]
 fn a_node_whose_disk_was_full_goes_on_when_there_is_room() {
     let place = Place::new();
-    let up = place.up_as(told_of_it);
+    let up = place.up_by(told_of_it(&place.up_command()));
     place.tasuki(&["job", "create", "hello", "--every", "1s", "--", "echo", "hi"]);
     until("it runs", || (!succeeded(&place).is_empty()).then_some(()));
     limit(&up, "4096");

@@ -98,14 +98,18 @@ impl Place {
 
     /// Starts a node and waits until it can be asked.
     pub(crate) fn up(&self) -> Up {
-        self.up_as(|command| command)
+        self.up_by(self.up_command())
     }
 
-    /// The same by a command that is made of the usual one.
-    pub(crate) fn up_as(&self, made: impl FnOnce(Command) -> Command) -> Up {
+    /// The command that does so.
+    pub(crate) fn up_command(&self) -> Command {
+        self.command(&["up", "--listen", "127.0.0.1:0"])
+    }
+
+    /// The same by a command like that.
+    pub(crate) fn up_by(&self, mut command: Command) -> Up {
         let _ = fs::remove_file(self.data().join("api.json"));
         let log = fs::File::options().create(true).append(true).open(self.folder.join("up.log"));
-        let mut command = made(self.command(&["up", "--listen", "127.0.0.1:0"]));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.unwrap());
         let mut up = Up { child: command.spawn().unwrap() };
         until("tasuki is up", || {
