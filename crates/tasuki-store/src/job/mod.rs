@@ -35,6 +35,7 @@ static SEEN: Sql = sql!("job/seen");
 static SHARE: Sql = sql!("job/share", ".sqlite", ".postgres", ".mysql");
 static VERSION_INSERT: Sql = sql!("job/version_insert");
 static VERSION_SHOW: Sql = sql!("job/version_show");
+static VERSIONS: Sql = sql!("job/versions", ".sqlite", ".postgres", ".mysql");
 
 /// The longest page of definitions.
 const PAGE: u32 = 200;
@@ -232,10 +233,28 @@ impl Store {
 
     /// What a run was made of.
     pub async fn job_version(&self, job: JobId, version: i64) -> Result<Option<JobVersion>, Error> {
-        let key = params! { job_id: job.0, version: version };
-        let rows = self.db.rows(&VERSION_SHOW, key).await?;
-        let spec = rows.first().map(JobSpec::from_row).transpose()?;
-        Ok(spec.map(|spec| JobVersion { job, version, spec }))
+        let found = self.job_versions(&[(job, version)].into()).await?;
+        Ok(found.into_iter().next().map(|(_, found)| found))
+    }
+
+    /// What runs were made of, by job and version, with the names of the jobs. What there is not is missing.
+    pub async fn job_versions(
+        &self,
+        wanted: &BTreeSet<(JobId, i64)>,
+    ) -> Result<Vec<(String, JobVersion)>, Error> {
+        let jobs: BTreeSet<i64> = wanted.iter().map(|(job, _)| job.0).collect();
+        let versions: BTreeSet<i64> = wanted.iter().map(|(_, version)| *version).collect();
+        let list = |of: BTreeSet<i64>| of.into_iter().collect::<Vec<i64>>();
+        let lists = params! { jobs: list(jobs), versions: list(versions) };
+        let mut found = Vec::with_capacity(wanted.len());
+        for row in self.db.rows(&VERSIONS, lists).await? {
+            let (job, version) = (JobId(row.int("job_id")?), row.int("version")?);
+            if wanted.contains(&(job, version)) {
+                let spec = JobSpec::from_row(&row)?;
+                found.push((row.text("name")?, JobVersion { job, version, spec }));
+            }
+        }
+        Ok(found)
     }
 }
 

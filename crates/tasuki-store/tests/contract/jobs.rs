@@ -80,9 +80,10 @@ contract! {
         assert_eq!((job.version, job.newest.version, job.enabled), (1, 1, true));
         assert_eq!((job.zone.as_deref(), job.dst_gap.as_deref(), job.dst_fold.as_deref()),
             (Some("Europe/Berlin"), Some("skip"), Some("twice")));
-        let kept = store.job_version(job.id, 1).await.unwrap().unwrap();
-        assert_eq!(kept, job.newest);
-        assert_eq!(store.job_version(job.id, 2).await.unwrap(), None);
+        let wanted = [(job.id, 1), (job.id, 2), (tasuki_core::JobId(999), 1)].into();
+        let kept = store.job_versions(&wanted).await.unwrap();
+        assert_eq!(kept, [(job.name.clone(), job.newest.clone())]);
+        assert_eq!(store.job_versions(&[].into()).await.unwrap(), []);
 
         let filter = Some(r#"{"total":{"gt":100}}"#.to_owned());
         let trigger = Trigger::Event { types: words(&["order.paid", "order.sent"]), filter: filter.clone() };
@@ -155,8 +156,8 @@ contract! {
         assert_eq!(store.disable_job("bob", job.seen()).await.unwrap(), lost);
         assert_eq!(store.delete_job("bob", job.seen()).await.unwrap(), lost);
         assert_eq!(store.audit_head().await.unwrap(), head, "what was not done is not told");
-        let old = store.job_version(job.id, 1).await.unwrap().unwrap();
-        assert_eq!(old.spec, task().spec, "what runs were made of stays");
+        let old = store.job_versions(&[(job.id, 1)].into()).await.unwrap();
+        assert_eq!(old[0].1.spec, task().spec, "what runs were made of stays");
 
         let (one, other) = (task(), full());
         let both = at_once(

@@ -1,11 +1,11 @@
 //! What runs are made of, kept at hand: a version of a job never changes.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tasuki_core::exit::FailureRules;
 use tasuki_core::{JobId, Work};
-use tasuki_store::{Error, JobSpec, Store};
+use tasuki_store::{Error, JobSpec, JobVersion, Store};
 
 /// More than this are forgotten all at once, and read again as they are needed.
 const MOST: usize = 10_000;
@@ -37,29 +37,48 @@ impl Recipes {
         job: JobId,
         version: i64,
     ) -> Result<Option<Arc<Recipe>>, Error> {
-        if let Some(known) = self.known().get(&(job, version)) {
-            return Ok(Some(Arc::clone(known)));
-        }
-        let Some(found) = store.job_version(job, version).await? else { return Ok(None) };
-        let name = store.job_by_id(job).await?.map(|job| job.name).unwrap_or_default();
-        let read = Work::from_json(&found.spec.spec);
-        let (work, rules) = match read.and_then(|work| Ok((work.rules()?, work))) {
-            Ok((rules, work)) => (work, rules),
-            Err(refused) => {
-                tracing::warn!(job_id = %job, version, %refused, "a job cannot be read");
-                return Ok(None);
-            }
+        self.fetch(store, [(job, version)]).await?;
+        Ok(self.known().get(&(job, version)).cloned())
+    }
+
+    /// Reads those of them that are not at hand, in one go.
+    pub(crate) async fn fetch(
+        &self,
+        store: &Store,
+        wanted: impl IntoIterator<Item = (JobId, i64)>,
+    ) -> Result<(), Error> {
+        let missing: BTreeSet<(JobId, i64)> = {
+            let known = self.known();
+            wanted.into_iter().filter(|key| !known.contains_key(key)).collect()
         };
-        let recipe = Arc::new(Recipe { name, spec: found.spec, work, rules });
-        let mut all = self.known();
-        if all.len() >= MOST {
-            all.clear();
+        if missing.is_empty() {
+            return Ok(());
         }
-        all.insert((job, version), Arc::clone(&recipe));
-        Ok(Some(recipe))
+        let found = store.job_versions(&missing).await?;
+        let mut known = self.known();
+        if known.len() + found.len() > MOST {
+            known.clear();
+        }
+        known.extend(found.into_iter().filter_map(|(name, version)| {
+            let key = (version.job, version.version);
+            Some((key, Arc::new(read(name, version)?)))
+        }));
+        Ok(())
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, HashMap<(JobId, i64), Arc<Recipe>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn read(name: String, found: JobVersion) -> Option<Recipe> {
+    let work = Work::from_json(&found.spec.spec);
+    match work.and_then(|work| Ok((work.rules()?, work))) {
+        Ok((rules, work)) => Some(Recipe { name, spec: found.spec, work, rules }),
+        Err(refused) => {
+            let JobVersion { job, version, .. } = found;
+            tracing::warn!(job_id = %job, version, %refused, "a job cannot be read");
+            None
+        }
     }
 }

@@ -27,6 +27,9 @@ impl Leader {
             let given = self.store.given().await?;
             let workers = self.store.workers().await?;
             let candidates = plan::candidates(&workers, &given, self.me);
+            self.recipes
+                .fetch(&self.store, page.iter().map(|one| (one.job, one.job_version)))
+                .await?;
             let mut wanted = Vec::with_capacity(page.len());
             for one in &page {
                 let recipe = self.recipes.get(&self.store, one.job, one.job_version).await?;

@@ -66,6 +66,7 @@ impl Leader {
             let place = newest.entry((one.job, &one.scope)).or_insert(START);
             *place = (*place).max((one.scheduled_for, one.wanted.run));
         }
+        self.recipes.fetch(&self.store, page.iter().map(|one| (one.job, one.job_version))).await?;
         for one in page {
             let Some(recipe) = self.recipes.get(&self.store, one.job, one.job_version).await?
             else {

@@ -163,6 +163,10 @@ impl Worker {
     /// Launches what is RUNNING in the database. What cannot be put together now is asked for again with
     /// the next renewal; what never can is ended.
     pub(super) async fn launch(&self, token: LeaseToken, taken: Vec<Taken>) {
+        let versions = taken.iter().map(|taken| (taken.job, taken.job_version));
+        if let Err(error) = within(self.recipes.fetch(&self.parts.store, versions)).await {
+            tracing::debug!(worker_id = %self.id, %error, "definitions could not be read together");
+        }
         for taken in taken {
             let run = taken.id;
             let key = JobKey { run: run.0, attempt: taken.attempt_no };
