@@ -160,6 +160,11 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         &["job by job_pkey on id", "job_version by job_version_pkey on job_id, version"],
         "job/versions",
     ),
+    // Either way: a job has few versions.
+    (
+        &["job by job_pkey on id", "job_version by job_version_pkey on job_id"],
+        "job/versions",
+    ),
     (&["job_version by job_version_pkey on job_id, version"], "job/version_show"),
     (&["stat along stat_pkey"], "stat/old"),
     (&["stat by stat_pkey on minute"], "stat/delete"),
