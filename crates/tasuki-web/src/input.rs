@@ -16,8 +16,10 @@ use serde::{Deserialize, Deserializer};
 use tasuki_core::{Invalid, duration};
 
 use crate::problem::{
-    INVALID_INPUT, MALFORMED, PRECONDITION_REQUIRED, Problem, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
+    INVALID_INPUT, MALFORMED, PRECONDITION_REQUIRED, Problem, TIMEOUT, TOO_LARGE,
+    UNSUPPORTED_MEDIA_TYPE,
 };
+use crate::serve::Stopping;
 
 /// The longest body, unless a route says otherwise.
 pub(crate) const BODY: usize = 1 << 20;
@@ -73,10 +75,21 @@ fn is_json(headers: &HeaderMap) -> bool {
         .any(|known| media.eq_ignore_ascii_case(known))
 }
 
-async fn read(request: Request, longest: usize, long: &str) -> Result<Bytes, Problem> {
+async fn read(mut request: Request, longest: usize, long: &str) -> Result<Bytes, Problem> {
+    let stopping = Stopping::told(request.extensions_mut().remove::<Stopping>());
+    let mut stopping = std::pin::pin!(stopping);
     let mut parts = request.into_body().into_data_stream();
     let (mut body, mut length) = (Vec::new(), 0);
-    while let Some(part) = parts.next().await {
+    loop {
+        let part = tokio::select! {
+            biased;
+            part = parts.next() => part,
+            () = &mut stopping => {
+                let detail = "the server stops, and not all of the body had come";
+                return Err(Problem::new(TIMEOUT, detail).on("body"));
+            }
+        };
+        let Some(part) = part else { break };
         let part = part.map_err(|_| {
             Problem::new(MALFORMED, "the body ended before all of it had come").on("body")
         })?;
