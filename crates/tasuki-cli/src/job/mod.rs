@@ -326,7 +326,7 @@ impl Update {
 impl Delete {
     async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
         let read = client.get(address(&self.name)?).send().await?;
-        let told = view::one(look, &read.body);
+        let told = view::one_without_secrets(look, &read.body);
         self.consent.ask(&format!(
             "this job will be deleted, and runs of it that wait are withdrawn:\n\n{told}\n"
         ))?;

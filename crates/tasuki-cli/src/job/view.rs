@@ -22,6 +22,15 @@ pub(super) fn many(look: &Look, jobs: &Value) -> String {
     table.or("there are no jobs; tasuki job create --help shows how to make one")
 }
 
+/// As `one`, for whoever did not ask to see what is in the environment.
+pub(super) fn one_without_secrets(look: &Look, job: &Value) -> String {
+    let mut job = job.clone();
+    for (_, value) in job["env"].as_object_mut().into_iter().flatten() {
+        *value = "***".into();
+    }
+    one(look, &job)
+}
+
 pub(super) fn one(look: &Look, job: &Value) -> String {
     let trigger = &job["trigger"];
     let retry = &job["retry"];
@@ -86,7 +95,7 @@ pub(super) fn changed(look: &Look, answer: &Value) -> String {
 pub(super) fn changes(changes: &[Change]) -> String {
     let mut told = String::new();
     for Change { field, before, after } in changes {
-        let (before, after) = (value(before), value(after));
+        let (before, after) = (value(field, before), value(field, after));
         writeln!(told, "  {field}: {before} -> {after}").expect("a string takes all");
     }
     told
@@ -94,13 +103,16 @@ pub(super) fn changes(changes: &[Change]) -> String {
 
 /// As `changes`, for what was not there before.
 pub(super) fn new_fields(changes: &[Change]) -> String {
-    let line = |change: &Change| format!("  {}: {}\n", change.field, value(&change.after));
+    let line = |Change { field, after, .. }: &Change| format!("  {field}: {}\n", value(field, after));
     changes.iter().map(line).collect()
 }
 
-fn value(value: &Value) -> String {
+/// What a field is, for people who look at what changes. The environment may hold secrets: of its
+/// variables only the names are for every screen and every log of a build.
+pub(super) fn value(field: &str, value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
+        _ if field.starts_with("env.") => "***".to_owned(),
         Value::String(text) => visible(text),
         other => other.to_string(),
     }

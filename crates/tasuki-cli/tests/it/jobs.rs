@@ -181,7 +181,7 @@ fn an_update_is_a_small_patch_under_the_version_that_was_read() {
     assert_snapshot!(told, @r#"
     exit 0
       command: ["echo","hi there"] -> nothing
-      env.A: nothing -> b
+      env.A: nothing -> ***
       handler: nothing -> f
       kind: command -> function
       trigger.schedule.value: 5s -> 10s
