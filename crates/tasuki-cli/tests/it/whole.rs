@@ -121,6 +121,11 @@ fn events_settings_tokens_and_the_audit() {
     assert!(server.done(&["event", "list"]).contains("order.paid"));
     assert_eq!(server.json(&["event", "show", "1"])["payload"], json!({"order": 42}));
     server.refused(&["event", "emit", ""], "type");
+    server.refused(&["event", "emit", "bad type!"], "type: found \"bad type!\", expected 1 to 191");
+    let on = |wanted| ["job", "create", "x", "--on-event", wanted, "--", "true"];
+    server.refused(&on("bad type!"), "trigger.events: found \"bad type!\"");
+    server.refused(&on("*"), "trigger.events: found \"*\", expected types such as order.paid");
+    server.done(&on("order.*"));
 
     assert!(server.done(&["setting", "list"]).contains("lease_ttl"));
     assert_eq!(server.done(&["setting", "set", "leader_tick=500ms"]), "leader_tick: 1s -> 500ms\n");
