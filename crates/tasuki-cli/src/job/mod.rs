@@ -197,6 +197,9 @@ struct Preview {
 
 impl Job {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
+        if let Verb::Create(create) = &self.verb {
+            create.definition.check_whole(&create.name)?;
+        }
         let client = self.server.client()?;
         let look = Look::new(now, self.server.json);
         in_one_thread(self.verb.run(&client, &look, now))

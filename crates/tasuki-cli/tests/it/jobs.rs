@@ -288,6 +288,8 @@ fn bad_usage_never_reaches_the_server() {
             "cannot be used with",
         ),
         (&["create", "x", "--function", "f", "--", "y"], "cannot be used with"),
+        (&["create", "x"], "x: what is it to run? -- COMMAND is missing"),
+        (&["create", "x", "--every", "5s", "--kind", "command"], "-- COMMAND is missing"),
         (&["create", "x", "--arg", "y", "--", "z"], "--arg: found \"y\", expected NAME=VALUE"),
         (
             &["create", "x", "--args", "[1]", "--", "z"],
