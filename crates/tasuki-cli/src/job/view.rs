@@ -14,7 +14,7 @@ pub(super) fn many(look: &Look, jobs: &Value) -> String {
         table.row([
             text(job, "name"),
             state(job).to_owned(),
-            when(job),
+            when_and_where(job),
             look.instant(job, "next_fire"),
             cut(&does(job), 50),
         ]);
@@ -64,7 +64,7 @@ pub(super) fn one(look: &Look, job: &Value) -> String {
 }
 
 pub(super) fn created(look: &Look, job: &Value) -> String {
-    let mut told = format!("created {}: {}", text(job, "name"), when(job));
+    let mut told = format!("created {}: {}", text(job, "name"), when_and_where(job));
     let next = look.instant(job, "next_fire");
     if !next.is_empty() {
         write!(told, "; first at {next}").expect("a string takes all");
@@ -83,7 +83,8 @@ pub(super) fn changed(look: &Look, answer: &Value) -> String {
     if !since.is_empty() {
         write!(told, " ({since})").expect("a string takes all");
     }
-    write!(told, ", version {}: {}", text(job, "version"), when(job)).expect("a string takes all");
+    write!(told, ", version {}: {}", text(job, "version"), when_and_where(job))
+        .expect("a string takes all");
     let next = look.instant(job, "next_fire");
     if !next.is_empty() {
         write!(told, "; next at {next}").expect("a string takes all");
@@ -103,7 +104,8 @@ pub(super) fn changes(changes: &[Change]) -> String {
 
 /// As `changes`, for what was not there before.
 pub(super) fn new_fields(changes: &[Change]) -> String {
-    let line = |Change { field, after, .. }: &Change| format!("  {field}: {}\n", value(field, after));
+    let line =
+        |Change { field, after, .. }: &Change| format!("  {field}: {}\n", value(field, after));
     changes.iter().map(line).collect()
 }
 
@@ -173,6 +175,14 @@ pub(super) fn when(job: &Value) -> String {
             words => words,
         },
         _ => "on request".to_owned(),
+    }
+}
+
+/// As `when`, with the zone wherever that is not what all instants are shown in.
+fn when_and_where(job: &Value) -> String {
+    match text(&job["trigger"]["schedule"], "zone") {
+        zone if zone.is_empty() || zone == "UTC" => when(job),
+        zone => format!("{} ({zone})", when(job)),
     }
 }
 
