@@ -94,6 +94,20 @@ fn a_run_that_waits_is_explained_canceled_and_run_again() {
     assert_eq!(listed["items"].as_array().unwrap().len(), 1);
     assert!(listed["next"].is_string(), "{listed}");
 
+    // What lies ahead does not stand before what just happened.
+    let later = server.json(&["job", "trigger", "日報", "--at", "1h"])["id"].clone();
+    let first = |more: &[&str]| {
+        let listed = server.json(&[&["run", "list", "-n", "1"], more].concat());
+        listed["items"][0]["id"].clone()
+    };
+    assert_eq!(first(&[]), again["id"]);
+    assert_eq!(first(&["--since", "2h"]), again["id"]);
+    assert_eq!(first(&["--planned"]), later);
+    assert_eq!(first(&["--until", "2100-01-01T00:00:00Z"]), later);
+    assert_eq!(first(&["--since", "2020-01-01T00:00:00Z", "--planned"]), later);
+    let all = server.done(&["run", "list", "--state", "PENDING"]);
+    assert!(all.contains(&format!("\n{later} ")) || all.contains(&format!("{later}  ")), "{all}");
+
     let file = server.folder.join("tasks.jsonl");
     let lines: Vec<String> = (0..1_200)
         .map(|n| format!("{{\"args\":{{\"n\":{n}}},\"idempotency_key\":\"t{n}\"}}"))
