@@ -147,6 +147,17 @@ fn events_settings_tokens_and_the_audit() {
     assert!(server.done(&["setting", "get", "leader_tick"]).contains("500ms"));
     server.refused(&["setting", "set", "lease_ttl=1s"], "lease_ttl");
     server.refused(&["setting", "set", "no_such=1"], "no_such");
+    let set = ["setting", "set", "leader_tick", "600ms", "lease_ttl=40s", "lease_renew", "2s"];
+    let changed = server.done(&set);
+    assert!(
+        changed.starts_with("leader_tick: 500ms -> 600ms\nlease_renew: 3s -> 2s\n"),
+        "{changed}"
+    );
+    server.refused(&["setting", "set", "lease_tl", "9s"], "did you mean lease_ttl?");
+    server.refused(&["setting", "set", "lease_tl", "9s"], "hint: tasuki setting list shows all");
+    server.refused(&["setting", "get", "lease_tl"], "did you mean lease_ttl?");
+    let missing = server.told(&["setting", "set", "lease_ttl"]);
+    assert!(missing.starts_with("exit 2\n") && missing.contains("value is missing"), "{missing}");
 
     assert!(server.done(&["worker", "list"]).starts_with("there are no workers"));
     server.refused(&["worker", "show", "11111111-2222-4333-8444-555555555555"], "worker");
