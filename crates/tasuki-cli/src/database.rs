@@ -1,9 +1,19 @@
 //! Commands that go to a database themselves: how they are told where it is, and how they fail.
 
+use std::path::Path;
+
 use clap::Args;
 use tasuki_store::{Error, Store};
 
 use crate::output::Failure;
+
+/// What the database in a data directory is called.
+pub(crate) const FILE: &str = "tasuki.db";
+
+/// The URL of the database in a data directory.
+pub(crate) fn in_directory(data: &Path) -> String {
+    format!("sqlite:{}", data.join(FILE).display())
+}
 
 /// Where the database is.
 #[derive(Args)]

@@ -167,13 +167,13 @@ impl Up {
     }
 
     fn database_file(&self) -> PathBuf {
-        self.data.join("tasuki.db")
+        self.data.join(database::FILE)
     }
 
     fn database_url(&self) -> String {
         match &self.database_url {
             Some(url) => url.clone(),
-            None => format!("sqlite:{}", self.database_file().display()),
+            None => database::in_directory(&self.data),
         }
     }
 

@@ -1,7 +1,7 @@
 //! `tasuki up` as a process of its own.
 
 use std::fs;
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -98,19 +98,27 @@ impl Place {
 
     /// Starts a node and waits until it can be asked.
     pub(crate) fn up(&self) -> Up {
+        self.up_on("127.0.0.1:0")
+    }
+
+    fn up_on(&self, address: &str) -> Up {
         let _ = fs::remove_file(self.data().join("api.json"));
         let log = fs::File::options().create(true).append(true).open(self.folder.join("up.log"));
-        let mut command = self.command(&["up", "--listen", "127.0.0.1:0"]);
+        let mut command = self.command(&["up", "--listen", address]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.unwrap());
         let mut up = Up { child: command.spawn().unwrap() };
         until("tasuki is up", || {
             if let Some(ended) = up.child.try_wait().unwrap() {
-                let log = fs::read_to_string(self.folder.join("up.log")).unwrap();
-                panic!("it ended with {ended}: {log}");
+                panic!("it ended with {ended}: {}", self.up_told());
             }
             self.data().join("api.json").exists().then_some(())
         });
         up
+    }
+
+    /// What nodes told on stderr.
+    fn up_told(&self) -> String {
+        fs::read_to_string(self.folder.join("up.log")).unwrap()
     }
 
     /// What the first attempt of a run printed, as the database has it.
@@ -124,7 +132,7 @@ impl Place {
     }
 
     pub(crate) fn doctor_is_content(&self) {
-        self.tasuki(&["doctor", "--database-url", &self.url()]);
+        self.tasuki(&["doctor"]);
     }
 
     pub(crate) fn end(self) {
@@ -265,5 +273,22 @@ fn secrets_are_private() {
     let mode = fs::metadata(place.data()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     up.stop();
+    place.end();
+}
+
+/// The doctor looks at the data directory that it is told of, by a flag or as every command is.
+#[test]
+fn the_doctor_finds_the_database_of_a_data_directory() {
+    let place = Place::new();
+    place.settings(&[("leader_tick", "500ms")]);
+    let data = place.data();
+    let doctor =
+        |arguments: &[&str]| place.command(arguments).env_remove("TASUKI_DATA").output().unwrap();
+    let content = doctor(&["doctor", "--data", data.to_str().unwrap()]);
+    assert!(content.status.success(), "{content:?}");
+    let nowhere = doctor(&["doctor"]);
+    assert!(refused(&nowhere).contains("tasuki-data/tasuki.db"), "{nowhere:?}");
+    fs::rename(&data, place.folder.join("tasuki-data")).unwrap();
+    assert!(doctor(&["doctor"]).status.success());
     place.end();
 }
