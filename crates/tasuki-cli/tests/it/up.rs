@@ -276,6 +276,39 @@ fn secrets_are_private() {
     place.end();
 }
 
+/// A token is in its file before it counts: one that cannot be kept is never made, and what a node that
+/// was killed in between left behind is of no use to anybody.
+#[test]
+fn no_token_is_left_that_nobody_has() {
+    let place = Place::new();
+    let tokens = || {
+        in_runtime(async {
+            let store = Store::open(&place.url(), 1).await.unwrap();
+            let tokens = store.tokens().await.unwrap();
+            store.close().await;
+            tokens.len()
+        })
+    };
+    let in_the_way = place.data().join("token");
+    fs::create_dir_all(in_the_way.join("x")).unwrap();
+    let refused_to = place.command(&["up", "--listen", "127.0.0.1:0"]).output().unwrap();
+    assert!(refused(&refused_to).contains("token: "), "{refused_to:?}");
+    assert_eq!(tokens(), 0);
+    fs::remove_dir_all(&in_the_way).unwrap();
+
+    let unknown = format!("tsk_{}", "0".repeat(64));
+    fs::write(&in_the_way, &unknown).unwrap();
+    let up = place.up();
+    assert_ne!(fs::read_to_string(&in_the_way).unwrap(), unknown);
+    assert_eq!(place.json(&["token", "list"])["items"].as_array().unwrap().len(), 1);
+    up.stop();
+    // The one that is good is used again.
+    let up = place.up();
+    up.stop();
+    assert_eq!(tokens(), 1);
+    place.end();
+}
+
 /// The doctor looks at the data directory that it is told of, by a flag or as every command is.
 #[test]
 fn the_doctor_finds_the_database_of_a_data_directory() {
