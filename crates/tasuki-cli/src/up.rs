@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -103,10 +103,11 @@ impl Up {
             Failure::refused(format!("cannot serve on {}: {error}", self.listen))
                 .hint("another program uses the port, or it is not ours to use; --listen 127.0.0.1:0 takes a free one")
         })?;
-        let url = format!(
-            "http://{}",
-            listener.local_addr().map_err(|error| Failure::refused(error.to_string()))?
-        );
+        let bound = listener.local_addr().map_err(|error| Failure::refused(error.to_string()))?;
+        let url = format!("http://{}", as_seen_from_here(bound));
+        if !bound.ip().to_canonical().is_loopback() {
+            eprintln!("{}", exposed(bound));
+        }
         let is_new = !self.database_file().exists();
         let database = Database::at(self.database_url());
         let store = database.open_for_serving(CONNECTIONS).await?;
@@ -269,6 +270,25 @@ next, in another terminal:
 Ctrl-C lets what runs finish and stops."
         );
     }
+}
+
+/// Where this machine itself finds what listens there.
+fn as_seen_from_here(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
+}
+
+fn exposed(bound: SocketAddr) -> String {
+    format!(
+        "warning: the API on {bound} can be reached from other machines, and nothing on the way is encrypted:
+  whoever listens there reads tokens and what jobs are given. --listen 127.0.0.1:{} keeps it to this
+  machine; a proxy with TLS in front of that opens it to others",
+        bound.port()
+    )
 }
 
 /// A start that takes its time says what it waits for.

@@ -309,6 +309,20 @@ fn no_token_is_left_that_nobody_has() {
     place.end();
 }
 
+/// Whoever opens the API to other machines is told what that means; the command line finds it anyway.
+#[test]
+fn an_api_that_others_can_reach_is_told_of() {
+    let place = Place::new();
+    let up = place.up();
+    up.stop();
+    assert!(!place.up_told().contains("warning"), "{}", place.up_told());
+    let up = place.up_on("0.0.0.0:0");
+    assert!(place.up_told().contains("can be reached from other machines"), "{}", place.up_told());
+    assert!(place.tasuki(&["job", "list"]).starts_with("there are no jobs"));
+    up.stop();
+    place.end();
+}
+
 /// The doctor looks at the data directory that it is told of, by a flag or as every command is.
 #[test]
 fn the_doctor_finds_the_database_of_a_data_directory() {
