@@ -323,6 +323,22 @@ fn an_api_that_others_can_reach_is_told_of() {
     place.end();
 }
 
+/// Half of a request does not hold up Ctrl-C.
+#[test]
+fn a_client_that_stalls_does_not_hold_up_a_stop() {
+    let place = Place::new();
+    let up = place.up();
+    let api: Value =
+        serde_json::from_str(&fs::read_to_string(place.data().join("api.json")).unwrap()).unwrap();
+    let address = api["url"].as_str().unwrap().trim_start_matches("http://");
+    let mut stalled = std::net::TcpStream::connect(address).unwrap();
+    stalled.write_all(b"GET /api/v1/jobs HTTP/1.1\r\nauthor").unwrap();
+    let begun = Instant::now();
+    up.stop();
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    place.end();
+}
+
 /// The doctor looks at the data directory that it is told of, by a flag or as every command is.
 #[test]
 fn the_doctor_finds_the_database_of_a_data_directory() {
@@ -337,5 +353,60 @@ fn the_doctor_finds_the_database_of_a_data_directory() {
     assert!(refused(&nowhere).contains("tasuki-data/tasuki.db"), "{nowhere:?}");
     fs::rename(&data, place.folder.join("tasuki-data")).unwrap();
     assert!(doctor(&["doctor"]).status.success());
+    place.end();
+}
+
+/// However many tell it at once, an event under one key is one event, and makes one run.
+#[test]
+fn one_key_told_by_sixteen_at_once_makes_one_run() {
+    let place = Place::new();
+    let up = place.up();
+    place.tasuki(&["job", "create", "ship", "--on-event", "order.paid", "--", "true"]);
+    let emit = ["event", "emit", "order.paid", "--key", "order-7", "--json"];
+    let told: Vec<Child> = (0..16)
+        .map(|_| {
+            place.command(&emit).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    let mut made = 0;
+    for child in told {
+        let output = child.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(answer["id"], 1);
+        made += u32::from(answer["existed"] == false);
+    }
+    assert_eq!(made, 1);
+    until("the event was taken", || {
+        (!place.json(&["event", "show", "1"])["processed_at"].is_null()).then_some(())
+    });
+    let runs = place.json(&["run", "list", "--planned"]);
+    assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
+    assert_eq!(place.json(&["event", "list"])["items"].as_array().unwrap().len(), 1);
+    up.stop();
+    place.doctor_is_content();
+    place.end();
+}
+
+/// What a job says of a plain exit code decides whether there is another try.
+#[test]
+fn an_exit_code_that_is_named_is_tried_again() {
+    let place = Place::new();
+    let up = place.up();
+    // 3 is called NOT_FOUND, after which no other try would help: but 3 itself is named.
+    let script = "test $TASUKI_ATTEMPT = 2 || exit $0";
+    for (job, exit) in [("named", "3"), ("other", "4")] {
+        let policy = ["--retries", "1", "--backoff", "1s", "--retry-on", "3", "--exit-code"];
+        let codes = ["3=NOT_FOUND", "--exit-code", "4=NOT_FOUND", "--", "sh", "-c", script, exit];
+        place.tasuki(&[&["job", "create", job][..], &policy[..], &codes[..]].concat());
+    }
+    let ended = |job| {
+        let output = place.command(&["job", "trigger", job, "--wait", "--json"]).output().unwrap();
+        let run: Value = serde_json::from_slice(&output.stdout).unwrap();
+        (run["state"].as_str().unwrap().to_owned(), run["tries"].as_i64().unwrap())
+    };
+    assert_eq!(ended("named"), ("SUCCEEDED".to_owned(), 2));
+    assert_eq!(ended("other"), ("FAILED".to_owned(), 1));
+    up.stop();
     place.end();
 }
