@@ -14,7 +14,7 @@ use tasuki_core::settings::{Definition, Problem as Wrong};
 use tasuki_store::SettingsInForce;
 use utoipa::ToSchema;
 
-use crate::input::{Body, Headers, Input, Named};
+use crate::input::{Body, Headers, Input, Named, VersionSeen};
 use crate::problem::Problem;
 
 /// The settings in force.
@@ -96,7 +96,7 @@ fn unknown(name: &str) -> Problem {
 
 /// Changes settings, all or none.
 #[utoipa::path(put, path = "/api/v1/settings", tag = "settings",
-    params(("If-Match" = String, Header, pattern = r#"^(\*|"[0-9]{1,18}")$"#)),
+    params(VersionSeen),
     request_body = BTreeMap<String, String>, responses(
     (status = 200, description = "they are in force", body = SettingsView, headers(("ETag" = String))),
 ))]

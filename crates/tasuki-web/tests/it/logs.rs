@@ -70,7 +70,7 @@ impl Follower {
     }
 
     /// Everything that was said, once the stream has ended.
-    async fn to_the_end(mut self) -> Vec<Told> {
+    async fn rest(mut self) -> Vec<Told> {
         while let Some(part) = self.stream.chunk().await.unwrap() {
             self.text.push_str(std::str::from_utf8(&part).unwrap());
         }
@@ -87,6 +87,15 @@ impl Follower {
     }
 }
 
+/// A run that waits, and somebody who follows it.
+async fn followed(server: &Server) -> (i64, String, Follower) {
+    server.given_job("a").await;
+    let run = server.given_task("a").await;
+    let path = format!("/runs/{run}/follow");
+    let follower = Follower::of(server.ask(Method::GET, &path)).await;
+    (run, path, follower)
+}
+
 /// The lines that were told, by their ids.
 fn lines(events: &[Told]) -> Vec<(&str, &str)> {
     let lines = events.iter().filter(|(name, ..)| name == "log");
@@ -96,17 +105,14 @@ fn lines(events: &[Told]) -> Vec<(&str, &str)> {
 #[tokio::test]
 async fn a_follower_hears_every_line_every_state_and_the_end() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let path = format!("/runs/{run}/follow");
-    let mut follower = Follower::of(server.ask(Method::GET, &path)).await;
+    let (run, path, mut follower) = followed(&server).await;
     let mut hand = Hand::new(&server.store).await;
     let id = hand.claim().await[0];
     hand.print(id, 1, 0, &["one", "two"]).await;
     follower.hears("two").await;
     hand.print(id, 1, 2, &["three"]).await;
     hand.finish(id, Finish::default()).await;
-    let events = follower.to_the_end().await;
+    let events = follower.rest().await;
     assert_eq!(lines(&events), [("1.0", "one"), ("1.1", "two"), ("1.2", "three")]);
     let states: Vec<&str> = events
         .iter()
@@ -118,7 +124,7 @@ async fn a_follower_hears_every_line_every_state_and_the_end() {
     assert_eq!((name.as_str(), data), ("end", &json!({ "run": run, "state": "SUCCEEDED" })));
 
     let again = server.ask(Method::GET, &path).header("Last-Event-ID", "1.1");
-    let events = Follower::of(again).await.to_the_end().await;
+    let events = Follower::of(again).await.rest().await;
     assert_eq!(lines(&events), [("1.2", "three")]);
     assert_eq!(server.get("/runs/99/follow").await.refusal().0, 404);
 }
@@ -127,10 +133,7 @@ async fn a_follower_hears_every_line_every_state_and_the_end() {
 #[tokio::test]
 async fn a_follower_hears_the_last_line_of_a_server_that_stops() {
     let mut server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let path = format!("/runs/{run}/follow");
-    let mut follower = Follower::of(server.ask(Method::GET, &path)).await;
+    let (_, _, mut follower) = followed(&server).await;
     let mut hand = Hand::new(&server.store).await;
     let id = hand.claim().await[0];
     hand.print(id, 1, 0, &["one"]).await;
@@ -139,7 +142,7 @@ async fn a_follower_hears_the_last_line_of_a_server_that_stops() {
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     hand.print(id, 1, 1, &many).await;
     hand.finish(id, Finish::default()).await;
-    let (events, _) = tokio::join!(follower.to_the_end(), server.stop());
+    let (events, _) = tokio::join!(follower.rest(), server.stop());
     assert_eq!(lines(&events).len(), 2_501);
     assert_eq!(lines(&events).last(), Some(&("1.2500", "line 2499")));
     assert_eq!(events.last().unwrap().0, "end");
@@ -148,16 +151,14 @@ async fn a_follower_hears_the_last_line_of_a_server_that_stops() {
 #[tokio::test]
 async fn streams_and_waits_end_when_the_server_stops() {
     let mut server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let follower = Follower::of(server.ask(Method::GET, &format!("/runs/{run}/follow"))).await;
+    let (run, _, follower) = followed(&server).await;
     let wait =
         tokio::spawn(server.ask(Method::GET, &format!("/runs/{run}/wait?timeout=60s")).send());
     // The wait is under way once the server has answered something that was asked after it.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let took = server.stop().await;
     assert!(took < Duration::from_secs(5), "{took:?}");
-    let events = follower.to_the_end().await;
+    let events = follower.rest().await;
     assert_eq!(events.last().unwrap().0, "state", "no end is told: it has not ended");
     let waited: Value = wait.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(waited["state"], "PENDING");
