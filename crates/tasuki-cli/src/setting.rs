@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::client::{Client, in_one_thread, quoted, segment};
+use crate::client::{Client, quoted, segment};
 use crate::output::Failure;
 use crate::server::Server;
 use crate::typed;
@@ -61,21 +61,17 @@ struct Set {
 
 impl Setting {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(async {
-            match &self.verb {
-                Verb::List(list) => {
-                    let settings = client.get("/settings").send().await?.body;
-                    Ok(look.answer(&settings, |look, settings| list.table(look, settings)))
-                }
-                Verb::Get(Get { name }) => {
-                    let path = format!("/settings/{}", segment(name)?);
-                    let setting = client.get(path).send().await?.body;
-                    Ok(look.answer(&setting, |look, setting| one(look, name, setting)))
-                }
-                Verb::Set(set) => set.run(&client, &look).await,
+        self.server.ask(now, async |client, look| match &self.verb {
+            Verb::List(list) => {
+                let settings = client.get("/settings").send().await?.body;
+                Ok(look.answer(&settings, |look, settings| list.table(look, settings)))
             }
+            Verb::Get(Get { name }) => {
+                let path = format!("/settings/{}", segment(name)?);
+                let setting = client.get(path).send().await?.body;
+                Ok(look.answer(&setting, |look, setting| one(look, name, setting)))
+            }
+            Verb::Set(set) => set.run(client, look).await,
         })
     }
 }

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::ask::Consent;
-use crate::client::{Client, in_one_thread, segment};
+use crate::client::{Client, segment};
 use crate::output::Failure;
 use crate::pages;
 use crate::server::Server;
@@ -200,9 +200,7 @@ impl Job {
         if let Verb::Create(create) = &self.verb {
             create.definition.check_whole(&create.name)?;
         }
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(self.verb.run(&client, &look, now))
+        self.server.ask(now, async |client, look| self.verb.run(client, look, now).await)
     }
 }
 

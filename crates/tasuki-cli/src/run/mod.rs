@@ -13,7 +13,7 @@ use tasuki_core::RunState;
 
 pub(crate) use wait::Waiting;
 
-use crate::client::{Client, in_one_thread};
+use crate::client::Client;
 use crate::output::Failure;
 use crate::pages;
 use crate::server::Server;
@@ -147,9 +147,7 @@ struct Explain {
 
 impl Run {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(self.verb.run(&client, &look, now))
+        self.server.ask(now, async |client, look| self.verb.run(client, look, now).await)
     }
 }
 

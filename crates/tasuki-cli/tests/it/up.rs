@@ -116,6 +116,13 @@ impl Place {
         up
     }
 
+    /// Where the node that is up is served.
+    fn address(&self) -> String {
+        let api = fs::read_to_string(self.data().join("api.json")).unwrap();
+        let api: Value = serde_json::from_str(&api).unwrap();
+        api["url"].as_str().unwrap().trim_start_matches("http://").to_owned()
+    }
+
     /// What nodes told on stderr.
     fn up_told(&self) -> String {
         fs::read_to_string(self.folder.join("up.log")).unwrap()
@@ -226,9 +233,7 @@ fn what_cannot_work_is_told_in_words() {
     let up = place.up();
     let second = place.command(&["up", "--listen", "127.0.0.1:0"]).output().unwrap();
     assert!(refused(&second).contains("another tasuki runs on"), "{second:?}");
-    let api: Value =
-        serde_json::from_str(&fs::read_to_string(place.data().join("api.json")).unwrap()).unwrap();
-    let taken = api["url"].as_str().unwrap().trim_start_matches("http://").to_owned();
+    let taken = place.address();
     let other = place.folder.join("other");
     let port = place
         .command(&["up", "--listen", &taken, "--data", other.to_str().unwrap()])
@@ -328,10 +333,7 @@ fn an_api_that_others_can_reach_is_told_of() {
 fn a_client_that_stalls_does_not_hold_up_a_stop() {
     let place = Place::new();
     let up = place.up();
-    let api: Value =
-        serde_json::from_str(&fs::read_to_string(place.data().join("api.json")).unwrap()).unwrap();
-    let address = api["url"].as_str().unwrap().trim_start_matches("http://");
-    let mut stalled = std::net::TcpStream::connect(address).unwrap();
+    let mut stalled = std::net::TcpStream::connect(place.address()).unwrap();
     stalled.write_all(b"GET /api/v1/jobs HTTP/1.1\r\nauthor").unwrap();
     let begun = Instant::now();
     up.stop();
