@@ -191,7 +191,12 @@ impl List {
         let since =
             since.map(|typed| typed::instant("--since", typed, From::Ago, now)).transpose()?;
         let until = typed::instant_if("--until", self.until.as_deref(), From::Ago, now)?;
-        let until = until.or_else(|| self.lately(since, now));
+        let (until, none) = match (until, self.lately(since, now)) {
+            (None, Some(lately)) => {
+                (Some(lately), "there are no such runs yet; --planned shows what lies ahead")
+            }
+            (until, _) => (until, "there are no such runs"),
+        };
         let states = Some(self.state.join(",")).filter(|states| !states.is_empty());
         let call = |cursor: Option<String>, limit: usize| {
             client
@@ -206,7 +211,7 @@ impl List {
                 .query("limit", &limit)
         };
         let runs = pages::collect(self.limit, call).await?;
-        Ok(look.answer(&runs, view::many))
+        Ok(look.answer(&runs, |look, runs| view::many(look, runs, none)))
     }
 
     /// Until when, unless something else is asked for: what lies ahead would stand before whatever just

@@ -73,6 +73,7 @@ fn a_job_from_its_making_to_its_end() {
 fn a_run_that_waits_is_explained_canceled_and_run_again() {
     let server = Server::new("run");
     server.done(&["job", "create", "日報", "--", "echo", "{day}"]);
+    assert!(server.done(&["run", "list"]).contains("--planned shows what lies ahead"));
     let run = server.json(&["job", "trigger", "日報", "--arg", "day=today", "--key", "k"]);
     let id = run["id"].to_string();
     assert_eq!(run["args"], json!({"day": "today"}));
