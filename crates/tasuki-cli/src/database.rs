@@ -59,7 +59,7 @@ impl Database {
         let shown = shown(&self.database_url);
         match error {
             Error::NoFile { .. } => Failure::refused(error.to_string())
-                .hint("tasuki migrate makes it; check the path if it should be there"),
+                .hint("tasuki up makes one in its data directory, tasuki migrate makes one anywhere; check the path if it should be there"),
             error if error.is_invalid_input() => Failure::bad_usage(self.told(error))
                 .hint("a URL is sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME; % and @ in a password are written %25 and %40"),
             error => Failure::refused(format!("cannot open {shown}: {}", self.told(error)))
