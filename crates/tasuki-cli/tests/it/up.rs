@@ -169,8 +169,13 @@ impl Up {
     }
 
     /// Asks it to stop, and waits until it has.
-    pub(crate) fn stop(mut self) {
+    pub(crate) fn stop(self) {
         self.signal(Signal::SIGTERM);
+        self.ended();
+    }
+
+    /// Waits until it has stopped in order.
+    fn ended(mut self) {
         let ended = self.child.wait().unwrap();
         assert!(ended.success(), "it stopped with {ended}");
     }
@@ -410,5 +415,28 @@ fn an_exit_code_that_is_named_is_tried_again() {
     assert_eq!(ended("named"), ("SUCCEEDED".to_owned(), 2));
     assert_eq!(ended("other"), ("FAILED".to_owned(), 1));
     up.stop();
+    place.end();
+}
+
+/// Ctrl-C lets a run end, and whoever follows it hears the last line.
+#[test]
+fn a_run_that_ends_while_its_node_stops_is_followed_to_its_end() {
+    let place = Place::new();
+    let up = place.up();
+    let go_on = place.folder.join("go on");
+    let script = "echo one; until test -e \"$0\"; do sleep 0.01; done; echo two";
+    let command = ["--", "sh", "-c", script, go_on.to_str().unwrap()];
+    place.tasuki(&[&["job", "create", "slow"][..], &command[..]].concat());
+    let run = place.json(&["job", "trigger", "slow"])["id"].to_string();
+    let mut follow = place.command(&["run", "logs", "-f", &run]);
+    let mut follow = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 4];
+    follow.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    up.signal(Signal::SIGTERM);
+    until("it stops", || place.up_told().contains("stopping: ").then_some(()));
+    fs::write(&go_on, "").unwrap();
+    let told = follow.wait_with_output().unwrap();
+    assert_eq!((told.status.code(), &*told.stdout), (Some(0), &b"two\n"[..]), "{told:?}");
+    up.ended();
     place.end();
 }
