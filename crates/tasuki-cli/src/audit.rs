@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Call, Client, in_one_thread};
+use crate::client::{Call, Client};
 use crate::output::Failure;
 use crate::pages;
 use crate::server::Server;
@@ -48,21 +48,17 @@ struct Head {}
 
 impl Audit {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(async {
-            match &self.verb {
-                Verb::List(List { after, limit }) => {
-                    let page = |next, limit| page(&client, next, *after, limit);
-                    let entries = pages::collect(*limit, page).await?;
-                    Ok(look.answer(&entries, many))
-                }
-                Verb::Head(Head {}) => {
-                    let head = head(&client).await?;
-                    Ok(look.answer(&head, |_, head| {
-                        format!("{} {}\n", text(head, "seq"), text(head, "hash"))
-                    }))
-                }
+        self.server.ask(now, async |client, look| match &self.verb {
+            Verb::List(List { after, limit }) => {
+                let page = |next, limit| page(client, next, *after, limit);
+                let entries = pages::collect(*limit, page).await?;
+                Ok(look.answer(&entries, many))
+            }
+            Verb::Head(Head {}) => {
+                let head = head(client).await?;
+                Ok(look.answer(&head, |_, head| {
+                    format!("{} {}\n", text(head, "seq"), text(head, "hash"))
+                }))
             }
         })
     }

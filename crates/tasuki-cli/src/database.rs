@@ -1,9 +1,19 @@
 //! Commands that go to a database themselves: how they are told where it is, and how they fail.
 
+use std::path::Path;
+
 use clap::Args;
 use tasuki_store::{Error, Store};
 
 use crate::output::Failure;
+
+/// What the database in a data directory is called.
+pub(crate) const FILE: &str = "tasuki.db";
+
+/// The URL of the database in a data directory.
+pub(crate) fn in_directory(data: &Path) -> String {
+    format!("sqlite:{}", data.join(FILE).display())
+}
 
 /// Where the database is.
 #[derive(Args)]
@@ -49,7 +59,7 @@ impl Database {
         let shown = shown(&self.database_url);
         match error {
             Error::NoFile { .. } => Failure::refused(error.to_string())
-                .hint("tasuki migrate makes it; check the path if it should be there"),
+                .hint("tasuki up makes one in its data directory, tasuki migrate makes one anywhere; check the path if it should be there"),
             error if error.is_invalid_input() => Failure::bad_usage(self.told(error))
                 .hint("a URL is sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME; % and @ in a password are written %25 and %40"),
             error => Failure::refused(format!("cannot open {shown}: {}", self.told(error)))

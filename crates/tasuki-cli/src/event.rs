@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Client, in_one_thread};
+use crate::client::Client;
 use crate::output::Failure;
 use crate::pages;
 use crate::server::Server;
@@ -82,16 +82,12 @@ struct Show {
 
 impl Event {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(async {
-            match &self.verb {
-                Verb::Emit(emit) => emit.run(&client, &look).await,
-                Verb::List(list) => list.run(&client, &look).await,
-                Verb::Show(Show { id }) => {
-                    let event = client.get(format!("/events/{id}")).send().await?.body;
-                    Ok(look.answer(&event, one))
-                }
+        self.server.ask(now, async |client, look| match &self.verb {
+            Verb::Emit(emit) => emit.run(client, look).await,
+            Verb::List(list) => list.run(client, look).await,
+            Verb::Show(Show { id }) => {
+                let event = client.get(format!("/events/{id}")).send().await?.body;
+                Ok(look.answer(&event, one))
             }
         })
     }

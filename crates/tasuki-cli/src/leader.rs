@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::ask::Consent;
-use crate::client::{Client, in_one_thread};
+use crate::client::Client;
 use crate::output::Failure;
 use crate::server::Server;
 use crate::view::{Look, items, text};
@@ -46,16 +46,12 @@ struct Demote {
 
 impl Leader {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(async {
-            match &self.verb {
-                Verb::Show(Show {}) => {
-                    let leader = client.get("/leader").send().await?.body;
-                    Ok(look.answer(&leader, told))
-                }
-                Verb::Demote(demote) => demote.run(&client, &look).await,
+        self.server.ask(now, async |client, look| match &self.verb {
+            Verb::Show(Show {}) => {
+                let leader = client.get("/leader").send().await?.body;
+                Ok(look.answer(&leader, told))
             }
+            Verb::Demote(demote) => demote.run(client, look).await,
         })
     }
 }

@@ -12,6 +12,7 @@ use tasuki_core::schedule::{
 use tasuki_core::{Invalid, Language, Schedule, Slot};
 
 use crate::output::Failure;
+use crate::view::two_units;
 
 const EXAMPLES: &str = "\
 Types and values:
@@ -302,13 +303,5 @@ fn wait(duration: SignedDuration, language: Language) -> String {
     if seconds < 0 {
         return in_language(language, "past", "過去").to_owned();
     }
-    let units = [
-        (seconds / 86_400, "d"),
-        (seconds / 3_600 % 24, "h"),
-        (seconds / 60 % 60, "m"),
-        (seconds % 60, "s"),
-    ];
-    let first = units.iter().position(|(count, _)| *count > 0).unwrap_or(3);
-    let told = units[first..].iter().take(2).filter(|(count, _)| *count > 0 || first == 3);
-    told.map(|(count, unit)| format!("{count}{unit}")).collect::<Vec<_>>().join(" ")
+    two_units(seconds)
 }

@@ -7,11 +7,13 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use jiff::Timestamp;
 use reqwest::Url;
 use serde_json::Value;
 
-use crate::client::Client;
+use crate::client::{Client, in_one_thread};
 use crate::output::Failure;
+use crate::view::Look;
 
 /// What `tasuki up` writes into its data directory, readable to its owner alone.
 pub(crate) const API_FILE: &str = "api.json";
@@ -54,8 +56,18 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Asks the server that is meant, and shows what it says the way that is wanted.
+    pub(crate) fn ask(
+        &self,
+        now: Timestamp,
+        work: impl AsyncFnOnce(&Client, &Look) -> Result<String, Failure>,
+    ) -> Result<String, Failure> {
+        let client = self.client()?;
+        in_one_thread(work(&client, &Look::new(now, self.json)))
+    }
+
     /// A client for the server that is meant, or what is missing to reach it.
-    pub(crate) fn client(&self) -> Result<Client, Failure> {
+    fn client(&self) -> Result<Client, Failure> {
         let typed_url = self.url.as_deref().filter(|url| !url.trim().is_empty());
         let typed_token = self.typed_token()?;
         let (url, token) = match (typed_url, typed_token) {

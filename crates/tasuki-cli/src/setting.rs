@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::client::{Client, in_one_thread, quoted, segment};
+use crate::client::{Client, quoted, segment};
 use crate::output::Failure;
 use crate::server::Server;
 use crate::typed;
@@ -50,31 +50,28 @@ struct Get {
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tasuki setting set max_retries=3
+  tasuki setting set leader_tick 500ms
+  tasuki setting set lease_renew 1s lease_ttl 10s
   tasuki setting set lease_renew=1s lease_ttl=10s")]
 struct Set {
-    /// What to change
-    #[arg(required = true, value_name = "NAME=VALUE")]
-    values: Vec<String>,
+    /// What to change, and to what; NAME=VALUE will do as well
+    #[arg(required = true, value_name = "NAME VALUE")]
+    words: Vec<String>,
 }
 
 impl Setting {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(async {
-            match &self.verb {
-                Verb::List(list) => {
-                    let settings = client.get("/settings").send().await?.body;
-                    Ok(look.answer(&settings, |look, settings| list.table(look, settings)))
-                }
-                Verb::Get(Get { name }) => {
-                    let path = format!("/settings/{}", segment(name)?);
-                    let setting = client.get(path).send().await?.body;
-                    Ok(look.answer(&setting, |look, setting| one(look, name, setting)))
-                }
-                Verb::Set(set) => set.run(&client, &look).await,
+        self.server.ask(now, async |client, look| match &self.verb {
+            Verb::List(list) => {
+                let settings = client.get("/settings").send().await?.body;
+                Ok(look.answer(&settings, |look, settings| list.table(look, settings)))
             }
+            Verb::Get(Get { name }) => {
+                let path = format!("/settings/{}", segment(name)?);
+                let setting = client.get(path).send().await?.body;
+                Ok(look.answer(&setting, |look, setting| one(look, name, setting)))
+            }
+            Verb::Set(set) => set.run(client, look).await,
         })
     }
 }
@@ -114,8 +111,19 @@ fn one(look: &Look, name: &str, setting: &Value) -> String {
 impl Set {
     async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
         let mut body = Map::new();
-        for typed in &self.values {
-            let (name, value) = typed::pair("setting", typed)?;
+        let mut words = self.words.iter();
+        while let Some(word) = words.next() {
+            let (name, value) = match word.contains('=') {
+                true => typed::pair("setting", word)?,
+                false => match words.next() {
+                    Some(value) => (word.as_str(), value.as_str()),
+                    None => {
+                        let message = format!("{word} is to be set to what? Its value is missing");
+                        return Err(Failure::bad_usage(message)
+                            .hint(format!("tasuki setting get {word} shows what it is now")));
+                    }
+                },
+            };
             if body.insert(name.to_owned(), json!(value)).is_some() {
                 return Err(Failure::bad_usage(format!("{name} is given twice")));
             }
@@ -123,7 +131,12 @@ impl Set {
         let before = client.get("/settings").send().await?.body;
         let version = before["version"].as_i64().map_or("*".to_owned(), quoted);
         let call = client.put("/settings").if_match(version).body(Value::Object(body.clone()));
-        let after = call.send().await?.body;
+        let is_known = |name: &String| before["settings"].get(name).is_some();
+        let after = call.send().await.map_err(|failure| match body.keys().all(is_known) {
+            true => failure,
+            false => failure.hint("tasuki setting list shows all there are"),
+        })?;
+        let after = after.body;
         Ok(look.answer(&after, |_, after| {
             let line = |name: &String| {
                 let value = |settings: &Value| text(&settings["settings"][name], "value");

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::client::{Client, in_one_thread};
+use crate::client::Client;
 use crate::output::Failure;
 use crate::run::Waiting;
 use crate::server::Server;
@@ -78,13 +78,9 @@ struct Submit {
 impl Task {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         let Verb::Submit(submit) = &self.verb;
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(async {
-            match &submit.file {
-                None => submit.one(&client, &look, now).await,
-                Some(file) => submit.many(&client, &look, &typed::file(file)?).await,
-            }
+        self.server.ask(now, async |client, look| match &submit.file {
+            None => submit.one(client, look, now).await,
+            Some(file) => submit.many(client, look, &typed::file(file)?).await,
         })
     }
 }

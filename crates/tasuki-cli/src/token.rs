@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::ask::Consent;
-use crate::client::{Client, in_one_thread};
+use crate::client::Client;
 use crate::output::Failure;
 use crate::server::Server;
 use crate::view::{Look, items, text};
@@ -69,17 +69,13 @@ struct Revoke {
 
 impl Token {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(async {
-            match &self.verb {
-                Verb::List(List {}) => {
-                    let tokens = client.get("/tokens").send().await?.body;
-                    Ok(look.answer(&tokens, |look, tokens| many(look, now, tokens)))
-                }
-                Verb::Create(create) => create.run(&client, &look).await,
-                Verb::Revoke(revoke) => revoke.run(&client, &look, now).await,
+        self.server.ask(now, async |client, look| match &self.verb {
+            Verb::List(List {}) => {
+                let tokens = client.get("/tokens").send().await?.body;
+                Ok(look.answer(&tokens, |look, tokens| many(look, now, tokens)))
             }
+            Verb::Create(create) => create.run(client, look).await,
+            Verb::Revoke(revoke) => revoke.run(client, look, now).await,
         })
     }
 }

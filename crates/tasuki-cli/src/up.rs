@@ -2,16 +2,16 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use tasuki::node::{Config, DjangoProject, HomeError, HomeLock, Node, NodeError};
-use tasuki::operator::{Actor, Role};
+use tasuki::operator::{Actor, Role, new_secret};
 use tasuki::{Operator, Wake};
 use tasuki_core::argv::Django;
 use tasuki_core::{NodeName, duration};
@@ -103,20 +103,20 @@ impl Up {
             Failure::refused(format!("cannot serve on {}: {error}", self.listen))
                 .hint("another program uses the port, or it is not ours to use; --listen 127.0.0.1:0 takes a free one")
         })?;
-        let url = format!(
-            "http://{}",
-            listener.local_addr().map_err(|error| Failure::refused(error.to_string()))?
-        );
+        let bound = listener.local_addr().map_err(|error| Failure::refused(error.to_string()))?;
+        let url = format!("http://{}", as_seen_from_here(bound));
+        if !bound.ip().to_canonical().is_loopback() {
+            eprintln!("{}", exposed(bound));
+        }
         let is_new = !self.database_file().exists();
         let database = Database::at(self.database_url());
         let store = database.open_for_serving(CONNECTIONS).await?;
         store.migrate().await.map_err(|error| database.failed(&error))?;
         let wake = Wake::default();
         let operator = Operator::new(store.clone(), wake.clone());
-        let failed = |error: tasuki::operator::Error| Failure::refused(error.to_string());
-        let token = self.token(&operator).await.map_err(failed)?;
+        let token = self.token(&operator).await?;
         if self.demo {
-            demo::add(&operator).await.map_err(failed)?;
+            demo::add(&operator).await.map_err(|error| Failure::refused(error.to_string()))?;
         }
         let spawner = spawner(&home)?;
         let node = Node::builder(self.config()?, store.clone()).wake(wake);
@@ -132,8 +132,8 @@ impl Up {
             NodeError::Store(error) => database.failed(&error),
             error @ NodeError::Spawner(_) => Failure::refused(error.to_string()),
         })?;
-        let told = json!({ "url": url, "token": token });
-        self.tell(&told)?;
+        // Where the command line finds this node.
+        self.keep("api.json", &format!("{}\n", json!({ "url": url, "token": token })))?;
         self.greet(&url, is_new);
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let serving =
@@ -167,13 +167,13 @@ impl Up {
     }
 
     fn database_file(&self) -> PathBuf {
-        self.data.join("tasuki.db")
+        self.data.join(database::FILE)
     }
 
     fn database_url(&self) -> String {
         match &self.database_url {
             Some(url) => url.clone(),
-            None => format!("sqlite:{}", self.database_file().display()),
+            None => database::in_directory(&self.data),
         }
     }
 
@@ -221,26 +221,28 @@ impl Up {
         Ok(config)
     }
 
-    /// The token that the command line uses here: the one from before if it is still good.
-    async fn token(&self, operator: &Operator) -> Result<String, tasuki::operator::Error> {
+    /// The token that the command line uses here: the one from before if it is still good. A new one is
+    /// in its file before it counts: whatever happens in between, no token is left that nobody has.
+    async fn token(&self, operator: &Operator) -> Result<String, Failure> {
+        let failed = |error: tasuki::operator::Error| Failure::refused(error.to_string());
         let kept = fs::read_to_string(self.data.join("token")).unwrap_or_default();
         let kept = kept.trim();
-        if !kept.is_empty() && operator.bearer(kept).await?.is_some() {
+        if !kept.is_empty() && operator.bearer(kept).await.map_err(failed)?.is_some() {
             return Ok(kept.to_owned());
         }
+        let secret = new_secret().map_err(failed)?;
+        self.keep("token", &secret)?;
         let by = Actor { name: "tasuki up".to_owned(), address: None, role: Role::Admin };
-        Ok(operator.create_token(&by, "tasuki up", Role::Admin, None).await?.secret)
+        let accepted = operator.accept_token(&by, "tasuki up", Role::Admin, None, &secret).await;
+        accepted.map_err(failed)?;
+        Ok(secret)
     }
 
-    /// Where the command line finds this node, for nobody else's eyes.
-    fn tell(&self, told: &Value) -> Result<(), Failure> {
-        let token = told["token"].as_str().unwrap_or_default();
-        for (name, text) in [("token", token.to_owned()), ("api.json", format!("{told}\n"))] {
-            let path = self.data.join(name);
-            write_private(&path, &text)
-                .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))?;
-        }
-        Ok(())
+    /// Keeps something in the data directory, for nobody else's eyes.
+    fn keep(&self, name: &str, text: &str) -> Result<(), Failure> {
+        let path = self.data.join(name);
+        write_private(&path, text)
+            .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))
     }
 
     fn greet(&self, url: &str, is_new: bool) {
@@ -268,6 +270,25 @@ next, in another terminal:
 Ctrl-C lets what runs finish and stops."
         );
     }
+}
+
+/// Where this machine itself finds what listens there.
+fn as_seen_from_here(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, bound.port())
+}
+
+fn exposed(bound: SocketAddr) -> String {
+    format!(
+        "warning: the API on {bound} can be reached from other machines, and nothing on the way is encrypted:
+  whoever listens there reads tokens and what jobs are given. --listen 127.0.0.1:{} keeps it to this
+  machine; a proxy with TLS in front of that opens it to others",
+        bound.port()
+    )
 }
 
 /// A start that takes its time says what it waits for.

@@ -223,6 +223,11 @@ pub(crate) fn length(duration: SignedDuration) -> String {
             rest => format!("{}.{rest}s", tenths / 10),
         };
     }
+    two_units(seconds)
+}
+
+/// So long, in the two largest units that say something: `1d 2h`.
+pub(crate) fn two_units(seconds: i64) -> String {
     let units = [
         (seconds / 86_400, "d"),
         (seconds / 3_600 % 24, "h"),
@@ -230,7 +235,7 @@ pub(crate) fn length(duration: SignedDuration) -> String {
         (seconds % 60, "s"),
     ];
     let first = units.iter().position(|(count, _)| *count > 0).unwrap_or(3);
-    let told = units[first..].iter().take(2).filter(|(count, _)| *count > 0);
+    let told = units[first..].iter().take(2).filter(|(count, _)| *count > 0 || first == 3);
     told.map(|(count, unit)| format!("{count}{unit}")).collect::<Vec<_>>().join(" ")
 }
 

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::ask::Consent;
-use crate::client::{Client, in_one_thread, segment};
+use crate::client::{Client, segment};
 use crate::output::Failure;
 use crate::server::Server;
 use crate::view::{Look, items, text};
@@ -66,26 +66,22 @@ struct Detach {
 
 impl Worker {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(async {
-            match &self.verb {
-                Verb::List(List {}) => {
-                    let workers = client.get("/workers").send().await?.body;
-                    Ok(look.answer(&workers, many))
-                }
-                Verb::Show(Show { id }) => {
-                    let worker = client.get(address(id)?).send().await?.body;
-                    Ok(look.answer(&worker, one))
-                }
-                Verb::Drain(Drain { id }) => {
-                    let call = client.post(format!("{}/drain", address(id)?)).body(json!({}));
-                    let answer = call.send().await?.body;
-                    let told = format!("worker {id} finishes what it has and gets nothing more\n");
-                    Ok(look.answer(&answer, |_, _| told))
-                }
-                Verb::Detach(detach) => detach.run(&client, &look).await,
+        self.server.ask(now, async |client, look| match &self.verb {
+            Verb::List(List {}) => {
+                let workers = client.get("/workers").send().await?.body;
+                Ok(look.answer(&workers, many))
             }
+            Verb::Show(Show { id }) => {
+                let worker = client.get(address(id)?).send().await?.body;
+                Ok(look.answer(&worker, one))
+            }
+            Verb::Drain(Drain { id }) => {
+                let call = client.post(format!("{}/drain", address(id)?)).body(json!({}));
+                let answer = call.send().await?.body;
+                let told = format!("worker {id} finishes what it has and gets nothing more\n");
+                Ok(look.answer(&answer, |_, _| told))
+            }
+            Verb::Detach(detach) => detach.run(client, look).await,
         })
     }
 }

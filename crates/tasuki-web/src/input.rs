@@ -13,11 +13,16 @@ use jiff::Timestamp;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+use tasuki::Operator;
+use tasuki::operator::Actor;
 use tasuki_core::{Invalid, duration};
+use utoipa::IntoParams;
 
 use crate::problem::{
-    INVALID_INPUT, MALFORMED, PRECONDITION_REQUIRED, Problem, TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
+    INVALID_INPUT, MALFORMED, PRECONDITION_REQUIRED, Problem, TIMEOUT, TOO_LARGE, UNAUTHORIZED,
+    UNSUPPORTED_MEDIA_TYPE,
 };
+use crate::serve::Stopping;
 
 /// The longest body, unless a route says otherwise.
 pub(crate) const BODY: usize = 1 << 20;
@@ -73,10 +78,21 @@ fn is_json(headers: &HeaderMap) -> bool {
         .any(|known| media.eq_ignore_ascii_case(known))
 }
 
-async fn read(request: Request, longest: usize, long: &str) -> Result<Bytes, Problem> {
+async fn read(mut request: Request, longest: usize, long: &str) -> Result<Bytes, Problem> {
+    let stopping = Stopping::told(request.extensions_mut().remove::<Stopping>());
+    let mut stopping = std::pin::pin!(stopping);
     let mut parts = request.into_body().into_data_stream();
     let (mut body, mut length) = (Vec::new(), 0);
-    while let Some(part) = parts.next().await {
+    loop {
+        let part = tokio::select! {
+            biased;
+            part = parts.next() => part,
+            () = &mut stopping => {
+                let detail = "the server stops, and not all of the body had come";
+                return Err(Problem::new(TIMEOUT, detail).on("body"));
+            }
+        };
+        let Some(part) = part else { break };
         let part = part.map_err(|_| {
             Problem::new(MALFORMED, "the body ended before all of it had come").on("body")
         })?;
@@ -209,6 +225,38 @@ impl Named {
     pub(crate) fn id<T: std::str::FromStr>(&self, what: &str) -> Result<T, Problem> {
         self.0.parse().map_err(|_| Problem::not_found(what, &self.0))
     }
+}
+
+/// Something that is done to something: who asks whom for it, and what stands in the path. Nothing is
+/// looked up yet: what is wrong with the body is told first.
+pub(crate) struct Act {
+    pub(crate) operator: Operator,
+    pub(crate) actor: Actor,
+    pub(crate) to: Named,
+    pub(crate) headers: Headers,
+}
+
+impl FromRequestParts<Operator> for Act {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, operator: &Operator) -> Result<Self, Problem> {
+        let nobody = || Problem::new(UNAUTHORIZED, "nobody is known to ask");
+        Ok(Self {
+            operator: operator.clone(),
+            actor: parts.extensions.get::<Actor>().cloned().ok_or_else(nobody)?,
+            to: Named::from_request_parts(parts, operator).await?,
+            headers: Headers::from_request_parts(parts, operator).await?,
+        })
+    }
+}
+
+/// The header of every change that must show the version it saw, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "Headers reads it")]
+pub(crate) struct VersionSeen {
+    #[param(rename = "If-Match", pattern = r#"^(\*|"[0-9]{1,18}")$"#)]
+    if_match: String,
 }
 
 /// The headers of a request that say more about it.

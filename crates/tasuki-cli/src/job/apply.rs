@@ -197,8 +197,8 @@ impl Step {
                 // A merge patch cannot say everything: what came out otherwise is not kept quiet.
                 let kept = normal::normal(&answer.body["job"]);
                 for change in difference::changes(wanted, &kept) {
-                    let field = change.field;
-                    report.kept.push(format!("{name}: {field} is {} now", change.after));
+                    let (field, now) = (&change.field, view::value(&change.field, &change.after));
+                    report.kept.push(format!("{name}: {field} is {now} now"));
                 }
             }
         }

@@ -84,6 +84,15 @@ pub(crate) struct Definition {
 }
 
 impl Definition {
+    /// Refuses what does not say what is to be run.
+    pub(crate) fn check_whole(&self, name: &str) -> Result<(), Failure> {
+        if self.django.is_some() || self.function.is_some() || !self.command.is_empty() {
+            return Ok(());
+        }
+        Err(Failure::bad_usage(format!("{name}: what is it to run? -- COMMAND is missing"))
+            .hint("as in tasuki job create hello --every 5s -- echo hi; --django and --function run other things"))
+    }
+
     /// The fields that were typed, laid over what the job is now (nothing, for a new one).
     pub(crate) fn over(&self, job: &Value) -> Result<Map<String, Value>, Failure> {
         let mut fields = Map::new();

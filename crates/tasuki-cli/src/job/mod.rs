@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::ask::Consent;
-use crate::client::{Client, in_one_thread, segment};
+use crate::client::{Client, segment};
 use crate::output::Failure;
 use crate::pages;
 use crate::server::Server;
@@ -197,9 +197,10 @@ struct Preview {
 
 impl Job {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(self.verb.run(&client, &look, now))
+        if let Verb::Create(create) = &self.verb {
+            create.definition.check_whole(&create.name)?;
+        }
+        self.server.ask(now, async |client, look| self.verb.run(client, look, now).await)
     }
 }
 
@@ -326,7 +327,7 @@ impl Update {
 impl Delete {
     async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
         let read = client.get(address(&self.name)?).send().await?;
-        let told = view::one(look, &read.body);
+        let told = view::one_without_secrets(look, &read.body);
         self.consent.ask(&format!(
             "this job will be deleted, and runs of it that wait are withdrawn:\n\n{told}\n"
         ))?;

@@ -14,12 +14,21 @@ pub(super) fn many(look: &Look, jobs: &Value) -> String {
         table.row([
             text(job, "name"),
             state(job).to_owned(),
-            when(job),
+            when_and_where(job),
             look.instant(job, "next_fire"),
             cut(&does(job), 50),
         ]);
     }
     table.or("there are no jobs; tasuki job create --help shows how to make one")
+}
+
+/// As `one`, for whoever did not ask to see what is in the environment.
+pub(super) fn one_without_secrets(look: &Look, job: &Value) -> String {
+    let mut job = job.clone();
+    for (_, value) in job["env"].as_object_mut().into_iter().flatten() {
+        *value = "***".into();
+    }
+    one(look, &job)
 }
 
 pub(super) fn one(look: &Look, job: &Value) -> String {
@@ -55,7 +64,7 @@ pub(super) fn one(look: &Look, job: &Value) -> String {
 }
 
 pub(super) fn created(look: &Look, job: &Value) -> String {
-    let mut told = format!("created {}: {}", text(job, "name"), when(job));
+    let mut told = format!("created {}: {}", text(job, "name"), when_and_where(job));
     let next = look.instant(job, "next_fire");
     if !next.is_empty() {
         write!(told, "; first at {next}").expect("a string takes all");
@@ -74,7 +83,8 @@ pub(super) fn changed(look: &Look, answer: &Value) -> String {
     if !since.is_empty() {
         write!(told, " ({since})").expect("a string takes all");
     }
-    write!(told, ", version {}: {}", text(job, "version"), when(job)).expect("a string takes all");
+    write!(told, ", version {}: {}", text(job, "version"), when_and_where(job))
+        .expect("a string takes all");
     let next = look.instant(job, "next_fire");
     if !next.is_empty() {
         write!(told, "; next at {next}").expect("a string takes all");
@@ -86,7 +96,7 @@ pub(super) fn changed(look: &Look, answer: &Value) -> String {
 pub(super) fn changes(changes: &[Change]) -> String {
     let mut told = String::new();
     for Change { field, before, after } in changes {
-        let (before, after) = (value(before), value(after));
+        let (before, after) = (value(field, before), value(field, after));
         writeln!(told, "  {field}: {before} -> {after}").expect("a string takes all");
     }
     told
@@ -94,13 +104,17 @@ pub(super) fn changes(changes: &[Change]) -> String {
 
 /// As `changes`, for what was not there before.
 pub(super) fn new_fields(changes: &[Change]) -> String {
-    let line = |change: &Change| format!("  {}: {}\n", change.field, value(&change.after));
+    let line =
+        |Change { field, after, .. }: &Change| format!("  {field}: {}\n", value(field, after));
     changes.iter().map(line).collect()
 }
 
-fn value(value: &Value) -> String {
+/// What a field is, for people who look at what changes. The environment may hold secrets: of its
+/// variables only the names are for every screen and every log of a build.
+pub(super) fn value(field: &str, value: &Value) -> String {
     match value {
         Value::Null => "nothing".to_owned(),
+        _ if field.starts_with("env.") => "***".to_owned(),
         Value::String(text) => visible(text),
         other => other.to_string(),
     }
@@ -161,6 +175,14 @@ pub(super) fn when(job: &Value) -> String {
             words => words,
         },
         _ => "on request".to_owned(),
+    }
+}
+
+/// As `when`, with the zone wherever that is not what all instants are shown in.
+fn when_and_where(job: &Value) -> String {
+    match text(&job["trigger"]["schedule"], "zone") {
+        zone if zone.is_empty() || zone == "UTC" => when(job),
+        zone => format!("{} ({zone})", when(job)),
     }
 }
 

@@ -25,14 +25,14 @@ pub(super) struct Logs {
     /// Follow it until the run ends; Ctrl-C stops following, not the run
     #[arg(short, long)]
     follow: bool,
-    /// Of this attempt [default: the last; with -f all]
+    /// Of this attempt [default: the last; with -f also those that follow]
     #[arg(long, value_name = "N")]
     attempt: Option<i64>,
 }
 
 impl Logs {
     pub(super) async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        if !self.follow {
+        if !self.follow || self.is_over(client).await? {
             return self.print(client, look).await;
         }
         let follow = Follow { client, id: self.id, attempt: self.attempt, json: look.json() };
@@ -42,6 +42,13 @@ impl Logs {
             },
             _ = tokio::signal::ctrl_c() => Ok(String::new()),
         }
+    }
+
+    /// Whether it is about an attempt that others came after: a run is followed from where it is.
+    async fn is_over(&self, client: &Client) -> Result<bool, Failure> {
+        let Some(attempt) = self.attempt else { return Ok(false) };
+        let run = client.get(address(self.id)).send().await?.body;
+        Ok(run["attempt_no"].as_i64().is_some_and(|last| attempt < last))
     }
 
     async fn print(&self, client: &Client, look: &Look) -> Result<String, Failure> {

@@ -7,18 +7,21 @@ mod view;
 mod wait;
 
 use clap::{Args, Subcommand};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tasuki_core::RunState;
 
 pub(crate) use wait::Waiting;
 
-use crate::client::{Client, in_one_thread};
+use crate::client::Client;
 use crate::output::Failure;
 use crate::pages;
 use crate::server::Server;
 use crate::typed::{self, From};
 use crate::view::Look;
+
+/// So much two clocks that are kept right may differ.
+const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(2);
 
 /// One run of a job.
 #[derive(Args)]
@@ -41,11 +44,12 @@ enum Verb {
     Explain(Explain),
 }
 
-/// List runs, newest first
+/// List runs, newest first. What is planned for later is left out unless it is asked for
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki run list
+  tasuki run list --planned
   tasuki run list --job report --state FAILED,TIMED_OUT --since 24h
   tasuki run list --state RUNNING --json")]
 struct List {
@@ -68,6 +72,9 @@ struct List {
     /// Only those up to here: an instant, or a duration ago
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
+    /// Also those that are planned for later; --state, --until and a --since ahead show them too
+    #[arg(long)]
+    planned: bool,
     /// At most so many
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     limit: usize,
@@ -140,9 +147,7 @@ struct Explain {
 
 impl Run {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let client = self.server.client()?;
-        let look = Look::new(now, self.server.json);
-        in_one_thread(self.verb.run(&client, &look, now))
+        self.server.ask(now, async |client, look| self.verb.run(client, look, now).await)
     }
 }
 
@@ -182,8 +187,16 @@ impl Verb {
 
 impl List {
     async fn run(&self, client: &Client, look: &Look, now: Timestamp) -> Result<String, Failure> {
-        let since = typed::instant_if("--since", self.since.as_deref(), From::Ago, now)?;
+        let since = self.since.as_deref();
+        let since =
+            since.map(|typed| typed::instant("--since", typed, From::Ago, now)).transpose()?;
         let until = typed::instant_if("--until", self.until.as_deref(), From::Ago, now)?;
+        let (until, none) = match (until, self.lately(since, now)) {
+            (None, Some(lately)) => {
+                (Some(lately), "there are no such runs yet; --planned shows what lies ahead")
+            }
+            (until, _) => (until, "there are no such runs"),
+        };
         let states = Some(self.state.join(",")).filter(|states| !states.is_empty());
         let call = |cursor: Option<String>, limit: usize| {
             client
@@ -198,7 +211,17 @@ impl List {
                 .query("limit", &limit)
         };
         let runs = pages::collect(self.limit, call).await?;
-        Ok(look.answer(&runs, view::many))
+        Ok(look.answer(&runs, |look, runs| view::many(look, runs, none)))
+    }
+
+    /// Until when, unless something else is asked for: what lies ahead would stand before whatever just
+    /// happened. The database's clock may be a little ahead of ours, and what was asked for just now
+    /// is not to be missed.
+    fn lately(&self, since: Option<Timestamp>, now: Timestamp) -> Option<String> {
+        let until = now.saturating_add(CLOCKS_DIFFER).unwrap_or(now);
+        let ahead = since.is_some_and(|since| since >= until);
+        let hidden = !self.planned && self.state.is_empty() && !ahead;
+        hidden.then(|| until.to_string())
     }
 }
 

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use crate::view::{Look, items, text};
 
-pub(super) fn many(look: &Look, runs: &Value) -> String {
+/// A list, or why there is none.
+pub(super) fn many(look: &Look, runs: &Value, none: &str) -> String {
     let mut table = look.table(["ID", "STATE", "JOB", "ORIGIN", "SCHEDULED FOR", "TOOK", "NOTE"]);
     for run in items(runs, "items") {
         table.row([
@@ -19,7 +20,7 @@ pub(super) fn many(look: &Look, runs: &Value) -> String {
             note(run),
         ]);
     }
-    let mut told = table.or("there are no such runs");
+    let mut told = table.or(none);
     if let Some(cursor) = runs["next"].as_str() {
         writeln!(told, "there are more: --cursor {cursor}").expect("a string takes all");
     }

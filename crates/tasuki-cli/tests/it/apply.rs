@@ -24,6 +24,7 @@ timeout = "300s"
 [[job]]
 name = "日次"
 handler = "report"
+env = { API_KEY = "s3cret" }
 [job.trigger]
 type = "event"
 events = ["order.*"]
@@ -52,6 +53,7 @@ fn the_difference_is_shown_field_by_field_and_then_done() {
       args.day: 2026-11-16
       args.nested.list: [1,"two"]
       args.ratio: 0.5
+      env.API_KEY: ***
       handler: report
       retry.exit_codes.3: NO_DATA
       retry.max_retries: 3
@@ -70,6 +72,7 @@ fn the_difference_is_shown_field_by_field_and_then_done() {
       args.day: 2026-11-16
       args.nested.list: [1,"two"]
       args.ratio: 0.5
+      env.API_KEY: ***
       handler: report
       retry.exit_codes.3: NO_DATA
       retry.max_retries: 3
@@ -87,6 +90,7 @@ fn the_difference_is_shown_field_by_field_and_then_done() {
     assert!(told.starts_with("exit 0\ncreated 日次\nchanged hello\ndeleted old\n--\n"), "{told}");
     assert_eq!(keeper.job("hello")["timeout"], "5m");
     assert_eq!(keeper.job("日次")["args"]["day"], "2026-11-16");
+    assert_eq!(keeper.job("日次")["env"], json!({"API_KEY": "s3cret"}));
     assert_snapshot!(apply(&fake, FILE, &["--prune", "--yes"]), @r"
     exit 0
     nothing to do
@@ -116,7 +120,7 @@ fn what_a_file_no_longer_says_is_taken_back() {
     change hello
       command: ["echo","hi there"] -> ["echo"]
       description: old words -> nothing
-      env.B: 2 -> nothing
+      env.B: *** -> nothing
       labels: ["gpu"] -> []
       trigger.misfire.policy: latest_only -> nothing
       trigger.schedule.type: every -> nothing

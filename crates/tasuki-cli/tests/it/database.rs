@@ -241,7 +241,7 @@ fn the_url_comes_from_the_environment_and_is_not_shown() {
         let said = told(tasuki(arguments).env("TASUKI_DATABASE_URL", &url));
         assert!(said.starts_with(&format!("exit {code}\n")) && !said.contains(SECRET), "{said}");
     }
-    let missing = told(&mut tasuki(&["doctor"]));
+    let missing = told(&mut tasuki(&["migrate"]));
     assert!(
         missing.starts_with("exit 2\n") && missing.contains("--database-url <URL>"),
         "{missing}"

@@ -65,6 +65,27 @@ fn a_connection_that_drops_is_made_again_where_it_was() {
     ");
 }
 
+/// A run is followed from the attempt that it is at; one before that is read as it stands.
+#[test]
+fn an_attempt_that_is_over_is_printed_and_not_waited_for() {
+    let fake = Fake::new(|request| match request.line.as_str() {
+        "GET /runs/8" => Reply::Json(200, failed()),
+        "GET /runs/8/logs?attempt=1&from=0&limit=1000" => Reply::Json(
+            200,
+            json!({"attempt": 1, "next": 1, "lines_count": 1, "bytes": 3, "truncated": false,
+                "log_ref": null, "ended": true, "lines": [line(0, "out", "one")]}),
+        ),
+        "GET /runs/8/follow" => Reply::Raw(format!(
+            "{STREAM}event: state\ndata: {}\n\nevent: end\ndata: {{}}\n\n",
+            failed()
+        )),
+        other => Reply::Json(404, json!({"code": "not_found", "detail": other})),
+    });
+    assert_eq!(fake.told(&["run", "logs", "8", "-f", "--attempt", "1"]), "exit 0\none\n");
+    assert_eq!(fake.told(&["run", "logs", "8", "-f", "--attempt", "2"]), "exit 0\n");
+    assert_eq!(fake.lines().last().unwrap(), "GET /runs/8/follow");
+}
+
 #[test]
 fn following_what_is_not_there_is_refused_at_once() {
     let fake = Fake::new(|_| {

@@ -33,7 +33,7 @@ fn succeeded(place: &Place) -> Vec<i64> {
 #[test]
 fn a_node_whose_disk_was_full_goes_on_when_there_is_room() {
     let place = Place::new();
-    let up = place.up_by(told_of_it(&place.up_command()));
+    let up = place.up_by(told_of_it(&place.up_command("127.0.0.1:0")));
     place.tasuki(&["job", "create", "hello", "--every", "1s", "--", "echo", "hi"]);
     until("it runs", || (!succeeded(&place).is_empty()).then_some(()));
     limit(&up, "4096");

@@ -107,10 +107,10 @@ fn a_list_is_one_list_however_many_pages_it_had() {
     let fake = Fake::new(jobs);
     assert_snapshot!(fake.told(&["job", "list"]), @r"
     exit 0
-    NAME          STATE     RUNS                   NEXT                  DOES
-    hello         enabled   every 5 seconds        2020-01-01 00:00:05Z  echo 'hi there'
-    日次レポート  paused    every day at 02:30                           manage.py make_report
-    ship          disabled  on order.paid, gift.*                        function ship_order
+    NAME          STATE     RUNS                             NEXT                  DOES
+    hello         enabled   every 5 seconds                  2020-01-01 00:00:05Z  echo 'hi there'
+    日次レポート  paused    every day at 02:30 (Asia/Tokyo)                        manage.py make_report
+    ship          disabled  on order.paid, gift.*                                  function ship_order
     ");
     assert_eq!(fake.asked()[0].header("authorization"), format!("Bearer {TOKEN}"));
     let listed = fake.told(&["job", "list", "--json"]);
@@ -181,7 +181,7 @@ fn an_update_is_a_small_patch_under_the_version_that_was_read() {
     assert_snapshot!(told, @r#"
     exit 0
       command: ["echo","hi there"] -> nothing
-      env.A: nothing -> b
+      env.A: nothing -> ***
       handler: nothing -> f
       kind: command -> function
       trigger.schedule.value: 5s -> 10s
@@ -211,7 +211,7 @@ fn pausing_and_disabling_say_what_came_of_it() {
     assert_eq!(fake.asked()[0].header("if-match"), "*");
     assert_snapshot!(fake.told(&["job", "pause", "hello", "--reason", "moving", "--until", "2030-01-01T00:00:00Z"]), @r"
     exit 0
-    日次レポート is paused (since 2020-01-01 00:00:00Z: moving), version 12: every day at 02:30
+    日次レポート is paused (since 2020-01-01 00:00:00Z: moving), version 12: every day at 02:30 (Asia/Tokyo)
     ");
     assert_eq!(fake.asked()[1].body, json!({"reason": "moving", "until": "2030-01-01T00:00:00Z"}));
 }
@@ -288,6 +288,8 @@ fn bad_usage_never_reaches_the_server() {
             "cannot be used with",
         ),
         (&["create", "x", "--function", "f", "--", "y"], "cannot be used with"),
+        (&["create", "x"], "x: what is it to run? -- COMMAND is missing"),
+        (&["create", "x", "--every", "5s", "--kind", "command"], "-- COMMAND is missing"),
         (&["create", "x", "--arg", "y", "--", "z"], "--arg: found \"y\", expected NAME=VALUE"),
         (
             &["create", "x", "--args", "[1]", "--", "z"],

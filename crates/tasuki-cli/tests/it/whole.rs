@@ -73,6 +73,7 @@ fn a_job_from_its_making_to_its_end() {
 fn a_run_that_waits_is_explained_canceled_and_run_again() {
     let server = Server::new("run");
     server.done(&["job", "create", "日報", "--", "echo", "{day}"]);
+    assert!(server.done(&["run", "list"]).contains("--planned shows what lies ahead"));
     let run = server.json(&["job", "trigger", "日報", "--arg", "day=today", "--key", "k"]);
     let id = run["id"].to_string();
     assert_eq!(run["args"], json!({"day": "today"}));
@@ -93,6 +94,20 @@ fn a_run_that_waits_is_explained_canceled_and_run_again() {
     let listed = server.json(&["run", "list", "-n", "1"]);
     assert_eq!(listed["items"].as_array().unwrap().len(), 1);
     assert!(listed["next"].is_string(), "{listed}");
+
+    // What lies ahead does not stand before what just happened.
+    let later = server.json(&["job", "trigger", "日報", "--at", "1h"])["id"].clone();
+    let first = |more: &[&str]| {
+        let listed = server.json(&[&["run", "list", "-n", "1"], more].concat());
+        listed["items"][0]["id"].clone()
+    };
+    assert_eq!(first(&[]), again["id"]);
+    assert_eq!(first(&["--since", "2h"]), again["id"]);
+    assert_eq!(first(&["--planned"]), later);
+    assert_eq!(first(&["--until", "2100-01-01T00:00:00Z"]), later);
+    assert_eq!(first(&["--since", "2020-01-01T00:00:00Z", "--planned"]), later);
+    let all = server.done(&["run", "list", "--state", "PENDING"]);
+    assert!(all.contains(&format!("\n{later} ")) || all.contains(&format!("{later}  ")), "{all}");
 
     let file = server.folder.join("tasks.jsonl");
     let lines: Vec<String> = (0..1_200)
@@ -121,6 +136,11 @@ fn events_settings_tokens_and_the_audit() {
     assert!(server.done(&["event", "list"]).contains("order.paid"));
     assert_eq!(server.json(&["event", "show", "1"])["payload"], json!({"order": 42}));
     server.refused(&["event", "emit", ""], "type");
+    server.refused(&["event", "emit", "bad type!"], "type: found \"bad type!\", expected 1 to 191");
+    let on = |wanted| ["job", "create", "x", "--on-event", wanted, "--", "true"];
+    server.refused(&on("bad type!"), "trigger.events: found \"bad type!\"");
+    server.refused(&on("*"), "trigger.events: found \"*\", expected types such as order.paid");
+    server.done(&on("order.*"));
 
     assert!(server.done(&["setting", "list"]).contains("lease_ttl"));
     assert_eq!(server.done(&["setting", "set", "leader_tick=500ms"]), "leader_tick: 1s -> 500ms\n");
@@ -128,6 +148,17 @@ fn events_settings_tokens_and_the_audit() {
     assert!(server.done(&["setting", "get", "leader_tick"]).contains("500ms"));
     server.refused(&["setting", "set", "lease_ttl=1s"], "lease_ttl");
     server.refused(&["setting", "set", "no_such=1"], "no_such");
+    let set = ["setting", "set", "leader_tick", "600ms", "lease_ttl=40s", "lease_renew", "2s"];
+    let changed = server.done(&set);
+    assert!(
+        changed.starts_with("leader_tick: 500ms -> 600ms\nlease_renew: 3s -> 2s\n"),
+        "{changed}"
+    );
+    server.refused(&["setting", "set", "lease_tl", "9s"], "did you mean lease_ttl?");
+    server.refused(&["setting", "set", "lease_tl", "9s"], "hint: tasuki setting list shows all");
+    server.refused(&["setting", "get", "lease_tl"], "did you mean lease_ttl?");
+    let missing = server.told(&["setting", "set", "lease_ttl"]);
+    assert!(missing.starts_with("exit 2\n") && missing.contains("value is missing"), "{missing}");
 
     assert!(server.done(&["worker", "list"]).starts_with("there are no workers"));
     server.refused(&["worker", "show", "11111111-2222-4333-8444-555555555555"], "worker");

@@ -31,6 +31,8 @@ impl Workshop {
         Command::new(self.0.join("test"))
             .args(["--with-services", "bash", "-c", script])
             .env("TMPDIR", &self.0)
+            // What is shared by all clones is none of this one's business.
+            .env("CARGO_TARGET_DIR", self.0.join("target"))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .process_group(0)

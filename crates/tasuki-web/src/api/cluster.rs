@@ -9,7 +9,7 @@ use tasuki_core::{Epoch, Invalid};
 use utoipa::ToSchema;
 
 use super::{at, maybe_at};
-use crate::input::{Body, Input, Named, reason};
+use crate::input::{Act, Body, Input, Named, reason};
 use crate::problem::Problem;
 
 /// A worker.
@@ -145,12 +145,8 @@ pub(crate) async fn show_worker(
     (status = 200, description = "it takes no new work", body = WorkerView),
     (status = 409, description = "it drains already, or is gone"),
 ))]
-pub(crate) async fn drain_worker(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    id: Named,
-) -> Result<Json<WorkerView>, Problem> {
-    Ok(Json(worker_view(&operator.drain_worker(&actor, id.id("worker")?).await?)))
+pub(crate) async fn drain_worker(act: Act) -> Result<Json<WorkerView>, Problem> {
+    Ok(Json(worker_view(&act.operator.drain_worker(&act.actor, act.to.id("worker")?).await?)))
 }
 
 /// Cuts a worker off.
@@ -160,13 +156,12 @@ pub(crate) async fn drain_worker(
     (status = 409, description = "it is cut off already, or gone"),
 ))]
 pub(crate) async fn detach_worker(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    id: Named,
+    act: Act,
     Body(body): Body<Detach>,
 ) -> Result<Json<WorkerView>, Problem> {
     let why = reason(&body.reason)?;
-    Ok(Json(worker_view(&operator.detach_worker(&actor, id.id("worker")?, &why).await?)))
+    let worker = act.operator.detach_worker(&act.actor, act.to.id("worker")?, &why).await?;
+    Ok(Json(worker_view(&worker)))
 }
 
 /// Shows who leads.

@@ -18,7 +18,7 @@ use crate::problem::Problem;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewEvent {
-    /// What: `order.paid`.
+    /// What: `order.paid`. Letters, digits and `.` `_` `-` `:` `/`.
     #[serde(rename = "type")]
     #[schema(min_length = 1, max_length = 191)]
     kind: String,

@@ -15,7 +15,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::job_input::NewJob;
 use super::job_patch::patched;
 use super::job_view::{Job, view};
-use crate::input::{Asked, Body, Headers, Input, Named, instant, limit, reason, word};
+use crate::input::{Act, Asked, Body, Input, Named, VersionSeen, instant, limit, reason, word};
 use crate::problem::Problem;
 
 /// Some jobs, by name.
@@ -73,6 +73,15 @@ pub(crate) struct JobsAsked {
     /// Those that are enabled, or those that are not.
     #[param(value_type = Option<bool>)]
     enabled: Option<String>,
+}
+
+/// The job in the path, for the document.
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "Named reads it")]
+pub(crate) struct OneJob {
+    #[param(min_length = 1, max_length = 191)]
+    name: String,
 }
 
 fn shown(now: &JobNow, to: &Actor) -> Result<Job, Problem> {
@@ -136,7 +145,7 @@ pub(crate) async fn list_jobs(
 
 /// Shows a job.
 #[utoipa::path(get, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(("name" = String, Path, min_length = 1, max_length = 191)), responses(
+    params(OneJob), responses(
     (status = 200, description = "the job", body = Job, headers(("ETag" = String))),
 ))]
 pub(crate) async fn show_job(
@@ -148,17 +157,15 @@ pub(crate) async fn show_job(
     Ok((etag(&job), Json(job)))
 }
 
-/// The job that is to change, and the version that must still be there. `*` stands for the one that has
-/// just been read.
-async fn seen(
-    operator: &Operator,
-    headers: &Headers,
-    name: &str,
-) -> Result<(JobNow, Seen), Problem> {
-    let version = headers.if_match()?;
-    let now = operator.job(name).await?;
-    let seen = Seen { job: now.job.id, version: version.unwrap_or(now.job.version) };
-    Ok((now, seen))
+impl Act {
+    /// The job that is to change, and the version that must still be there. `*` stands for the one that
+    /// has just been read.
+    async fn seen(&self) -> Result<(JobNow, Seen), Problem> {
+        let version = self.headers.if_match()?;
+        let now = self.operator.job(&self.to.0).await?;
+        let seen = Seen { job: now.job.id, version: version.unwrap_or(now.job.version) };
+        Ok((now, seen))
+    }
 }
 
 type Changed = Result<(JobNow, Vec<RunId>), tasuki::operator::Error>;
@@ -172,20 +179,17 @@ fn changed(change: Changed, actor: &Actor) -> Result<impl IntoResponse + use<>, 
 
 /// Changes a job by a merge patch.
 #[utoipa::path(patch, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(("name" = String, Path, min_length = 1, max_length = 191), ("If-Match" = String, Header, pattern = r#"^(\*|"[0-9]{1,18}")$"#)),
+    params(OneJob, VersionSeen),
     request_body(content = ref("#/components/schemas/JobPatch"), content_type = "application/json"), responses(
     (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn edit_job(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    Named(name): Named,
-    headers: Headers,
+    act: Act,
     Body(patch): Body<Map<String, Value>>,
 ) -> Result<impl IntoResponse, Problem> {
-    let (now, seen) = seen(&operator, &headers, &name).await?;
-    let draft = patched(&name, writable(&now)?, &patch)?.draft()?;
-    changed(operator.edit_job(&actor, seen, &draft).await, &actor)
+    let (now, seen) = act.seen().await?;
+    let draft = patched(&act.to.0, writable(&now)?, &patch)?.draft()?;
+    changed(act.operator.edit_job(&act.actor, seen, &draft).await, &act.actor)
 }
 
 /// A job as it would have been sent, whole.
@@ -202,81 +206,58 @@ fn writable(now: &JobNow) -> Result<Value, Problem> {
 
 /// Deletes a job; its history stays.
 #[utoipa::path(delete, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(("name" = String, Path, min_length = 1, max_length = 191), ("If-Match" = String, Header, pattern = r#"^(\*|"[0-9]{1,18}")$"#)), responses(
+    params(OneJob, VersionSeen), responses(
     (status = 200, description = "it is no more", body = DeletedJob),
 ))]
-pub(crate) async fn delete_job(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    Named(name): Named,
-    headers: Headers,
-) -> Result<Json<DeletedJob>, Problem> {
-    let (_, seen) = seen(&operator, &headers, &name).await?;
-    let withdrawn = operator.delete_job(&actor, seen).await?;
+pub(crate) async fn delete_job(act: Act) -> Result<Json<DeletedJob>, Problem> {
+    let (_, seen) = act.seen().await?;
+    let withdrawn = act.operator.delete_job(&act.actor, seen).await?;
     Ok(Json(DeletedJob { withdrawn: withdrawn.iter().map(|run| run.0).collect() }))
 }
 
 /// From now on it makes runs.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/enable", tag = "jobs",
-    params(("name" = String, Path, min_length = 1, max_length = 191), ("If-Match" = String, Header, pattern = r#"^(\*|"[0-9]{1,18}")$"#)), responses(
+    params(OneJob, VersionSeen), responses(
     (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn enable_job(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    Named(name): Named,
-    headers: Headers,
-) -> Result<impl IntoResponse, Problem> {
-    let (now, seen) = seen(&operator, &headers, &name).await?;
-    changed(operator.enable_job(&actor, &now.job, seen).await, &actor)
+pub(crate) async fn enable_job(act: Act) -> Result<impl IntoResponse, Problem> {
+    let (now, seen) = act.seen().await?;
+    changed(act.operator.enable_job(&act.actor, &now.job, seen).await, &act.actor)
 }
 
 /// From now on it makes none.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/disable", tag = "jobs",
-    params(("name" = String, Path, min_length = 1, max_length = 191), ("If-Match" = String, Header, pattern = r#"^(\*|"[0-9]{1,18}")$"#)), responses(
+    params(OneJob, VersionSeen), responses(
     (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn disable_job(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    Named(name): Named,
-    headers: Headers,
-) -> Result<impl IntoResponse, Problem> {
-    let (_, seen) = seen(&operator, &headers, &name).await?;
-    changed(operator.disable_job(&actor, seen).await, &actor)
+pub(crate) async fn disable_job(act: Act) -> Result<impl IntoResponse, Problem> {
+    let (_, seen) = act.seen().await?;
+    changed(act.operator.disable_job(&act.actor, seen).await, &act.actor)
 }
 
 /// It makes no runs for a while.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/pause", tag = "jobs",
-    params(("name" = String, Path, min_length = 1, max_length = 191), ("If-Match" = String, Header, pattern = r#"^(\*|"[0-9]{1,18}")$"#)),
+    params(OneJob, VersionSeen),
     request_body = Pause, responses(
     (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn pause_job(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    Named(name): Named,
-    headers: Headers,
+    act: Act,
     Body(pause): Body<Pause>,
 ) -> Result<impl IntoResponse, Problem> {
     let (why, until) = (reason(&pause.reason)?, instant("until", pause.until.as_deref())?);
-    let (_, seen) = seen(&operator, &headers, &name).await?;
-    changed(operator.pause_job(&actor, seen, &why, until).await, &actor)
+    let (_, seen) = act.seen().await?;
+    changed(act.operator.pause_job(&act.actor, seen, &why, until).await, &act.actor)
 }
 
 /// The pause is over.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/resume", tag = "jobs",
-    params(("name" = String, Path, min_length = 1, max_length = 191), ("If-Match" = String, Header, pattern = r#"^(\*|"[0-9]{1,18}")$"#)), responses(
+    params(OneJob, VersionSeen), responses(
     (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn resume_job(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    Named(name): Named,
-    headers: Headers,
-) -> Result<impl IntoResponse, Problem> {
-    let (now, seen) = seen(&operator, &headers, &name).await?;
-    changed(operator.resume_job(&actor, &now.job, seen).await, &actor)
+pub(crate) async fn resume_job(act: Act) -> Result<impl IntoResponse, Problem> {
+    let (now, seen) = act.seen().await?;
+    changed(act.operator.resume_job(&act.actor, &now.job, seen).await, &act.actor)
 }
 
 /// A name as one segment of a path.

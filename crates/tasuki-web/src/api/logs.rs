@@ -161,6 +161,7 @@ pub(crate) async fn follow_run(
         version: state.is_some().then_some(now.run.version),
         ready: state.into_iter().collect(),
         over: false,
+        stops: false,
         stopping,
     };
     let events = stream::unfold(follow, |mut follow| async move {
@@ -180,6 +181,8 @@ struct Follow {
     version: Option<i64>,
     ready: VecDeque<Event>,
     over: bool,
+    /// The server stops: what there is now is still told.
+    stops: bool,
     stopping: Option<Stopping>,
 }
 
@@ -194,10 +197,15 @@ impl Follow {
             if self.over || !self.look().await? {
                 return None;
             }
+            if self.ready.is_empty() && self.stops {
+                return None;
+            }
             if self.ready.is_empty() {
                 tokio::select! {
                     () = tokio::time::sleep(LOOK) => {}
-                    () = Stopping::told(self.stopping.clone()) => return None,
+                    // A node lets its runs end before its server stops: the end, and what was printed
+                    // just before it, are there to be read.
+                    () = Stopping::told(self.stopping.clone()) => self.stops = true,
                 }
             }
         }

@@ -10,7 +10,7 @@ use tasuki_store::{AuditRow, Token};
 use utoipa::{IntoParams, ToSchema};
 
 use super::{Answer, at, kept, made, maybe_at};
-use crate::input::{Asked, Body, Input, Named, length, limit, number};
+use crate::input::{Act, Asked, Body, Input, length, limit, number};
 use crate::problem::Problem;
 
 /// A token, without itself.
@@ -177,12 +177,8 @@ pub(crate) async fn create_token(
 #[utoipa::path(delete, path = "/api/v1/tokens/{id}", tag = "people", params(("id" = i64, Path, minimum = 1)), responses(
     (status = 200, description = "the token, revoked", body = TokenView),
 ))]
-pub(crate) async fn revoke_token(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    id: Named,
-) -> Result<Json<TokenView>, Problem> {
-    Ok(Json(token_view(&operator.revoke_token(&actor, id.id("token")?).await?)))
+pub(crate) async fn revoke_token(act: Act) -> Result<Json<TokenView>, Problem> {
+    Ok(Json(token_view(&act.operator.revoke_token(&act.actor, act.to.id("token")?).await?)))
 }
 
 /// Tells who asks.

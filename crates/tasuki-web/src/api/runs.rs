@@ -7,14 +7,13 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
-use tasuki::operator::Actor;
 use tasuki_core::{Invalid, Origin, RunId, RunState, Scope, duration};
 use tasuki_store::{RunCursor, RunFilter};
 use utoipa::{IntoParams, ToSchema};
 
 use super::run_view::{Run, detail_view, view};
 use super::{Answer, made, maybe_at};
-use crate::input::{Asked, Body, Input, Named, asked_instant, limit, optional_reason, word};
+use crate::input::{Act, Asked, Body, Input, Named, asked_instant, limit, optional_reason, word};
 use crate::problem::Problem;
 use crate::serve::Stopping;
 
@@ -167,13 +166,11 @@ pub(crate) async fn show_run(
     (status = 409, description = "it has ended before, or was asked before"),
 ))]
 pub(crate) async fn cancel_run(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    id: Named,
+    act: Act,
     Body(why): Body<Why>,
 ) -> Result<Json<CanceledRun>, Problem> {
     let reason = optional_reason(why.reason.as_deref())?;
-    let (run, done) = operator.cancel(&actor, id.id("run")?, reason.as_deref()).await?;
+    let (run, done) = act.operator.cancel(&act.actor, act.to.id("run")?, reason.as_deref()).await?;
     Ok(Json(CanceledRun { run: view(&run), done }))
 }
 
@@ -183,14 +180,9 @@ pub(crate) async fn cancel_run(
     (status = 200, description = "it waits to be tried again", body = RetriedRun),
     (status = 409, description = "it has not ended badly"),
 ))]
-pub(crate) async fn retry_run(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    id: Named,
-    Body(why): Body<Why>,
-) -> Result<Json<RetriedRun>, Problem> {
+pub(crate) async fn retry_run(act: Act, Body(why): Body<Why>) -> Result<Json<RetriedRun>, Problem> {
     let reason = optional_reason(why.reason.as_deref())?;
-    let run = operator.retry(&actor, id.id("run")?, reason.as_deref()).await?;
+    let run = act.operator.retry(&act.actor, act.to.id("run")?, reason.as_deref()).await?;
     Ok(Json(RetriedRun { run: view(&run) }))
 }
 
@@ -199,12 +191,8 @@ pub(crate) async fn retry_run(
     (status = 201, description = "the new run", body = Run),
     (status = 409, description = "it has not ended, or its job was deleted"),
 ))]
-pub(crate) async fn rerun_run(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    id: Named,
-) -> Answer<Run> {
-    let run = operator.rerun(&actor, id.id("run")?).await?;
+pub(crate) async fn rerun_run(act: Act) -> Answer<Run> {
+    let run = act.operator.rerun(&act.actor, act.to.id("run")?).await?;
     made(false, view(&run))
 }
 

@@ -10,11 +10,11 @@ use serde::Serialize;
 use tasuki::Operator;
 use tasuki::operator::Actor;
 use tasuki_core::Settings;
-use tasuki_core::settings::Definition;
+use tasuki_core::settings::{Definition, Problem as Wrong};
 use tasuki_store::SettingsInForce;
 use utoipa::ToSchema;
 
-use crate::input::{Body, Headers, Input, Named};
+use crate::input::{Body, Headers, Input, Named, VersionSeen};
 use crate::problem::Problem;
 
 /// The settings in force.
@@ -79,13 +79,24 @@ pub(crate) async fn show_setting(
     Named(name): Named,
 ) -> Result<Json<SettingView>, Problem> {
     let known = Settings::definitions().into_iter().find(|one| one.name == name);
-    let known = known.ok_or_else(|| Problem::not_found("setting", &name))?;
+    let known = known.ok_or_else(|| unknown(&name))?;
     Ok(Json(setting_view(known, &operator.settings().await?.settings)))
+}
+
+fn unknown(name: &str) -> Problem {
+    let problem = Problem::not_found("setting", name);
+    let wrong = Settings::default().with(&[(name, "")]).err().unwrap_or_default();
+    match wrong.first() {
+        Some(Wrong::Unknown { meant: Some(meant), .. }) => {
+            problem.hint(format!("did you mean {meant}?"))
+        }
+        _ => problem,
+    }
 }
 
 /// Changes settings, all or none.
 #[utoipa::path(put, path = "/api/v1/settings", tag = "settings",
-    params(("If-Match" = String, Header, pattern = r#"^(\*|"[0-9]{1,18}")$"#)),
+    params(VersionSeen),
     request_body = BTreeMap<String, String>, responses(
     (status = 200, description = "they are in force", body = SettingsView, headers(("ETag" = String))),
 ))]

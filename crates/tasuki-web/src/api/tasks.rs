@@ -1,18 +1,18 @@
 //! Runs that somebody asks for.
 
-use axum::Extension;
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tasuki::Operator;
-use tasuki::operator::{Actor, TaskDraft};
+use tasuki::operator::TaskDraft;
 use tasuki_core::{Invalid, Scope};
 use utoipa::ToSchema;
 
+use super::jobs::OneJob;
 use super::run_view::{Run, view};
 use super::{Answer, made};
-use crate::input::{Body, Headers, Input, Named, Object, instant};
+use crate::input::{Act, Body, Headers, Input, Object, instant};
 use crate::problem::Problem;
 
 /// The most tasks in one request.
@@ -152,20 +152,14 @@ impl Said<'_> {
 
 /// Runs a job now, whether it is enabled or not.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/trigger", tag = "jobs",
-    params(("name" = String, Path, min_length = 1, max_length = 191),
+    params(OneJob,
            ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 191)),
     request_body = TriggerAsked, responses(
     (status = 201, description = "a new run", body = Run),
     (status = 200, description = "the run that was made under this key before", body = Run),
     (status = 409, description = "the key belongs to a run of another job"),
 ))]
-pub(crate) async fn trigger_job(
-    State(operator): State<Operator>,
-    Extension(actor): Extension<Actor>,
-    Named(name): Named,
-    headers: Headers,
-    Body(body): Body<TriggerAsked>,
-) -> Answer<Run> {
+pub(crate) async fn trigger_job(act: Act, Body(body): Body<TriggerAsked>) -> Answer<Run> {
     let said = Said {
         path: "",
         args: body.args.as_ref(),
@@ -173,8 +167,8 @@ pub(crate) async fn trigger_job(
         expires_at: None,
         scope: body.scope.as_deref(),
     };
-    let submitted =
-        operator.trigger(&actor, &said.draft(name, headers.idempotency_key()?)?).await?;
+    let draft = said.draft(act.to.0, act.headers.idempotency_key()?)?;
+    let submitted = act.operator.trigger(&act.actor, &draft).await?;
     made(submitted.existed, view(&submitted.run))
 }
 

@@ -40,6 +40,11 @@ async fn a_job_that_will_not_do_is_refused_by_the_name_of_its_field() {
         (with(&json!({ "trigger": { "type": "event" } })), "trigger.events"),
         (with(&json!({ "trigger": { "type": "event", "events": [] } })), "trigger.events"),
         (
+            with(&json!({ "trigger": { "type": "event", "events": ["a", "b c"] } })),
+            "trigger.events",
+        ),
+        (with(&json!({ "trigger": { "type": "event", "events": ["*"] } })), "trigger.events"),
+        (
             with(
                 &json!({ "trigger": { "type": "event", "events": ["a"], "filter": { "a": { "b": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]] } } } }),
             ),
@@ -194,6 +199,7 @@ async fn other_input_that_will_not_do_is_refused_by_name() {
         ("/events", json!({}), "type"),
         ("/events", json!({ "type": "" }), "type"),
         ("/events", json!({ "type": "a\0" }), "type"),
+        ("/events", json!({ "type": "bad type!" }), "type"),
         ("/events", json!({ "type": "a", "dedupe_key": " x" }), "dedupe_key"),
         ("/events", json!({ "type": "a", "source": "" }), "source"),
         ("/events", json!({ "type": "a", "kind": "b" }), "kind"),

@@ -1,6 +1,10 @@
 //! The process: ready while its database is, and gone in order.
 
+use std::time::Duration;
+
 use reqwest::Method;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use crate::workshop::{Server, answer};
 
@@ -30,4 +34,33 @@ async fn a_server_that_stops_takes_nothing_new() {
     server.get("/me").await.ok(200);
     server.stop().await;
     assert!(server.ask(Method::GET, "/me").send().await.is_err());
+}
+
+/// Whoever says nothing, or half of something, does not hold up a stop.
+#[tokio::test]
+async fn half_a_request_is_not_waited_for() {
+    let mut server = Server::start().await;
+    let address = server.url.trim_start_matches("http://").to_owned();
+    let token = server.token_of(tasuki::operator::Role::Author).await;
+    let half_a_body = format!(
+        "POST /api/v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
+         content-type: application/json\r\ncontent-length: 99\r\nexpect: 100-continue\r\n\r\n{{\"type"
+    );
+    let mut stalled = Vec::new();
+    for said in ["", "GET /api/v1/me HTTP/1.1\r\nauthoriz", &half_a_body] {
+        let mut stream = TcpStream::connect(&address).await.unwrap();
+        stream.write_all(said.as_bytes()).await.unwrap();
+        stalled.push(stream);
+    }
+    // The handler reads the body: it has asked for the rest.
+    let last = stalled.last_mut().unwrap();
+    let mut go_on = [0; 25];
+    last.read_exact(&mut go_on).await.unwrap();
+    assert_eq!(&go_on, b"HTTP/1.1 100 Continue\r\n\r\n");
+    let took = server.stop().await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+    let mut told = String::new();
+    stalled.pop().unwrap().read_to_string(&mut told).await.unwrap();
+    assert!(told.starts_with("HTTP/1.1 408") && told.contains("the server stops"), "{told}");
+    assert_eq!(server.stored().await[2], 0, "nothing was done");
 }

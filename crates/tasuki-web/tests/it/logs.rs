@@ -45,47 +45,75 @@ async fn a_log_is_read_page_by_page_while_it_grows() {
     assert_eq!(server.get("/runs/99/logs").await.refusal().0, 404);
 }
 
-/// What a follower hears until the stream ends: names, ids and data.
-async fn heard(mut stream: reqwest::Response) -> Vec<(String, Option<String>, Value)> {
-    assert_eq!(stream.headers()["content-type"], "text/event-stream");
-    let mut text = String::new();
-    while let Some(part) = stream.chunk().await.unwrap() {
-        text.push_str(std::str::from_utf8(&part).unwrap());
+/// A name, an id and data.
+type Told = (String, Option<String>, Value);
+
+/// Somebody who follows a run.
+struct Follower {
+    stream: reqwest::Response,
+    text: String,
+}
+
+impl Follower {
+    async fn of(request: reqwest::RequestBuilder) -> Self {
+        let stream = request.send().await.unwrap();
+        assert_eq!(stream.headers()["content-type"], "text/event-stream");
+        Self { stream, text: String::new() }
     }
-    let field = |block: &str, name: &str| {
-        block.lines().find_map(|line| line.strip_prefix(name)).map(|value| value.trim().to_owned())
-    };
-    text.split("\n\n")
-        .filter(|block| block.contains("event:"))
-        .map(|block| {
+
+    /// Listens until this was said.
+    async fn hears(&mut self, wanted: &str) {
+        while !self.text.contains(wanted) {
+            let part = self.stream.chunk().await.unwrap().expect("the stream goes on");
+            self.text.push_str(std::str::from_utf8(&part).unwrap());
+        }
+    }
+
+    /// Everything that was said, once the stream has ended.
+    async fn rest(mut self) -> Vec<Told> {
+        while let Some(part) = self.stream.chunk().await.unwrap() {
+            self.text.push_str(std::str::from_utf8(&part).unwrap());
+        }
+        let field = |block: &str, name: &str| {
+            let found = block.lines().find_map(|line| line.strip_prefix(name));
+            found.map(|value| value.trim().to_owned())
+        };
+        let blocks = self.text.split("\n\n").filter(|block| block.contains("event:"));
+        let told = blocks.map(|block| {
             let data = serde_json::from_str(&field(block, "data:").unwrap()).unwrap();
             (field(block, "event:").unwrap(), field(block, "id:"), data)
-        })
-        .collect()
+        });
+        told.collect()
+    }
+}
+
+/// A run that waits, and somebody who follows it.
+async fn followed(server: &Server) -> (i64, String, Follower) {
+    server.given_job("a").await;
+    let run = server.given_task("a").await;
+    let path = format!("/runs/{run}/follow");
+    let follower = Follower::of(server.ask(Method::GET, &path)).await;
+    (run, path, follower)
+}
+
+/// The lines that were told, by their ids.
+fn lines(events: &[Told]) -> Vec<(&str, &str)> {
+    let lines = events.iter().filter(|(name, ..)| name == "log");
+    lines.map(|(_, id, data)| (id.as_deref().unwrap(), data["text"].as_str().unwrap())).collect()
 }
 
 #[tokio::test]
 async fn a_follower_hears_every_line_every_state_and_the_end() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let path = format!("/runs/{run}/follow");
-    let stream = server.ask(Method::GET, &path).send().await.unwrap();
-    let work = async {
-        let mut hand = Hand::new(&server.store).await;
-        let id = hand.claim().await[0];
-        hand.print(id, 1, 0, &["one", "two"]).await;
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        hand.print(id, 1, 2, &["three"]).await;
-        hand.finish(id, Finish::default()).await;
-    };
-    let (events, ()) = tokio::join!(heard(stream), work);
-    let lines: Vec<(&str, &str)> = events
-        .iter()
-        .filter(|(name, ..)| name == "log")
-        .map(|(_, id, data)| (id.as_deref().unwrap(), data["text"].as_str().unwrap()))
-        .collect();
-    assert_eq!(lines, [("1.0", "one"), ("1.1", "two"), ("1.2", "three")]);
+    let (run, path, mut follower) = followed(&server).await;
+    let mut hand = Hand::new(&server.store).await;
+    let id = hand.claim().await[0];
+    hand.print(id, 1, 0, &["one", "two"]).await;
+    follower.hears("two").await;
+    hand.print(id, 1, 2, &["three"]).await;
+    hand.finish(id, Finish::default()).await;
+    let events = follower.rest().await;
+    assert_eq!(lines(&events), [("1.0", "one"), ("1.1", "two"), ("1.2", "three")]);
     let states: Vec<&str> = events
         .iter()
         .filter(|(name, ..)| name == "state")
@@ -95,26 +123,42 @@ async fn a_follower_hears_every_line_every_state_and_the_end() {
     let (name, _, data) = events.last().unwrap();
     assert_eq!((name.as_str(), data), ("end", &json!({ "run": run, "state": "SUCCEEDED" })));
 
-    let again = server.ask(Method::GET, &path).header("Last-Event-ID", "1.1").send().await.unwrap();
-    let events = heard(again).await;
-    assert_eq!(events[1].2["text"], "three");
-    assert_eq!(events.iter().filter(|(name, ..)| name == "log").count(), 1);
+    let again = server.ask(Method::GET, &path).header("Last-Event-ID", "1.1");
+    let events = Follower::of(again).await.rest().await;
+    assert_eq!(lines(&events), [("1.2", "three")]);
     assert_eq!(server.get("/runs/99/follow").await.refusal().0, 404);
+}
+
+/// A node that stops lets its runs end, and then its server stops: both between two looks of a follower.
+#[tokio::test]
+async fn a_follower_hears_the_last_line_of_a_server_that_stops() {
+    let mut server = Server::start().await;
+    let (_, _, mut follower) = followed(&server).await;
+    let mut hand = Hand::new(&server.store).await;
+    let id = hand.claim().await[0];
+    hand.print(id, 1, 0, &["one"]).await;
+    follower.hears("one").await;
+    let many: Vec<String> = (0..2_500).map(|n| format!("line {n}")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    hand.print(id, 1, 1, &many).await;
+    hand.finish(id, Finish::default()).await;
+    let (events, _) = tokio::join!(follower.rest(), server.stop());
+    assert_eq!(lines(&events).len(), 2_501);
+    assert_eq!(lines(&events).last(), Some(&("1.2500", "line 2499")));
+    assert_eq!(events.last().unwrap().0, "end");
 }
 
 #[tokio::test]
 async fn streams_and_waits_end_when_the_server_stops() {
     let mut server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let stream = server.ask(Method::GET, &format!("/runs/{run}/follow")).send().await.unwrap();
+    let (run, _, follower) = followed(&server).await;
     let wait =
         tokio::spawn(server.ask(Method::GET, &format!("/runs/{run}/wait?timeout=60s")).send());
     // The wait is under way once the server has answered something that was asked after it.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let took = server.stop().await;
     assert!(took < Duration::from_secs(5), "{took:?}");
-    let events = heard(stream).await;
+    let events = follower.rest().await;
     assert_eq!(events.last().unwrap().0, "state", "no end is told: it has not ended");
     let waited: Value = wait.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(waited["state"], "PENDING");

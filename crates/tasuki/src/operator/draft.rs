@@ -8,6 +8,8 @@ use tasuki_core::work::{Dispatch, Work, WorkKind};
 use tasuki_core::{Invalid, Settings, filter};
 use tasuki_store::{Job, JobDefinition, JobSpec, Trigger};
 
+use super::events::check_wanted;
+
 /// More tries than anybody waits for; the settings have the same limit.
 const MOST_RETRIES: u32 = 1_000;
 
@@ -85,6 +87,9 @@ impl JobDraft {
     /// The definition, checked as far as it can be without a database.
     pub fn define(&self, settings: &Settings) -> Result<JobDefinition, Invalid> {
         self.work.check()?;
+        if let Trigger::Event { types, .. } = &self.trigger {
+            types.iter().try_for_each(|wanted| check_wanted(wanted))?;
+        }
         if let Trigger::Event { filter: Some(text), .. } = &self.trigger {
             let parsed = serde_json::from_str(text)
                 .map_err(|_| Invalid::described("filter", "something else", "JSON"))?;

@@ -27,7 +27,7 @@ pub use jobs::{JobFilter, JobNow, JobPage};
 pub use runs::{RunDetail, RunNow, RunsNow, Waited};
 pub use tasks::{Submitted, TaskDraft};
 pub use tasuki_core::Role;
-pub use tokens::{Given, hash_token};
+pub use tokens::{Given, hash_token, new_secret};
 
 use crate::Wake;
 

@@ -34,13 +34,25 @@ impl Operator {
         role: Role,
         lifetime: Option<Duration>,
     ) -> Result<Given, Error> {
+        let secret = new_secret()?;
+        let token = self.accept_token(by, name, role, lifetime, &secret).await?;
+        Ok(Given { token, secret })
+    }
+
+    /// From now on this secret counts: for whoever has to have kept it before it does.
+    pub async fn accept_token(
+        &self,
+        by: &Actor,
+        name: &str,
+        role: Role,
+        lifetime: Option<Duration>,
+        secret: &str,
+    ) -> Result<Token, Error> {
         if lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
             return Err(Invalid::typed("expires_in", "0s", "more than nothing").into());
         }
-        let secret = new_secret()?;
-        let new = NewToken { name, role, hash: hash_token(&secret), lifetime };
-        let token = self.store.create_token(by.told(), &new).await?;
-        Ok(Given { token, secret })
+        let new = NewToken { name, role, hash: hash_token(secret), lifetime };
+        Ok(self.store.create_token(by.told(), &new).await?)
     }
 
     /// Whoever shows this token, if it counts.
@@ -60,8 +72,8 @@ impl Operator {
     }
 }
 
-/// 256 random bits as text.
-fn new_secret() -> Result<String, Error> {
+/// A token that nobody has yet: 256 random bits as text.
+pub fn new_secret() -> Result<String, Error> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits).map_err(|_| {
         Error::Store(tasuki_store::Error::Broken("the machine has no randomness".to_owned()))
