@@ -9,8 +9,8 @@ use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use tasuki::Wake;
-use tasuki::node::{Config, Functions, HomeLock, Node, NodeError};
+use tasuki::node::{Config, HomeLock, Node, NodeError};
+use tasuki::{Functions, Wake};
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
@@ -135,10 +135,10 @@ impl BenchFire {
     ) -> Result<(Node, PathBuf), Error> {
         let mut functions = Functions::default();
         let calls = Arc::clone(calls);
-        functions.add(HANDLER, move |call| {
-            let late = since(call.scheduled_for, Some(Timestamp::now())).unwrap_or_default();
+        functions.add(HANDLER, move |(), call| {
+            let late = since(call.scheduled_for(), Some(Timestamp::now())).unwrap_or_default();
             calls.lock().unwrap_or_else(PoisonError::into_inner).push(late);
-            async { Ok(None) }
+            async { Ok(()) }
         });
         let folder = std::env::temp_dir().join(format!("tasuki_bench_{}", std::process::id()));
         let mut config = Config::new("bench".parse()?);

@@ -11,9 +11,9 @@ pub mod coordinate;
 mod functions;
 mod hands;
 mod home;
-mod launch;
+pub(crate) mod launch;
 mod leader;
-mod logs;
+pub(crate) mod logs;
 mod loops;
 pub mod peers;
 mod plan;
@@ -35,14 +35,13 @@ use tasuki_store::{Error, NewWorker, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub use attempt::FunctionError;
 pub use config::{Config, DjangoProject};
-pub use functions::{Call, Functions};
 pub use home::{HomeError, HomeLock};
 pub use leader::Leader;
 pub use worker::Worker;
 
 use crate::Wake;
+use crate::handler::Functions;
 use attempt::Mail;
 use commands::Commands;
 use coordinate::{Coordinator, DatabaseOnly};
