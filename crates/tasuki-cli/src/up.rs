@@ -130,7 +130,9 @@ impl Up {
         let node = started.map_err(|error| match error {
             NodeError::Home(error) => self.homeless(&error),
             NodeError::Store(error) => database.failed(&error),
-            error @ NodeError::Spawner(_) => Failure::refused(error.to_string()),
+            error @ (NodeError::Spawner(_) | NodeError::Declared(_)) => {
+                Failure::refused(error.to_string())
+            }
         })?;
         // Where the command line finds this node.
         self.keep("api.json", &format!("{}\n", json!({ "url": url, "token": token })))?;

@@ -5,10 +5,10 @@ use serde_json::json;
 use tasuki_core::{Epoch, EventId, Invalid, JobId, Origin, RunId, Scope, Slot};
 
 use crate::audit::{self, Act, Actor};
-use crate::db::{Params, Tx, params};
+use crate::db::{AppTransaction, Params, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, JobVersion, Outcome, Run, Seen, Store, check, job, leader, sets};
+use crate::{Error, JobVersion, Outcome, Run, Seen, Store, check, hot, job, leader, sets};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
@@ -166,8 +166,23 @@ impl Store {
         Ok(created)
     }
 
+    /// The same in a transaction of the application: if that commits, the runs are there, and else they never
+    /// were. Nobody is woken by it: whoever commits knows when.
+    pub async fn create_in<'a>(
+        &self,
+        theirs: impl Into<AppTransaction<'a>>,
+        runs: &[NewRun<'_>],
+    ) -> Result<Vec<Created>, Error> {
+        check::runs(runs)?;
+        let mut tx = self.db.join(theirs.into())?;
+        match tx.dialect() {
+            Dialect::Postgres => hot::create(hot::Trip::Within(&mut tx), runs).await,
+            Dialect::Sqlite | Dialect::MySql => insert_all(&mut tx, runs).await,
+        }
+    }
+
     /// Begins a write, fenced if a leader makes it.
-    pub(crate) async fn begin_as(&self, author: Author) -> Result<Tx, Error> {
+    pub(crate) async fn begin_as(&self, author: Author) -> Result<Tx<'static>, Error> {
         let mut tx = self.db.begin().await?;
         if let Author::Leader(epoch) = author {
             leader::fence(&mut tx, epoch).await?;
@@ -331,7 +346,7 @@ enum Tried {
 }
 
 async fn make_slots(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     slots: &[Slots<'_>],
     left_out: &mut [bool],
     as_a_set: bool,
@@ -368,7 +383,7 @@ async fn make_slots(
 }
 
 /// Moves a cursor, if it is still where it was read.
-async fn move_on(tx: &mut Tx, cursor: &CursorMove) -> Result<bool, Error> {
+async fn move_on(tx: &mut Tx<'_>, cursor: &CursorMove) -> Result<bool, Error> {
     let mut place = params! {
         job_id: cursor.job.job.0,
         scope_kind: cursor.scope.kind(),
@@ -386,7 +401,10 @@ async fn move_on(tx: &mut Tx, cursor: &CursorMove) -> Result<bool, Error> {
 }
 
 /// Makes runs in the transaction of whatever makes them.
-pub(crate) async fn insert_all(tx: &mut Tx, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+pub(crate) async fn insert_all(
+    tx: &mut Tx<'_>,
+    runs: &[NewRun<'_>],
+) -> Result<Vec<Created>, Error> {
     let mut created = Vec::with_capacity(runs.len());
     for index in in_key_order(runs) {
         created.push((index, insert(tx, &runs[index]).await?));
@@ -434,7 +452,7 @@ pub(crate) fn columns(run: &NewRun<'_>) -> Params<'static> {
     }
 }
 
-async fn insert(tx: &mut Tx, run: &NewRun<'_>) -> Result<Created, Error> {
+async fn insert(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<Created, Error> {
     let row = columns(run);
     let made = match tx.dialect() {
         Dialect::Sqlite | Dialect::Postgres => tx.rows(&INSERT, row).await?,

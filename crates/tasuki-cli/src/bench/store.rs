@@ -202,7 +202,7 @@ impl Bench {
                 async move {
                     for _ in 0..runs / callers {
                         let job = Arc::clone(&bench.claimed);
-                        let task = Task { job, args: Some(ARGS.to_owned()), idempotency_key: None };
+                        let task = Task { args: Some(ARGS.to_owned()), ..Task::new(job) };
                         enqueuer.enqueue(task).await.map_err(|error| busy_with(&error))?;
                     }
                     Ok(u64::from(runs / callers))

@@ -40,8 +40,8 @@ pub use home::{HomeError, HomeLock};
 pub use leader::Leader;
 pub use worker::Worker;
 
-use crate::Wake;
-use crate::handler::Functions;
+use crate::handler::{Arguments, Context, Done, Functions, TaskError};
+use crate::{Job, Operator, Wake, operator};
 use attempt::Mail;
 use commands::Commands;
 use coordinate::{Coordinator, DatabaseOnly};
@@ -66,6 +66,9 @@ pub enum NodeError {
     /// The process that runs commands.
     #[error("spawner: {0}")]
     Spawner(std::io::Error),
+    /// A job that was declared.
+    #[error(transparent)]
+    Declared(#[from] operator::Error),
 }
 
 /// What a node needs to start.
@@ -73,15 +76,24 @@ pub struct NodeBuilder {
     config: Config,
     store: Store,
     functions: Functions,
+    jobs: Vec<(Job, Declared)>,
     wake: Wake,
     commands: Option<(HomeLock, Command)>,
     coordinator: Arc<dyn Coordinator>,
 }
 
+/// What becomes of a job that is there already when a node starts.
+enum Declared {
+    /// It is made what the code says.
+    Always,
+    /// It stays as it is.
+    IfMissing,
+}
+
 /// A running node.
 pub struct Node {
-    worker: Arc<Worker>,
-    leader: Arc<Leader>,
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) leader: Arc<Leader>,
     store: Store,
     drain: Duration,
     stop: watch::Sender<bool>,
@@ -92,9 +104,43 @@ pub struct Node {
 }
 
 impl NodeBuilder {
-    /// Adds a function.
+    /// Has these functions, and no others. Jobs that call them are made elsewhere.
     pub fn functions(mut self, functions: Functions) -> Self {
         self.functions = functions;
+        self
+    }
+
+    /// Has a handler, and a job of the same name that calls it when somebody submits a task: one is made where
+    /// there is none. See [`Functions::add`] for what a handler may be; [`NodeBuilder::job`] says more of its
+    /// job.
+    pub fn handler<A, R, D>(
+        mut self,
+        name: impl Into<String>,
+        handler: impl Fn(A, Context) -> R + Send + Sync + 'static,
+    ) -> Self
+    where
+        A: Arguments,
+        R: Future<Output = Result<D, TaskError>> + Send + 'static,
+        D: Into<Done>,
+    {
+        let name = name.into();
+        self.functions.add(name.clone(), handler);
+        if self.jobs.iter().all(|(job, _)| job.name() != name) {
+            self.jobs.push((Job::task(name), Declared::IfMissing));
+        }
+        self
+    }
+
+    /// Declares a job: when the node starts, the job is made what this says.
+    pub fn job(mut self, job: Job) -> Self {
+        self.jobs.retain(|(known, _)| known.name() != job.name());
+        self.jobs.push((job, Declared::Always));
+        self
+    }
+
+    /// How it starts, besides: labels, slots, what it is willing to run.
+    pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(&mut self.config);
         self
     }
 
@@ -121,8 +167,22 @@ impl NodeBuilder {
     /// Starts the node: takes its data directory, sweeps up after the incarnation before, registers, and
     /// runs.
     pub async fn start(self) -> Result<Node, NodeError> {
-        let Self { config, store, functions, wake, commands, coordinator } = self;
-        let clock: Arc<dyn Clock> = Arc::new(RealClock);
+        let (mut node, loops) = self.assemble(Arc::new(RealClock)).await?;
+        node.loops = loops.start();
+        Ok(node)
+    }
+
+    /// Everything but that it runs.
+    pub(crate) async fn assemble(self, clock: Arc<dyn Clock>) -> Result<(Node, Loops), NodeError> {
+        let Self { config, store, functions, jobs, wake, commands, coordinator } = self;
+        let operator = Operator::new(store.clone(), wake.clone());
+        for (job, declared) in &jobs {
+            let node = config.node.as_str();
+            match declared {
+                Declared::Always => job.declare(&operator, node).await?,
+                Declared::IfMissing => job.declare_if_missing(&operator, node).await?,
+            }
+        }
         let dice: Arc<dyn Dice> = Arc::new(RealDice);
         let settings = Arc::new(store.settings().await?.settings);
         let id = WorkerId::from_random(dice.roll());
@@ -187,9 +247,10 @@ impl NodeBuilder {
         let (stop, stopped) = watch::channel(false);
         let loops =
             Loops { worker: Arc::clone(&worker), leader: Arc::clone(&leader), mail, wake, stopped };
-        let loops = loops.start();
         let drain = config.drain;
-        Ok(Node { worker, leader, store, drain, stop, ended, loops, hands, home })
+        let node =
+            Node { worker, leader, store, drain, stop, ended, loops: Vec::new(), hands, home };
+        Ok((node, loops))
     }
 }
 
@@ -200,6 +261,7 @@ impl Node {
             config,
             store,
             functions: Functions::default(),
+            jobs: Vec::new(),
             wake: Wake::default(),
             commands: None,
             coordinator: Arc::new(DatabaseOnly),

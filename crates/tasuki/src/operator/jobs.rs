@@ -141,6 +141,13 @@ impl Operator {
         }
     }
 
+    /// Whether a job is what the draft says.
+    pub(crate) async fn is_defined(&self, job: &Job, draft: &JobDraft) -> Result<bool, Error> {
+        let wanted = draft.define(&self.store.settings().await?.settings)?;
+        let is = JobDraft::of(job)?;
+        Ok(is.trigger == wanted.trigger && job.newest.spec == wanted.spec)
+    }
+
     /// Makes a job what the draft says, if it is still what was seen. Also tells which runs that had been
     /// planned ahead were withdrawn.
     pub async fn edit_job(
@@ -206,6 +213,7 @@ impl Operator {
     }
 
     fn changed(&self, change: JobChange, clock: Timestamp) -> Result<(JobNow, Vec<RunId>), Error> {
+        self.submits.forget();
         match change {
             JobChange::Applied { job, withdrawn } => {
                 self.wake.all();

@@ -17,6 +17,8 @@ mod runs;
 mod tasks;
 mod tokens;
 
+use std::sync::Arc;
+
 use tasuki_store::Store;
 
 pub use cluster::{Lead, WorkerNow};
@@ -54,12 +56,13 @@ impl Actor {
 pub struct Operator {
     store: Store,
     wake: Wake,
+    submits: Arc<tasks::Submits>,
 }
 
 impl Operator {
     /// Over a store, and the node of this process if there is one.
     pub fn new(store: Store, wake: Wake) -> Self {
-        Self { store, wake }
+        Self { store, wake, submits: Arc::default() }
     }
 
     /// Whether the database answers.
