@@ -445,11 +445,20 @@ impl Row {
     }
 
     pub(crate) fn opt_text(&self, name: &str) -> Result<Option<String>, Error> {
+        // SQLite keeps what it is given: one row of bytes from some other program must not stand in the way of
+        // all others.
+        if let Self::Sqlite(row) = self {
+            let bytes: Option<Vec<u8>> = row.try_get(name)?;
+            let repaired = |bad: std::string::FromUtf8Error| {
+                String::from_utf8_lossy(bad.as_bytes()).into_owned()
+            };
+            return Ok(bytes.map(|bytes| String::from_utf8(bytes).unwrap_or_else(repaired)));
+        }
         Ok(column!(self, name, Option<String>)?)
     }
 
     pub(crate) fn text(&self, name: &str) -> Result<String, Error> {
-        Ok(column!(self, name, String)?)
+        self.opt_text(name)?.ok_or_else(|| Error::broken(format!("{name} is null")))
     }
 
     pub(crate) fn opt_uuid(&self, name: &str) -> Result<Option<Uuid>, Error> {

@@ -202,9 +202,13 @@ impl Job {
 impl Store {
     /// One definition, by what people call it. A deleted one is not found.
     pub async fn job(&self, name: &JobName) -> Result<Option<Job>, Error> {
+        Ok(self.job_ever(name).await?.filter(|job| job.deleted_at.is_none()))
+    }
+
+    /// The same, a deleted one too: its runs are still there.
+    pub async fn job_ever(&self, name: &JobName) -> Result<Option<Job>, Error> {
         let rows = self.db.rows(&BY_NAME, params! { name: name.as_str() }).await?;
-        let job = rows.first().map(Job::from_row).transpose()?;
-        Ok(job.filter(|job| job.deleted_at.is_none()))
+        rows.first().map(Job::from_row).transpose()
     }
 
     /// One definition, a deleted one too: its runs are still there.

@@ -24,6 +24,8 @@ pub(crate) struct Calls {
     mail: Mail,
     log_cap: i64,
     calls: Arc<Mutex<HashMap<JobKey, Open>>>,
+    /// What is to stop although it has not been called yet.
+    stops: Mutex<HashMap<JobKey, Duration>>,
 }
 
 struct Open {
@@ -39,7 +41,15 @@ impl Calls {
         mail: Mail,
         log_cap: i64,
     ) -> Self {
-        Self { functions, store, clock, mail, log_cap, calls: Arc::default() }
+        Self {
+            functions,
+            store,
+            clock,
+            mail,
+            log_cap,
+            calls: Arc::default(),
+            stops: Mutex::default(),
+        }
     }
 
     fn calls(&self) -> MutexGuard<'_, HashMap<JobKey, Open>> {
@@ -80,6 +90,10 @@ impl Executor for Calls {
         let work = tokio::spawn(async move { handler(args, context).await });
         let open = Open { stop, abort: work.abort_handle() };
         self.calls().insert(key, open);
+        // Somebody was quicker than we.
+        if let Some(grace) = self.stops().remove(&key) {
+            self.stop_call(key, grace);
+        }
         let (mail, calls, signs) = (self.mail.clone(), Arc::clone(&self.calls), attempt.signs);
         tokio::spawn(async move {
             let ended = work.await;
@@ -102,19 +116,39 @@ impl Executor for Calls {
     }
 
     fn stop(&self, key: JobKey, _: Stopped, grace: Duration) {
+        if !self.stop_call(key, grace) {
+            self.stops().insert(key, grace);
+            // It may have been called meanwhile.
+            if self.stop_call(key, grace) {
+                self.stops().remove(&key);
+            }
+        }
+    }
+
+    fn forget(&self, key: JobKey) {
+        self.stops().remove(&key);
+    }
+}
+
+impl Calls {
+    fn stops(&self) -> MutexGuard<'_, HashMap<JobKey, Duration>> {
+        self.stops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `false`: there is no such call.
+    fn stop_call(&self, key: JobKey, grace: Duration) -> bool {
         let Some(abort) = self.calls().get(&key).map(|open| {
             let _ = open.stop.send(true);
             open.abort.clone()
         }) else {
-            return;
+            return false;
         };
         tokio::spawn(async move {
             tokio::time::sleep(grace).await;
             abort.abort();
         });
+        true
     }
-
-    fn forget(&self, _: JobKey) {}
 }
 
 fn panic_words(panic: &(dyn std::any::Any + Send)) -> String {

@@ -28,9 +28,12 @@ pub(crate) struct Loops {
 }
 
 impl Loops {
-    pub(crate) fn start(self) -> Vec<JoinHandle<()>> {
+    /// Starts them all. Should one end before its time, which is a fault of ours, it is told: a node with a
+    /// loop missing must not look as if it worked.
+    pub(crate) fn start(self, end: &watch::Sender<Option<&'static str>>) -> Vec<JoinHandle<()>> {
         let this = Arc::new(self);
-        vec![
+        let stopped = this.stopped.clone();
+        let loops = vec![
             this.spawn(Self::pulse),
             this.spawn(Self::start_due),
             this.spawn(Self::claim),
@@ -40,7 +43,17 @@ impl Loops {
             this.spawn(Self::lead),
             this.spawn(Self::plan),
             this.spawn(Self::recover),
-        ]
+        ];
+        let watched = |one: JoinHandle<()>| {
+            let (end, stopped) = (end.clone(), stopped.clone());
+            tokio::spawn(async move {
+                let ended = one.await;
+                if ended.is_err() || !*stopped.borrow() {
+                    let _ = end.send(Some("one of its loops has ended; the log says why"));
+                }
+            })
+        };
+        loops.into_iter().map(watched).collect()
     }
 
     fn spawn<F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) -> JoinHandle<()>

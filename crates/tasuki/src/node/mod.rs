@@ -97,6 +97,7 @@ pub struct Node {
     store: Store,
     drain: Duration,
     stop: watch::Sender<bool>,
+    end: watch::Sender<Option<&'static str>>,
     ended: watch::Receiver<Option<&'static str>>,
     loops: Vec<JoinHandle<()>>,
     hands: Arc<Hands>,
@@ -168,7 +169,7 @@ impl NodeBuilder {
     /// runs.
     pub async fn start(self) -> Result<Node, NodeError> {
         let (mut node, loops) = self.assemble(Arc::new(RealClock)).await?;
-        node.loops = loops.start();
+        node.loops = loops.start(&node.end);
         Ok(node)
     }
 
@@ -191,6 +192,7 @@ impl NodeBuilder {
         let (home, commands) = match commands {
             None => (None, None),
             Some((home, spawner)) => {
+                let end = end.clone();
                 let gone = move || {
                     // Nobody listens any more: the node is stopping.
                     let _ = end.send(Some("the spawner is gone"));
@@ -249,7 +251,7 @@ impl NodeBuilder {
             Loops { worker: Arc::clone(&worker), leader: Arc::clone(&leader), mail, wake, stopped };
         let drain = config.drain;
         let node =
-            Node { worker, leader, store, drain, stop, ended, loops: Vec::new(), hands, home };
+            Node { worker, leader, store, drain, stop, end, ended, loops: Vec::new(), hands, home };
         Ok((node, loops))
     }
 }

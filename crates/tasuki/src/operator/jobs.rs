@@ -1,7 +1,7 @@
 //! Definitions: looked at, made, changed, switched, paused, deleted.
 
 use jiff::Timestamp;
-use tasuki_core::{JobName, RunId};
+use tasuki_core::{JobId, JobName, RunId};
 use tasuki_store::{Job, JobChange, JobCreated, JobDefinition, Seen, Trigger};
 
 use super::error::changed_since;
@@ -119,6 +119,15 @@ impl Operator {
             Err(_) => None,
         };
         found.ok_or_else(|| Error::not_found("job", &name))
+    }
+
+    /// The same for whose history is asked for: a deleted one has one, too.
+    pub(super) async fn job_ever(&self, name: &str) -> Result<JobId, Error> {
+        let found = match name.parse::<JobName>() {
+            Ok(name) => self.store.job_ever(&name).await?,
+            Err(_) => None,
+        };
+        found.map(|job| job.id).ok_or_else(|| Error::not_found("job", &name))
     }
 
     /// Makes a job.
