@@ -5,7 +5,7 @@ use serde_json::json;
 use tasuki_core::{Epoch, EventId, Invalid, JobId, Origin, RunId, Scope, Slot};
 
 use crate::audit::{self, Act, Actor};
-use crate::db::{AppTransaction, Params, Tx, params};
+use crate::db::{AppTransaction, Params, Row, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
 use crate::{Error, JobVersion, Outcome, Run, Seen, Store, check, hot, job, leader, sets};
@@ -16,6 +16,7 @@ pub(crate) static BY_KEY: Sql = sql!("run/by_key");
 static LOCK: Sql = sql!("run/lock");
 static DUE_PUT: Sql = sql!("due/put");
 static CURSOR_DUE: Sql = sql!("cursor/due");
+static CURSOR_OF_JOB: Sql = sql!("cursor/of_job");
 static CURSOR_PUT: Sql = sql!("cursor/put");
 static CURSOR_MOVE: Sql = sql!("cursor/move");
 static CURSOR_END: Sql = sql!("cursor/end");
@@ -117,6 +118,18 @@ pub struct Cursor {
     pub job_version: i64,
 }
 
+impl Cursor {
+    fn from_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            job: JobId(row.int("job_id")?),
+            scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            // Further than any instant: it is not planned now.
+            next_fire: timestamp(row.int("next_fire")?).unwrap_or(Timestamp::MAX),
+            job_version: row.int("job_version")?,
+        })
+    }
+}
+
 /// A cursor that moves on, and the runs it stands for.
 pub type Slots<'a> = (CursorMove, Vec<NewRun<'a>>);
 
@@ -128,16 +141,27 @@ impl Store {
     pub async fn cursors(&self, until: Timestamp, most: u32) -> Result<Vec<Cursor>, Error> {
         let page = params! { until: until.as_microsecond(), most: most };
         let rows = self.db.rows(&CURSOR_DUE, page).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Cursor {
-                    job: JobId(row.int("job_id")?),
-                    scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
-                    next_fire: timestamp(row.int("next_fire")?)?,
-                    job_version: row.int("job_version")?,
-                })
-            })
-            .collect()
+        rows.iter().map(Cursor::from_row).collect()
+    }
+
+    /// All cursors of a job.
+    pub async fn cursors_of(&self, job: JobId) -> Result<Vec<Cursor>, Error> {
+        let rows = self.db.rows(&CURSOR_OF_JOB, params! { job_id: job.0 }).await?;
+        rows.iter().map(Cursor::from_row).collect()
+    }
+
+    /// A (job, scope) is planned no longer. `false`: it is elsewhere by now, or the job has been changed since it
+    /// was read.
+    pub async fn end_cursor(&self, job: Seen, cursor: &Cursor) -> Result<bool, Error> {
+        let mut tx = self.db.begin().await?;
+        let (scope, from) = (cursor.scope.clone(), cursor.next_fire);
+        let moved = job::stays_seen(&mut tx, job).await?
+            && move_on(&mut tx, &CursorMove { job, scope, from, to: None }).await?;
+        match moved {
+            true => tx.commit().await?,
+            false => tx.rollback().await?,
+        }
+        Ok(moved)
     }
 
     /// Makes runs, all or none. A run that exists already is found, not made. What a person starts is told:

@@ -1,6 +1,7 @@
 //! Jobs declared in code, next to their handlers. What the code says is what holds when its node starts; whether
 //! a job is enabled or paused stays what people made it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -12,16 +13,18 @@ use tasuki_core::work::{What, Work};
 use tasuki_core::{Invalid, Role, Schedule};
 use tasuki_store::Trigger;
 
+use crate::node::scopes::ScopeProvider;
 use crate::operator::{Actor, Error, JobDraft, Operator};
 
 /// How often a job that changes under our hands is looked at again.
 const LOOKS: u32 = 5;
 
 /// A job whose runs are calls of a handler.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Clone)]
 pub struct Job {
     name: String,
     draft: JobDraft,
+    pub(crate) scopes: Option<Arc<dyn ScopeProvider>>,
 }
 
 impl Job {
@@ -29,7 +32,7 @@ impl Job {
     pub fn task(name: impl Into<String>) -> Self {
         let name = name.into();
         let work = Work::new(What::Function(name.clone()));
-        Self { name, draft: JobDraft::new(work) }
+        Self { name, draft: JobDraft::new(work), scopes: None }
     }
 
     /// A job that fires again and again after so long: `"10s"`, `"5m"`.
@@ -91,7 +94,15 @@ impl Job {
         self
     }
 
-    /// Whether runs of it may overlap.
+    /// Fires for each of these scopes, and not for everything. They are asked for again and again: a scope that
+    /// appears is planned from then on, one that goes is planned no longer. Each scope has each slot once.
+    pub fn scopes(mut self, provider: impl ScopeProvider + 'static) -> Self {
+        self.draft.work.scoped = true;
+        self.scopes = Some(Arc::new(provider));
+        self
+    }
+
+    /// Whether runs of it may overlap; runs for different scopes always may.
     pub fn concurrency(mut self, policy: ConcurrencyPolicy) -> Self {
         self.draft.concurrency = Some(policy);
         self

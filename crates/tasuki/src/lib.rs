@@ -13,7 +13,7 @@ mod wake;
 pub use client::{Client, NewTask};
 pub use declare::Job;
 pub use handler::{Arguments, Context, Done, Functions, TaskError};
-pub use node::Node;
+pub use node::{Node, ProviderError, ScopeProvider};
 pub use operator::{Error, Operator};
 pub use wake::Wake;
 

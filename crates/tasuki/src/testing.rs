@@ -167,6 +167,7 @@ impl TestNode {
             if !leader.lead(&settings).await? {
                 leader.lead(&settings).await?;
             }
+            self.node.scopes.sync(&self.node.store).await?;
             while leader.plan(&settings).await? {}
             leader.recover(&settings).await?;
             worker.renew(false).await?;

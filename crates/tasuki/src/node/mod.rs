@@ -20,6 +20,7 @@ mod plan;
 #[cfg(test)]
 mod policies;
 mod recipes;
+pub(crate) mod scopes;
 mod within;
 mod worker;
 pub mod world;
@@ -38,6 +39,7 @@ use tokio::task::JoinHandle;
 pub use config::{Config, DjangoProject};
 pub use home::{HomeError, HomeLock};
 pub use leader::Leader;
+pub use scopes::{ProviderError, ScopeProvider};
 pub use worker::Worker;
 
 use crate::handler::{Arguments, Context, Done, Functions, TaskError};
@@ -49,6 +51,7 @@ use functions::Calls;
 use hands::Hands;
 use loops::Loops;
 use peers::InProcess;
+use scopes::Scopes;
 use world::{Clock, Dice, RealClock, RealDice};
 
 /// How often a node that waits for itself looks again.
@@ -94,7 +97,8 @@ enum Declared {
 pub struct Node {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
-    store: Store,
+    pub(crate) scopes: Arc<Scopes>,
+    pub(crate) store: Store,
     drain: Duration,
     stop: watch::Sender<bool>,
     end: watch::Sender<Option<&'static str>>,
@@ -247,11 +251,34 @@ impl NodeBuilder {
             wake.clone(),
         ));
         let (stop, stopped) = watch::channel(false);
-        let loops =
-            Loops { worker: Arc::clone(&worker), leader: Arc::clone(&leader), mail, wake, stopped };
+        let scopes = jobs.into_iter().filter_map(|(job, _)| {
+            let provider = job.scopes.clone()?;
+            Some((job.name().to_owned(), provider))
+        });
+        let scopes = Arc::new(Scopes::new(scopes.collect()));
+        let loops = Loops {
+            worker: Arc::clone(&worker),
+            leader: Arc::clone(&leader),
+            scopes: Arc::clone(&scopes),
+            store: store.clone(),
+            mail,
+            wake,
+            stopped,
+        };
         let drain = config.drain;
-        let node =
-            Node { worker, leader, store, drain, stop, end, ended, loops: Vec::new(), hands, home };
+        let node = Node {
+            worker,
+            leader,
+            scopes,
+            store,
+            drain,
+            stop,
+            end,
+            ended,
+            loops: Vec::new(),
+            hands,
+            home,
+        };
         Ok((node, loops))
     }
 }

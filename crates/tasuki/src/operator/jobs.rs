@@ -54,7 +54,7 @@ pub struct JobPage {
 }
 
 /// When a job fires next: not while it is off, and not before its pause ends.
-pub(super) fn next_fire(job: &Job, clock: Timestamp) -> Option<Timestamp> {
+pub(crate) fn next_fire(job: &Job, clock: Timestamp) -> Option<Timestamp> {
     let schedule = job.schedule().ok().flatten()?;
     if !job.enabled || job.deleted_at.is_some() {
         return None;

@@ -25,6 +25,7 @@ pub use cluster::{Lead, WorkerNow};
 pub use draft::JobDraft;
 pub use error::{Current, Error};
 pub use events::EventDraft;
+pub(crate) use jobs::next_fire;
 pub use jobs::{JobFilter, JobNow, JobPage};
 pub use runs::{RunDetail, RunNow, RunsNow, Waited};
 pub use tasks::{Submitted, TaskDraft};

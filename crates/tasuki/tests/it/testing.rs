@@ -1,12 +1,14 @@
 //! The test node, as an embedding program uses it.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use jiff::SignedDuration;
 use tasuki::testing::TestNode;
-use tasuki::{Context, Job, TaskError};
-use tasuki_core::RunState;
+use tasuki::{Context, Job, ProviderError, ScopeProvider, TaskError};
 use tasuki_core::misfire::Misfire;
+use tasuki_core::{RunState, Scope};
 
 async fn work((): (), context: Context) -> Result<(), TaskError> {
     match (context.job(), context.attempt_no()) {
@@ -58,4 +60,46 @@ async fn what_failed_is_told() {
     let run = node.client().submit("fails", &()).await.unwrap().run;
     node.pass(Duration::from_secs(3_600)).await;
     node.succeeded(run).await;
+}
+
+/// Shops that open and close.
+#[derive(Clone, Default)]
+struct Shops(Arc<Mutex<Vec<u32>>>);
+
+#[async_trait]
+impl ScopeProvider for Shops {
+    async fn scopes(&self) -> Result<Vec<Scope>, ProviderError> {
+        let open = self.0.lock().unwrap().clone();
+        match open.contains(&13) {
+            true => Err("the list of shops is being written".into()),
+            false => open.iter().map(|shop| Ok(Scope::new("shop", &shop.to_string())?)).collect(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_job_fires_for_each_scope_there_is_and_for_nothing_else() {
+    let shops = Shops::default();
+    let hourly = Job::every("add up", "1h").unwrap().handler("work").scopes(shops.clone());
+    let node =
+        TestNode::at("2026-11-16T11:59:00Z", |node| node.handler("work", work).job(hourly)).await;
+    let hour = Duration::from_secs(3_600);
+    node.pass(hour).await;
+    assert_eq!(node.runs_of("add up").await.len(), 0, "there is no shop");
+    for (open, expected) in [
+        (vec![1, 2], "1 2"),
+        (vec![2, 3, 4], "2 3 4"),
+        (vec![13], "2 3 4"),
+        (vec![4], "4"),
+        (vec![], ""),
+    ] {
+        let before = node.runs_of("add up").await.len();
+        *shops.0.lock().unwrap() = open;
+        node.pass(hour).await;
+        let runs = node.runs_of("add up").await;
+        let of: Vec<&str> = runs[before..].iter().map(|run| run.scope.id()).collect();
+        assert_eq!(of.join(" "), expected);
+        assert!(runs.iter().all(|run| run.state == RunState::Succeeded));
+    }
+    node.finish().await;
 }
