@@ -19,3 +19,8 @@ pub use wake::Wake;
 
 #[cfg(test)]
 mod sim;
+
+/// The guide is tried with the documentation's own tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guides/rust.md")]
+mod guide {}

@@ -6,6 +6,7 @@
 mod client;
 mod events;
 mod every_second;
+mod examples;
 mod functions;
 mod idle;
 mod node;
