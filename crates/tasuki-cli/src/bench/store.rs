@@ -1,6 +1,5 @@
 //! `tasuki bench store`: how fast a database makes the moves of runs, guards and history included.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -98,17 +97,17 @@ impl BenchStore {
                     tell(bench.claim_and_finish(runs, batch, connections).await?, figures);
                 }
                 if self.wants("assign") {
-                    let runs = runs.min(5_000);
-                    tell(
-                        bench.assign_start_finish(runs, batch.min(200), connections).await?,
-                        figures,
-                    );
+                    let (runs, batch) = (runs.min(5_000), batch.min(200));
+                    tell(bench.assign_start_finish(runs, batch, connections).await?, figures);
                 }
             }
             if self.wants("renew") {
                 tell(bench.renew(batch, 200).await?, figures);
             }
         }
+        // The next bench finds nobody at work, and may lead.
+        bench.store.worker_gone(bench.worker).await?;
+        bench.store.depose("bench", bench.epoch).await?;
         bench.store.close().await;
         Ok(())
     }
@@ -241,17 +240,13 @@ impl Bench {
         batch: u32,
         connections: u32,
     ) -> Result<Figure, Error> {
-        self.drain().await?;
+        // Whatever waits, so that each figure begins with the same.
+        self.claim_all(1_000).await?;
         self.fill(&self.claimed, runs).await?;
         let began = Instant::now();
         self.in_parallel(connections, move |bench| async move { bench.claim_all(batch).await })
             .await
             .map(|runs| figure("claim+finish", batch, connections, runs, began))
-    }
-
-    /// Whatever waits, so that each figure begins with the same.
-    async fn drain(&self) -> Result<(), Error> {
-        self.claim_all(1_000).await.map(drop)
     }
 
     async fn claim_all(&self, batch: u32) -> Result<u64, Error> {
@@ -368,10 +363,8 @@ fn figure(what: &'static str, batch: u32, connections: u32, runs: u64, began: In
     Figure { what, batch, connections, runs, seconds: began.elapsed().as_secs_f64() }
 }
 
-impl Figure {
-    fn rate(&self) -> f64 {
-        self.runs as f64 / self.seconds
-    }
+fn rate(figure: &Figure) -> f64 {
+    figure.runs as f64 / figure.seconds
 }
 
 fn line(figure: &Figure) -> String {
@@ -380,16 +373,12 @@ fn line(figure: &Figure) -> String {
         figure.what,
         figure.batch,
         figure.connections,
-        figure.rate()
+        rate(figure)
     )
 }
 
 fn as_table(figures: &[Figure]) -> String {
-    let mut text = String::new();
-    for figure in figures {
-        writeln!(text, "{}", line(figure)).expect("a string takes all");
-    }
-    text
+    figures.iter().map(|figure| line(figure) + "\n").collect()
 }
 
 fn as_json(figures: &[Figure]) -> String {
@@ -402,7 +391,7 @@ fn as_json(figures: &[Figure]) -> String {
                 "connections": figure.connections,
                 "runs": figure.runs,
                 "seconds": figure.seconds,
-                "runs_per_second": figure.rate().round(),
+                "runs_per_second": rate(figure).round(),
             })
         })
         .collect();
