@@ -1,6 +1,6 @@
 //! Commands that go to a database themselves: how they are told where it is, and how they fail.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tasuki_store::{Error, Store};
@@ -21,6 +21,31 @@ pub(crate) struct Database {
     /// The database: sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME
     #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: String,
+}
+
+/// Where the database is, for those who may also be told where its node keeps its things.
+#[derive(Args)]
+pub(crate) struct DataOrDatabase {
+    /// The data directory of a `tasuki up`
+    #[arg(long, env = "TASUKI_DATA", default_value = "tasuki-data", value_name = "DIR")]
+    data: PathBuf,
+
+    /// Another database than the file in the data directory: sqlite:FILE,
+    /// postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME
+    #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    database_url: Option<String>,
+}
+
+impl DataOrDatabase {
+    pub(crate) fn database(&self) -> Database {
+        let url = self.database_url.clone();
+        Database::at(url.unwrap_or_else(|| in_directory(&self.data)))
+    }
+
+    /// Whether it was named, so that one that is not there is to be made.
+    pub(crate) fn is_named(&self) -> bool {
+        self.database_url.is_some()
+    }
 }
 
 impl Database {
@@ -59,11 +84,16 @@ impl Database {
         let shown = shown(&self.database_url);
         match error {
             Error::NoFile { .. } => Failure::refused(error.to_string())
-                .hint("tasuki up makes one in its data directory, tasuki migrate makes one anywhere; check the path if it should be there"),
+                .hint("tasuki up makes one in its data directory, tasuki migrate --database-url makes one anywhere; check the path if it should be there"),
             error if error.is_invalid_input() => Failure::bad_usage(self.told(error))
                 .hint("a URL is sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME; % and @ in a password are written %25 and %40"),
-            error => Failure::refused(format!("cannot open {shown}: {}", self.told(error)))
-                .hint("is the server running, and are host, port, user, password and name right?"),
+            error => {
+                let hint = match self.database_url.starts_with("sqlite:") {
+                    true => "is it a SQLite database, and may it be read and written?",
+                    false => "is the server running, and are host, port, user, password and name right?",
+                };
+                Failure::refused(format!("cannot open {shown}: {}", self.told(error))).hint(hint)
+            }
         }
     }
 

@@ -1,14 +1,13 @@
 //! `tasuki doctor`
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use tasuki_store::{Check, Finding, Report};
 
-use crate::database::{self, Database};
+use crate::database::DataOrDatabase;
 use crate::output::Failure;
 
 /// Look for everything in a database that cannot be: its schema, its rules, its clock, its settings,
@@ -20,14 +19,8 @@ Examples:
   tasuki doctor --data /var/lib/tasuki
   tasuki doctor --json --database-url postgres://tasuki@localhost/tasuki")]
 pub(crate) struct Doctor {
-    /// The data directory of a `tasuki up`
-    #[arg(long, env = "TASUKI_DATA", default_value = "tasuki-data", value_name = "DIR")]
-    data: PathBuf,
-
-    /// Another database than the file in the data directory: sqlite:FILE,
-    /// postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME
-    #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
-    database_url: Option<String>,
+    #[command(flatten)]
+    place: DataOrDatabase,
 
     /// Print JSON
     #[arg(long)]
@@ -36,9 +29,7 @@ pub(crate) struct Doctor {
 
 impl Doctor {
     pub(crate) fn run(&self, clock: impl Fn() -> Timestamp) -> Result<String, Failure> {
-        let url = self.database_url.clone();
-        let database = Database::at(url.unwrap_or_else(|| database::in_directory(&self.data)));
-        let report = database.with(false, async |store| store.doctor(clock).await)?;
+        let report = self.place.database().with(false, async |store| store.doctor(clock).await)?;
         let text = if self.json { as_json(&report) } else { in_words(&report) };
         match report.findings().count() {
             0 => Ok(text),

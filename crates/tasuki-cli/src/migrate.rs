@@ -6,18 +6,19 @@ use clap::Args;
 use serde_json::{Value, json};
 use tasuki_store::Migration;
 
-use crate::database::Database;
+use crate::database::DataOrDatabase;
 use crate::output::Failure;
 
 /// Bring a database's schema up to date. Safe to run twice, and by several at once.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tasuki migrate --database-url sqlite:tasuki-data/tasuki.db
+  tasuki migrate
+  tasuki migrate --database-url sqlite:other/tasuki.db
   tasuki migrate --check --database-url postgres://tasuki@localhost/tasuki")]
 pub(crate) struct Migrate {
     #[command(flatten)]
-    database: Database,
+    place: DataOrDatabase,
 
     /// Change nothing; exit 1 if something is pending
     #[arg(long)]
@@ -30,11 +31,13 @@ pub(crate) struct Migrate {
 
 impl Migrate {
     pub(crate) fn run(&self) -> Result<String, Failure> {
+        let database = self.place.database();
         if !self.check {
-            let applied = self.database.with(true, async |store| store.migrate().await)?;
+            let may_create = self.place.is_named();
+            let applied = database.with(may_create, async |store| store.migrate().await)?;
             return Ok(self.told("applied", &applied, "the schema is up to date, nothing to do"));
         }
-        let pending = self.database.with(false, async |store| store.pending().await)?;
+        let pending = database.with(false, async |store| store.pending().await)?;
         let text = self.told("pending", &pending, "the schema is up to date");
         match pending.len() {
             0 => Ok(text),

@@ -76,9 +76,9 @@ pub(crate) fn finish(outcome: Result<String, Failure>) -> ExitCode {
         Ok(text) => print(&text),
         Err(failure) => {
             let _ = print(&failure.data);
-            eprintln!("error: {}", failure.message);
+            let _ = writeln!(io::stderr(), "error: {}", failure.message);
             if let Some(hint) = failure.hint {
-                eprintln!("\nhint: {hint}");
+                let _ = writeln!(io::stderr(), "\nhint: {hint}");
             }
             ExitCode::from(failure.exit)
         }
@@ -92,7 +92,7 @@ fn print(text: &str) -> ExitCode {
         // Whoever reads has had enough: `tasuki … | head`.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: cannot write to stdout: {error}");
+            let _ = writeln!(io::stderr(), "error: cannot write to stdout: {error}");
             ExitCode::FAILURE
         }
     }

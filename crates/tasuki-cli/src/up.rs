@@ -106,7 +106,7 @@ impl Up {
         let bound = listener.local_addr().map_err(|error| Failure::refused(error.to_string()))?;
         let url = format!("http://{}", as_seen_from_here(bound));
         if !bound.ip().to_canonical().is_loopback() {
-            eprintln!("{}", exposed(bound));
+            tell(&exposed(bound));
         }
         let is_new = !self.database_file().exists();
         let database = Database::at(self.database_url());
@@ -130,7 +130,9 @@ impl Up {
         let node = started.map_err(|error| match error {
             NodeError::Home(error) => self.homeless(&error),
             NodeError::Store(error) => database.failed(&error),
-            error @ NodeError::Spawner(_) => Failure::refused(error.to_string()),
+            error @ (NodeError::Spawner(_) | NodeError::Declared(_)) => {
+                Failure::refused(error.to_string())
+            }
         })?;
         // Where the command line finds this node.
         self.keep("api.json", &format!("{}\n", json!({ "url": url, "token": token })))?;
@@ -148,7 +150,7 @@ impl Up {
             return Err(Failure::refused(format!("cannot go on: {why}"))
                 .hint("start it again: what was running is recovered"));
         }
-        eprintln!("stopping: what runs may finish; once more stops at once");
+        tell("stopping: what runs may finish; once more stops at once");
         let orderly = async {
             node.stop().await;
             let _ = stop.send(());
@@ -257,7 +259,7 @@ impl Up {
             None => self.database_file().display().to_string(),
         };
         let first = if is_new && self.database_url.is_none() { " (new)" } else { "" };
-        eprintln!(
+        tell(&format!(
             "tasuki is up at {url}
   database   {database}{first}
   token      in {data}/token, for the API; the command line finds it by itself
@@ -268,8 +270,13 @@ next, in another terminal:
   tasuki run logs -f ID{other}
 
 Ctrl-C lets what runs finish and stops."
-        );
+        ));
     }
+}
+
+/// Says something to whoever reads it. Nobody may any more, and that is no reason to end.
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 /// Where this machine itself finds what listens there.
@@ -297,7 +304,7 @@ async fn told_if_long<T>(starting: impl Future<Output = T>) -> T {
     let long = tokio::time::sleep(Duration::from_secs(2));
     tokio::select! {
         started = &mut starting => return started,
-        () = long => eprintln!("waiting for the processes of the node before to end"),
+        () = long => tell("waiting for the processes of the node before to end"),
     }
     starting.await
 }
@@ -308,6 +315,8 @@ fn tell_what_happens() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // What cannot be told is lost: to complain about that would end whoever tried to tell it.
+        .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .try_init();

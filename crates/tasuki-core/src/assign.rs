@@ -3,12 +3,12 @@
 //! The least loaded fresh worker that has the labels and the room; ties go to the freshest
 //! heartbeat. The leader plans and takes only what no other can.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{RunId, WorkerId};
+use crate::{JobId, RunId, Scope, WorkerId};
 
 /// Runs that start within this of one another compete for the same room; something due in half a
 /// minute blocks nothing that is due now.
@@ -55,6 +55,8 @@ pub struct Wanted {
     pub due_at: Timestamp,
     /// The labels its worker must have.
     pub labels: BTreeSet<String>,
+    /// What it must not overlap with: other runs of the same.
+    pub alone: Option<(JobId, Scope)>,
 }
 
 /// Why a worker does not take a run.
@@ -135,24 +137,41 @@ pub fn choose<'a>(
         })
 }
 
-/// Places runs in the order given, each choice seeing the ones before it. What finds no worker is
-/// left out and stays due.
-pub fn assign(
-    wanted: &[Wanted],
-    mut candidates: Vec<Candidate>,
+/// Places runs, page by page, each choice seeing the ones before it. Room that becomes free meanwhile is for the
+/// next time: then it goes to what has waited longest.
+#[derive(Debug, Clone)]
+pub struct Placing {
+    candidates: Vec<Candidate>,
+    /// Of each (job, scope) that allows one run at a time, the first one was looked at.
+    looked_at: HashSet<(JobId, Scope)>,
     now: Timestamp,
     heartbeat_ttl: Duration,
-) -> Vec<Assignment> {
-    let mut assignments = Vec::new();
-    for one in wanted {
-        let Some(worker) = choose(one, &candidates, now, heartbeat_ttl).map(|c| c.worker) else {
-            continue;
-        };
-        let chosen = candidates.iter_mut().find(|candidate| candidate.worker == worker);
-        chosen.expect("chosen from these").assigned_due.push(one.due_at);
-        assignments.push(Assignment { run: one.run, worker });
+}
+
+impl Placing {
+    /// Among these, at this time.
+    pub fn new(candidates: Vec<Candidate>, now: Timestamp, heartbeat_ttl: Duration) -> Self {
+        Self { candidates, looked_at: HashSet::new(), now, heartbeat_ttl }
     }
-    assignments
+
+    /// Places runs in the order given. What finds no worker is left out and stays due; and of runs that must
+    /// not overlap, none goes before an earlier one that is left.
+    pub fn place(&mut self, wanted: &[Wanted]) -> Vec<Assignment> {
+        let mut assignments = Vec::new();
+        for one in wanted {
+            if let Some(alone) = &one.alone
+                && !self.looked_at.insert(alone.clone())
+            {
+                continue;
+            }
+            let chosen = choose(one, &self.candidates, self.now, self.heartbeat_ttl);
+            let Some(worker) = chosen.map(|chosen| chosen.worker) else { continue };
+            let chosen = self.candidates.iter_mut().find(|candidate| candidate.worker == worker);
+            chosen.expect("chosen from these").assigned_due.push(one.due_at);
+            assignments.push(Assignment { run: one.run, worker });
+        }
+        assignments
+    }
 }
 
 fn signed(duration: Duration) -> SignedDuration {
@@ -187,7 +206,7 @@ mod tests {
     }
 
     fn wanted(due: i64) -> Wanted {
-        Wanted { run: RunId(1), due_at: at(due), labels: labels(&[]) }
+        Wanted { run: RunId(1), due_at: at(due), labels: labels(&[]), alone: None }
     }
 
     #[test]
@@ -273,15 +292,39 @@ mod tests {
         let runs: Vec<Wanted> = (1..=9).map(run).collect();
         let workers =
             vec![Candidate { running: 0, ..worker(1) }, Candidate { running: 0, ..worker(2) }];
-        let placed = assign(&runs, workers, at(0), TTL);
+        let placed = Placing::new(workers, at(0), TTL).place(&runs);
         assert_eq!(placed.len(), 8, "two workers of four");
         let first: Vec<WorkerId> = placed.iter().map(|one| one.worker).take(2).collect();
         assert_ne!(first[0], first[1], "taken in turns");
         assert_eq!(placed.iter().filter(|one| one.worker == first[0]).count(), 4);
     }
 
+    /// Else one that is due much later would have the only place until then.
+    #[test]
+    fn none_of_a_job_that_runs_alone_goes_before_an_earlier_one() {
+        let alone = Some((JobId(1), Scope::default()));
+        let run = |id, due| Wanted { run: RunId(id), alone: alone.clone(), ..wanted(due) };
+        let busy = Candidate { running: 3, assigned_due: vec![at(5)], ..worker(1) };
+        let mut placing = Placing::new(vec![busy], at(0), TTL);
+        assert_eq!(placing.place(&[run(1, 5)]), [], "there is no room at that time");
+        assert_eq!(placing.place(&[run(2, 20)]), [], "there is, but not for this one");
+        let other = Wanted { run: RunId(3), ..wanted(20) };
+        assert_eq!(placing.place(&[other]).len(), 1);
+    }
+
+    #[test]
+    fn what_was_placed_before_counts_on_the_next_page() {
+        let idle = Candidate { running: 0, ..worker(1) };
+        let mut placing = Placing::new(vec![idle], at(0), TTL);
+        let page = |ids: std::ops::Range<i64>, due| -> Vec<Wanted> {
+            ids.map(|id| Wanted { run: RunId(id), ..wanted(due) }).collect()
+        };
+        assert_eq!(placing.place(&page(1..10, 0)).len(), 4);
+        assert_eq!(placing.place(&page(10..20, 20)), []);
+    }
+
     #[test]
     fn nobody_there_nothing_assigned() {
-        assert_eq!(assign(&[wanted(0)], vec![], at(0), TTL), []);
+        assert_eq!(Placing::new(vec![], at(0), TTL).place(&[wanted(0)]), []);
     }
 }

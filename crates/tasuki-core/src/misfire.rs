@@ -76,8 +76,8 @@ pub struct Moment {
     pub until: Timestamp,
 }
 
-/// What to write: these runs, and the cursor that goes with them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// What to write: these runs, and the cursor that goes with them. By default nothing, ever.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Runs to make, in order. A late one has a `skip_at` that has passed, so T12 ends it.
     pub runs: Vec<PlannedRun>,

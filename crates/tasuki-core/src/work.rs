@@ -87,6 +87,8 @@ pub struct Work {
     pub retry_on: Vec<String>,
     /// And those after which none will.
     pub fail_on: Vec<String>,
+    /// Whether it fires for scopes that somebody lists, and not for everything.
+    pub scoped: bool,
 }
 
 impl Work {
@@ -104,6 +106,7 @@ impl Work {
             exit_codes: BTreeMap::new(),
             retry_on: Vec::new(),
             fail_on: Vec::new(),
+            scoped: false,
         }
     }
 
@@ -195,6 +198,7 @@ impl Work {
         keep("exit_codes", some(codes.is_empty(), json!(codes)));
         keep("retry_on", some(self.retry_on.is_empty(), json!(self.retry_on)));
         keep("fail_on", some(self.fail_on.is_empty(), json!(self.fail_on)));
+        keep("scoped", some(!self.scoped, json!(true)));
         Value::Object(kept)
     }
 
@@ -248,6 +252,10 @@ impl Work {
                     words_in(&value).map(|words| work.retry_on = words).is_some()
                 }
                 ("fail_on", value) => words_in(&value).map(|words| work.fail_on = words).is_some(),
+                ("scoped", Value::Bool(scoped)) => {
+                    work.scoped = scoped;
+                    true
+                }
                 _ => false,
             };
             if !read {

@@ -165,7 +165,7 @@ impl Store {
 
 /// Tells what this transaction does. The last write before the commit: until then everybody else who
 /// has something to tell waits.
-pub(crate) async fn append(tx: &mut Tx, by: Actor<'_>, act: Act) -> Result<(), Error> {
+pub(crate) async fn append(tx: &mut Tx<'_>, by: Actor<'_>, act: Act) -> Result<(), Error> {
     let rows = tx.rows(&LOCK, params! {}).await?;
     let head = head_in(rows.first())?;
     let clock = rows.first().map(|row| row.int("clock")).transpose()?.unwrap_or_default();

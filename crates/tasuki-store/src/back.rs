@@ -114,7 +114,7 @@ impl Store {
 
 /// An assigned, locked run goes back to waiting, charged with a release.
 async fn give_up(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
     verb: Verb,
@@ -130,7 +130,7 @@ async fn give_up(
 
 /// A running, locked run is lost: nobody knows how far it got.
 async fn lose(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: Run,
     token: LeaseToken,
     loss: Loss,
@@ -155,7 +155,7 @@ async fn lose(
 }
 
 async fn note(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
     verb: Verb,

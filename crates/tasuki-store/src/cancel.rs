@@ -115,7 +115,7 @@ impl Asked<'_> {
 /// T9: a locked run that has not started never will. If it waited, its due row has been taken. `false`:
 /// it has started or ended, and nothing was written.
 pub(crate) async fn end_unstarted(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     row: &Run,
     asked: &Asked<'_>,
 ) -> Result<bool, Error> {
@@ -139,7 +139,7 @@ pub(crate) async fn end_unstarted(
 }
 
 /// T10: the worker of a locked, running run is asked to stop it. `false`: somebody has asked.
-async fn ask(tx: &mut Tx, row: &Run, asked: &Asked<'_>) -> Result<bool, Error> {
+async fn ask(tx: &mut Tx<'_>, row: &Run, asked: &Asked<'_>) -> Result<bool, Error> {
     if tx.execute(&CANCEL_ASK, asked.columns(row.id)).await? == 0 {
         return Ok(false);
     }

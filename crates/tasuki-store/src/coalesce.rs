@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use tasuki_core::RunId;
+use jiff::Timestamp;
+use tasuki_core::{RunId, Scope};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{Author, Created, Error, JobVersion, NewRun, Store, check};
@@ -20,11 +21,43 @@ pub struct Task {
     pub args: Option<String>,
     /// The same key twice is the same run.
     pub idempotency_key: Option<String>,
+    /// For what.
+    pub scope: Scope,
+    /// Its planned instant; now, unless said.
+    pub scheduled_for: Option<Timestamp>,
+    /// Given up after this.
+    pub expires_at: Option<Timestamp>,
+}
+
+impl Task {
+    /// A task to be run now.
+    pub fn new(job: Arc<JobVersion>) -> Self {
+        Self {
+            job,
+            args: None,
+            idempotency_key: None,
+            scope: Scope::default(),
+            scheduled_for: None,
+            expires_at: None,
+        }
+    }
+
+    /// The run it asks for.
+    pub fn run(&self) -> NewRun<'_> {
+        NewRun {
+            args: self.args.clone(),
+            idempotency_key: self.idempotency_key.clone(),
+            scope: self.scope.clone(),
+            scheduled_for: self.scheduled_for,
+            expires_at: self.expires_at,
+            ..NewRun::task(&self.job)
+        }
+    }
 }
 
 struct Waiting {
     task: Task,
-    answer: oneshot::Sender<Result<Created, Arc<Error>>>,
+    answer: oneshot::Sender<Result<Created, Error>>,
 }
 
 /// Takes single tasks from many callers. Cheap to clone; ends when the last clone is dropped.
@@ -49,31 +82,23 @@ impl Enqueuer {
 
     /// Enqueues one task; returns when it is durable. A task that cannot be stored is refused before it
     /// travels with those of strangers.
-    pub async fn enqueue(&self, task: Task) -> Result<Created, Arc<Error>> {
-        check::task(task.idempotency_key.as_deref(), task.args.as_deref())
-            .map_err(|refused| Arc::new(Error::from(refused)))?;
+    pub async fn enqueue(&self, task: Task) -> Result<Created, Error> {
+        check::runs(&[task.run()])?;
         let (answer, told) = oneshot::channel();
-        let stopped = || Arc::new(Error::broken("the enqueuer has stopped"));
+        let stopped = || Error::broken("the enqueuer has stopped");
         self.waiting.send(Waiting { task, answer }).await.map_err(|_| stopped())?;
         told.await.map_err(|_| stopped())?
     }
 }
 
 async fn enqueue(store: &Store, batch: Vec<Waiting>) {
-    let runs: Vec<NewRun<'_>> = batch
-        .iter()
-        .map(|one| NewRun {
-            args: one.task.args.clone(),
-            idempotency_key: one.task.idempotency_key.clone(),
-            ..NewRun::task(&one.task.job)
-        })
-        .collect();
+    let runs: Vec<NewRun<'_>> = batch.iter().map(|one| one.task.run()).collect();
     let made = store.create(Author::Api, &runs).await.map_err(Arc::new);
     drop(runs);
     for (index, one) in batch.into_iter().enumerate() {
         let answer = match &made {
             Ok(created) => Ok(created[index]),
-            Err(error) => Err(Arc::clone(error)),
+            Err(error) => Err(Error::Shared(Arc::clone(error))),
         };
         // A caller that has gone away does not mind.
         let _ = one.answer.send(answer);

@@ -51,7 +51,7 @@ impl Store {
 
     async fn told(
         &self,
-        mut tx: crate::db::Tx,
+        mut tx: crate::db::Tx<'_>,
         hit: u64,
         run: RunId,
         token: LeaseToken,

@@ -5,10 +5,10 @@ use serde_json::json;
 use tasuki_core::{Epoch, EventId, Invalid, JobId, Origin, RunId, Scope, Slot};
 
 use crate::audit::{self, Act, Actor};
-use crate::db::{Params, Tx, params};
+use crate::db::{AppTransaction, Params, Row, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, JobVersion, Outcome, Run, Seen, Store, check, job, leader, sets};
+use crate::{Error, JobVersion, Outcome, Run, Seen, Store, check, hot, job, leader, sets};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
 pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
@@ -16,6 +16,7 @@ pub(crate) static BY_KEY: Sql = sql!("run/by_key");
 static LOCK: Sql = sql!("run/lock");
 static DUE_PUT: Sql = sql!("due/put");
 static CURSOR_DUE: Sql = sql!("cursor/due");
+static CURSOR_OF_JOB: Sql = sql!("cursor/of_job");
 static CURSOR_PUT: Sql = sql!("cursor/put");
 static CURSOR_MOVE: Sql = sql!("cursor/move");
 static CURSOR_END: Sql = sql!("cursor/end");
@@ -117,6 +118,18 @@ pub struct Cursor {
     pub job_version: i64,
 }
 
+impl Cursor {
+    fn from_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            job: JobId(row.int("job_id")?),
+            scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            // Further than any instant: it is not planned now.
+            next_fire: timestamp(row.int("next_fire")?).unwrap_or(Timestamp::MAX),
+            job_version: row.int("job_version")?,
+        })
+    }
+}
+
 /// A cursor that moves on, and the runs it stands for.
 pub type Slots<'a> = (CursorMove, Vec<NewRun<'a>>);
 
@@ -128,16 +141,27 @@ impl Store {
     pub async fn cursors(&self, until: Timestamp, most: u32) -> Result<Vec<Cursor>, Error> {
         let page = params! { until: until.as_microsecond(), most: most };
         let rows = self.db.rows(&CURSOR_DUE, page).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Cursor {
-                    job: JobId(row.int("job_id")?),
-                    scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
-                    next_fire: timestamp(row.int("next_fire")?)?,
-                    job_version: row.int("job_version")?,
-                })
-            })
-            .collect()
+        rows.iter().map(Cursor::from_row).collect()
+    }
+
+    /// All cursors of a job.
+    pub async fn cursors_of(&self, job: JobId) -> Result<Vec<Cursor>, Error> {
+        let rows = self.db.rows(&CURSOR_OF_JOB, params! { job_id: job.0 }).await?;
+        rows.iter().map(Cursor::from_row).collect()
+    }
+
+    /// A (job, scope) is planned no longer. `false`: it is elsewhere by now, or the job has been changed since it
+    /// was read.
+    pub async fn end_cursor(&self, job: Seen, cursor: &Cursor) -> Result<bool, Error> {
+        let mut tx = self.db.begin().await?;
+        let (scope, from) = (cursor.scope.clone(), cursor.next_fire);
+        let moved = job::stays_seen(&mut tx, job).await?
+            && move_on(&mut tx, &CursorMove { job, scope, from, to: None }).await?;
+        match moved {
+            true => tx.commit().await?,
+            false => tx.rollback().await?,
+        }
+        Ok(moved)
     }
 
     /// Makes runs, all or none. A run that exists already is found, not made. What a person starts is told:
@@ -166,8 +190,23 @@ impl Store {
         Ok(created)
     }
 
+    /// The same in a transaction of the application: if that commits, the runs are there, and else they never
+    /// were. Nobody is woken by it: whoever commits knows when.
+    pub async fn create_in<'a>(
+        &self,
+        theirs: impl Into<AppTransaction<'a>>,
+        runs: &[NewRun<'_>],
+    ) -> Result<Vec<Created>, Error> {
+        check::runs(runs)?;
+        let mut tx = self.db.join(theirs.into())?;
+        match tx.dialect() {
+            Dialect::Postgres => hot::create(hot::Trip::Within(&mut tx), runs).await,
+            Dialect::Sqlite | Dialect::MySql => insert_all(&mut tx, runs).await,
+        }
+    }
+
     /// Begins a write, fenced if a leader makes it.
-    pub(crate) async fn begin_as(&self, author: Author) -> Result<Tx, Error> {
+    pub(crate) async fn begin_as(&self, author: Author) -> Result<Tx<'static>, Error> {
         let mut tx = self.db.begin().await?;
         if let Author::Leader(epoch) = author {
             leader::fence(&mut tx, epoch).await?;
@@ -331,7 +370,7 @@ enum Tried {
 }
 
 async fn make_slots(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     slots: &[Slots<'_>],
     left_out: &mut [bool],
     as_a_set: bool,
@@ -368,7 +407,7 @@ async fn make_slots(
 }
 
 /// Moves a cursor, if it is still where it was read.
-async fn move_on(tx: &mut Tx, cursor: &CursorMove) -> Result<bool, Error> {
+async fn move_on(tx: &mut Tx<'_>, cursor: &CursorMove) -> Result<bool, Error> {
     let mut place = params! {
         job_id: cursor.job.job.0,
         scope_kind: cursor.scope.kind(),
@@ -386,7 +425,10 @@ async fn move_on(tx: &mut Tx, cursor: &CursorMove) -> Result<bool, Error> {
 }
 
 /// Makes runs in the transaction of whatever makes them.
-pub(crate) async fn insert_all(tx: &mut Tx, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+pub(crate) async fn insert_all(
+    tx: &mut Tx<'_>,
+    runs: &[NewRun<'_>],
+) -> Result<Vec<Created>, Error> {
     let mut created = Vec::with_capacity(runs.len());
     for index in in_key_order(runs) {
         created.push((index, insert(tx, &runs[index]).await?));
@@ -434,7 +476,7 @@ pub(crate) fn columns(run: &NewRun<'_>) -> Params<'static> {
     }
 }
 
-async fn insert(tx: &mut Tx, run: &NewRun<'_>) -> Result<Created, Error> {
+async fn insert(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<Created, Error> {
     let row = columns(run);
     let made = match tx.dialect() {
         Dialect::Sqlite | Dialect::Postgres => tx.rows(&INSERT, row).await?,

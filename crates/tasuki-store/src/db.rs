@@ -1,6 +1,7 @@
 //! The three drivers behind one face. Everything above reads as if there were one database.
 
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,9 +10,10 @@ use sqlx::mysql::MySqlRow;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
 use sqlx::{
-    AssertSqlSafe, Column as _, Executor as _, MySql, Postgres, Row as _, Sqlite, Transaction,
-    TypeInfo as _,
+    AssertSqlSafe, Column as _, Database, Executor as _, MySql, MySqlConnection, PgConnection,
+    Postgres, Row as _, Sqlite, SqliteConnection, Transaction, TypeInfo as _,
 };
+use tasuki_core::Invalid;
 use uuid::Uuid;
 
 use crate::Error;
@@ -104,7 +106,7 @@ impl Db {
 
     /// Begins a transaction that may write: read committed, and the write lock at once on SQLite, so
     /// that a writer that had to wait checks its guard again instead of failing.
-    pub(crate) async fn begin(&self) -> Result<Tx, Error> {
+    pub(crate) async fn begin(&self) -> Result<Tx<'static>, Error> {
         // One exchange, as far as tests are concerned: decided now, and its answer is lost at the end.
         let fault = self.send().await;
         if fault == Fault::Unsent {
@@ -112,25 +114,35 @@ impl Db {
         }
         let open = match &self.pools {
             Pools::Sqlite { writer, .. } => {
-                OpenTx::Sqlite(writer.begin_with("begin immediate").await?)
+                OpenTx::Sqlite(Open::Ours(writer.begin_with("begin immediate").await?))
             }
-            Pools::Postgres(pool) => OpenTx::Postgres(pool.begin().await?),
-            Pools::MySql(pool) => OpenTx::MySql(pool.begin().await?),
+            Pools::Postgres(pool) => OpenTx::Postgres(Open::Ours(pool.begin().await?)),
+            Pools::MySql(pool) => OpenTx::MySql(Open::Ours(pool.begin().await?)),
         };
         Ok(Tx { open, now: self.now(), line: self.line.clone(), fault })
     }
 
     /// Begins a transaction that only reads and sees one moment throughout.
-    pub(crate) async fn look(&self) -> Result<Tx, Error> {
+    pub(crate) async fn look(&self) -> Result<Tx<'static>, Error> {
         let open = match &self.pools {
-            Pools::Sqlite { readers, .. } => OpenTx::Sqlite(readers.begin().await?),
-            Pools::Postgres(pool) => OpenTx::Postgres(pool.begin_with(LOOK).await?),
+            Pools::Sqlite { readers, .. } => OpenTx::Sqlite(Open::Ours(readers.begin().await?)),
+            Pools::Postgres(pool) => OpenTx::Postgres(Open::Ours(pool.begin_with(LOOK).await?)),
             Pools::MySql(pool) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
-                OpenTx::MySql(pool.begin_with(begin).await?)
+                OpenTx::MySql(Open::Ours(pool.begin_with(begin).await?))
             }
         };
         Ok(Tx { open, now: self.now(), line: None, fault: Fault::None })
+    }
+
+    /// What is done in a transaction of the application. Refused where that is on another kind of database.
+    pub(crate) fn join<'a>(&self, theirs: AppTransaction<'a>) -> Result<Tx<'a>, Error> {
+        let (found, ours) = (theirs.0.dialect(), self.dialect());
+        if found != ours {
+            let found = format!("one on {found:?}");
+            return Err(Invalid::described("transaction", found, format!("one on {ours:?}")).into());
+        }
+        Ok(Tx { open: theirs.0, now: self.now(), line: None, fault: Fault::None })
     }
 
     /// Rows of one statement, outside any transaction. On SQLite only for reading.
@@ -216,27 +228,97 @@ impl Db {
     }
 }
 
+/// A transaction of the application, in which something of ours is to happen too: a `&mut` of a connection or
+/// of a transaction of sqlx, on the database that tasuki's tables are in.
+pub struct AppTransaction<'a>(OpenTx<'a>);
+
+macro_rules! from_sqlx {
+    ($($variant:ident $connection:ident),+) => {$(
+        impl<'a> From<&'a mut $connection> for AppTransaction<'a> {
+            fn from(theirs: &'a mut $connection) -> Self {
+                Self(OpenTx::$variant(Open::Theirs(theirs)))
+            }
+        }
+
+        impl<'a> From<&'a mut Transaction<'_, $variant>> for AppTransaction<'a> {
+            fn from(theirs: &'a mut Transaction<'_, $variant>) -> Self {
+                Self::from(&mut **theirs)
+            }
+        }
+    )+};
+}
+from_sqlx!(Sqlite SqliteConnection, Postgres PgConnection, MySql MySqlConnection);
+
 /// A transaction. Dropped without a commit, it never was.
-pub(crate) struct Tx {
-    open: OpenTx,
+pub(crate) struct Tx<'a> {
+    open: OpenTx<'a>,
     now: Option<i64>,
     line: Option<Arc<dyn Line>>,
     fault: Fault,
 }
 
-enum OpenTx {
-    Sqlite(Transaction<'static, Sqlite>),
-    Postgres(Transaction<'static, Postgres>),
-    MySql(Transaction<'static, MySql>),
+enum OpenTx<'a> {
+    Sqlite(Open<'a, Sqlite>),
+    Postgres(Open<'a, Postgres>),
+    MySql(Open<'a, MySql>),
 }
 
-impl Tx {
-    pub(crate) fn dialect(&self) -> Dialect {
-        match self.open {
-            OpenTx::Sqlite(_) => Dialect::Sqlite,
-            OpenTx::Postgres(_) => Dialect::Postgres,
-            OpenTx::MySql(_) => Dialect::MySql,
+/// Whose transaction it is.
+enum Open<'a, D: Database> {
+    Ours(Transaction<'static, D>),
+    Theirs(&'a mut D::Connection),
+}
+
+impl<D: Database> Deref for Open<'_, D> {
+    type Target = D::Connection;
+
+    fn deref(&self) -> &D::Connection {
+        match self {
+            Self::Ours(ours) => ours,
+            Self::Theirs(theirs) => theirs,
         }
+    }
+}
+
+impl<D: Database> DerefMut for Open<'_, D> {
+    fn deref_mut(&mut self) -> &mut D::Connection {
+        match self {
+            Self::Ours(ours) => ours,
+            Self::Theirs(theirs) => theirs,
+        }
+    }
+}
+
+impl<D: Database> Open<'_, D> {
+    async fn commit(self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Ours(ours) => ours.commit().await,
+            // Whoever began it ends it.
+            Self::Theirs(_) => Ok(()),
+        }
+    }
+
+    async fn rollback(self) -> Result<(), sqlx::Error> {
+        match self {
+            Self::Ours(ours) => ours.rollback().await,
+            Self::Theirs(_) => Ok(()),
+        }
+    }
+}
+
+impl OpenTx<'_> {
+    fn dialect(&self) -> Dialect {
+        match self {
+            Self::Sqlite(_) => Dialect::Sqlite,
+            Self::Postgres(_) => Dialect::Postgres,
+            Self::MySql(_) => Dialect::MySql,
+        }
+    }
+}
+
+impl Tx<'_> {
+    pub(crate) fn dialect(&self) -> Dialect {
+        self.open.dialect()
     }
 
     /// Rows of a statement.
@@ -363,11 +445,20 @@ impl Row {
     }
 
     pub(crate) fn opt_text(&self, name: &str) -> Result<Option<String>, Error> {
+        // SQLite keeps what it is given: one row of bytes from some other program must not stand in the way of
+        // all others.
+        if let Self::Sqlite(row) = self {
+            let bytes: Option<Vec<u8>> = row.try_get(name)?;
+            let repaired = |bad: std::string::FromUtf8Error| {
+                String::from_utf8_lossy(bad.as_bytes()).into_owned()
+            };
+            return Ok(bytes.map(|bytes| String::from_utf8(bytes).unwrap_or_else(repaired)));
+        }
         Ok(column!(self, name, Option<String>)?)
     }
 
     pub(crate) fn text(&self, name: &str) -> Result<String, Error> {
-        Ok(column!(self, name, String)?)
+        self.opt_text(name)?.ok_or_else(|| Error::broken(format!("{name} is null")))
     }
 
     pub(crate) fn opt_uuid(&self, name: &str) -> Result<Option<Uuid>, Error> {

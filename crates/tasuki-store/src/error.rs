@@ -1,5 +1,7 @@
 //! What can go wrong that is not a lost race.
 
+use std::sync::Arc;
+
 use tasuki_core::Invalid;
 use tasuki_core::settings::Problem;
 
@@ -53,6 +55,9 @@ pub enum Error {
     /// A row says what cannot be.
     #[error("broken data: {0}")]
     Broken(String),
+    /// What several travelled in together failed, for each of them.
+    #[error(transparent)]
+    Shared(Arc<Error>),
 }
 
 impl Error {
@@ -65,9 +70,16 @@ impl Error {
         sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()
     }
 
+    fn root(&self) -> &Self {
+        match self {
+            Self::Shared(error) => error.root(),
+            error => error,
+        }
+    }
+
     /// Whether a unique key was violated: somebody else was first.
     pub(crate) fn is_conflict(&self) -> bool {
-        match self {
+        match self.root() {
             Self::Database(sqlx::Error::Database(error)) => error.is_unique_violation(),
             _ => false,
         }
@@ -76,7 +88,7 @@ impl Error {
     /// Whether what was given is at fault: a URL that names no database, a value that cannot be stored.
     pub fn is_invalid_input(&self) -> bool {
         matches!(
-            self,
+            self.root(),
             Self::Url { .. } | Self::Invalid(_) | Self::Database(sqlx::Error::Configuration(_))
         )
     }
@@ -84,7 +96,7 @@ impl Error {
     /// Whether two transactions waited for each other and this one was the one to give way, or a
     /// lock was not to be had in time: nothing was written and the same call may be made again.
     pub fn is_contention(&self) -> bool {
-        match self {
+        match self.root() {
             Self::Database(sqlx::Error::Database(error)) => {
                 // PostgreSQL 40P01, 40001, 55P03; MySQL 1213 and 1205 (as 40001 and HY000); SQLite 5.
                 matches!(error.code().as_deref(), Some("40P01" | "40001" | "55P03" | "5" | "517"))
@@ -97,7 +109,7 @@ impl Error {
     /// Whether the database was away, or went away before it had answered: what was asked may have
     /// been done or not, and can be asked again when it is back.
     pub fn is_unavailable(&self) -> bool {
-        match self {
+        match self.root() {
             Self::Database(sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut) => true,
             // Told as a broken connection, but the same again would be too long again.
             Self::Database(sqlx::Error::Database(error)) if is_too_long(&**error) => false,

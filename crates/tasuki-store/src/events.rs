@@ -181,7 +181,7 @@ impl Store {
     }
 }
 
-async fn insert(tx: &mut Tx, event: &NewEvent<'_>) -> Result<Emitted, Error> {
+async fn insert(tx: &mut Tx<'_>, event: &NewEvent<'_>) -> Result<Emitted, Error> {
     let key = params! {
         source: event.source,
         dedupe_key: event.dedupe_key.map(str::to_owned),
@@ -209,7 +209,7 @@ async fn insert(tx: &mut Tx, event: &NewEvent<'_>) -> Result<Emitted, Error> {
 }
 
 async fn close(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     event: EventId,
     runs: usize,
     problem: Option<&str>,

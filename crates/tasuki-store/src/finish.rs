@@ -243,7 +243,7 @@ fn cut(mut text: String, most: usize) -> String {
 
 /// Ends the live attempt of a locked run and moves it on.
 async fn end_attempt(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
     finish: &Finish,
@@ -273,7 +273,7 @@ async fn end_attempt(
 /// Writes what was decided about the attempt of a locked, carried run: an end on the row, or the
 /// attempt appended and the row cleared for the next one.
 pub(crate) async fn settle(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
     next: Next,
@@ -305,7 +305,7 @@ pub(crate) async fn settle(
 
 /// Appends the live attempt of a locked run to the history.
 pub(crate) async fn append(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: RunId,
     outcome: AttemptOutcome,
     columns: Params<'static>,
@@ -316,7 +316,7 @@ pub(crate) async fn append(
 
 /// Clears the row of a locked, carried run and lets it wait again, with the counters it has now.
 pub(crate) async fn wait_again(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
     state: RunState,

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 
 use crate::create::{BY_KEY, in_key_order, key};
-use crate::db::params;
+use crate::db::{Db, Params, Row, Tx, params};
 use crate::finish::Together;
 use crate::run::micros;
 use crate::sql::{Sql, sql};
@@ -156,82 +156,104 @@ impl Store {
         &self,
         new: &[NewRun<'_>],
     ) -> Result<Vec<Created>, Error> {
-        let runs: Vec<&NewRun<'_>> = in_key_order(new).into_iter().map(|at| &new[at]).collect();
-        let texts =
-            |text: &dyn Fn(&NewRun<'_>) -> Option<String>| sparse(runs.iter().map(|run| text(run)));
-        let ints =
-            |int: &dyn Fn(&NewRun<'_>) -> Option<i64>| sparse(runs.iter().map(|run| int(run)));
-        // What all runs of a batch share travels once, what none has not at all.
-        let words = |word: &dyn for<'r> Fn(&'r NewRun<'_>) -> &'r str| -> Vec<Option<String>> {
-            let first = runs.first().map(|run| word(run));
-            let differ = runs.iter().any(|run| Some(word(run)) != first);
-            let told = if differ { &runs[..] } else { &runs[..runs.len().min(1)] };
-            told.iter().map(|run| Some(word(run).to_owned())).collect()
-        };
-        let numbers = |number: &dyn Fn(&NewRun<'_>) -> i64| -> Vec<i64> {
-            let first = runs.first().map(|run| number(run));
-            let differ = runs.iter().any(|run| Some(number(run)) != first);
-            let told = if differ { &runs[..] } else { &runs[..runs.len().min(1)] };
-            told.iter().map(|run| number(run)).collect()
-        };
-        let row = params! {
-            count: runs.len() as i64,
-            job_ids: numbers(&|run| run.job.job.0),
-            job_versions: numbers(&|run| run.job.version),
-            origins: words(&|run| run.origin.as_str()),
-            scope_kinds: words(&|run| run.scope.kind()),
-            scope_ids: words(&|run| run.scope.id()),
-            lanes: words(&|run| &run.job.spec.lane),
-            exclusives: numbers(&|run| i64::from(run.job.spec.concurrency.needs_hold())),
-            max_attempts: numbers(&|run| i64::from(run.job.spec.max_attempts)),
-            scheduled: ints(&|run| run.scheduled_for.map(Timestamp::as_microsecond)),
-            slots: texts(&|run| run.slot.map(|slot| slot.to_string())),
-            keys: texts(&|run| run.idempotency_key.clone()),
-            events: ints(&|run| run.event.map(|event| event.0)),
-            reruns: ints(&|run| run.rerun_of.map(|run| run.0)),
-            args: texts(&|run| run.args.clone()),
-            skips: ints(&|run| run.skip_at.map(Timestamp::as_microsecond)),
-            expires: ints(&|run| run.expires_at.map(Timestamp::as_microsecond)),
-        };
-        let keyed = runs.iter().any(|run| run.has_key());
-        let insert = if keyed { &INSERT } else { &INSERT_PLAIN };
-        let made = self.db.write(insert, row).await?;
-        let mut plain = VecDeque::new();
-        let mut keyed = HashMap::new();
-        for row in &made {
-            let run = RunId(row.int("id")?);
-            match (row.opt_text("slot")?, row.opt_text("idempotency_key")?) {
-                (None, None) => plain.push_back(run),
-                (slot, key) => {
-                    let scope = (row.text("scope_kind")?, row.text("scope_id")?);
-                    keyed.insert((row.int("job_id")?, scope, slot, key), run);
-                }
+        create(Trip::Alone(&self.db), new).await
+    }
+}
+
+/// Where a statement goes: by itself, or in a transaction.
+pub(crate) enum Trip<'t, 'a> {
+    Alone(&'t Db),
+    Within(&'t mut Tx<'a>),
+}
+
+impl Trip<'_, '_> {
+    async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
+        match self {
+            Self::Alone(db) => db.write(sql, params).await,
+            Self::Within(tx) => tx.rows(sql, params).await,
+        }
+    }
+}
+
+/// Makes runs with one statement. One that exists already is found, not made.
+pub(crate) async fn create(
+    mut trip: Trip<'_, '_>,
+    new: &[NewRun<'_>],
+) -> Result<Vec<Created>, Error> {
+    let runs: Vec<&NewRun<'_>> = in_key_order(new).into_iter().map(|at| &new[at]).collect();
+    let texts =
+        |text: &dyn Fn(&NewRun<'_>) -> Option<String>| sparse(runs.iter().map(|run| text(run)));
+    let ints = |int: &dyn Fn(&NewRun<'_>) -> Option<i64>| sparse(runs.iter().map(|run| int(run)));
+    // What all runs of a batch share travels once, what none has not at all.
+    let words = |word: &dyn for<'r> Fn(&'r NewRun<'_>) -> &'r str| -> Vec<Option<String>> {
+        let first = runs.first().map(|run| word(run));
+        let differ = runs.iter().any(|run| Some(word(run)) != first);
+        let told = if differ { &runs[..] } else { &runs[..runs.len().min(1)] };
+        told.iter().map(|run| Some(word(run).to_owned())).collect()
+    };
+    let numbers = |number: &dyn Fn(&NewRun<'_>) -> i64| -> Vec<i64> {
+        let first = runs.first().map(|run| number(run));
+        let differ = runs.iter().any(|run| Some(number(run)) != first);
+        let told = if differ { &runs[..] } else { &runs[..runs.len().min(1)] };
+        told.iter().map(|run| number(run)).collect()
+    };
+    let row = params! {
+        count: runs.len() as i64,
+        job_ids: numbers(&|run| run.job.job.0),
+        job_versions: numbers(&|run| run.job.version),
+        origins: words(&|run| run.origin.as_str()),
+        scope_kinds: words(&|run| run.scope.kind()),
+        scope_ids: words(&|run| run.scope.id()),
+        lanes: words(&|run| &run.job.spec.lane),
+        exclusives: numbers(&|run| i64::from(run.job.spec.concurrency.needs_hold())),
+        max_attempts: numbers(&|run| i64::from(run.job.spec.max_attempts)),
+        scheduled: ints(&|run| run.scheduled_for.map(Timestamp::as_microsecond)),
+        slots: texts(&|run| run.slot.map(|slot| slot.to_string())),
+        keys: texts(&|run| run.idempotency_key.clone()),
+        events: ints(&|run| run.event.map(|event| event.0)),
+        reruns: ints(&|run| run.rerun_of.map(|run| run.0)),
+        args: texts(&|run| run.args.clone()),
+        skips: ints(&|run| run.skip_at.map(Timestamp::as_microsecond)),
+        expires: ints(&|run| run.expires_at.map(Timestamp::as_microsecond)),
+    };
+    let keyed = runs.iter().any(|run| run.has_key());
+    let insert = if keyed { &INSERT } else { &INSERT_PLAIN };
+    let made = trip.rows(insert, row).await?;
+    let mut plain = VecDeque::new();
+    let mut keyed = HashMap::new();
+    for row in &made {
+        let run = RunId(row.int("id")?);
+        match (row.opt_text("slot")?, row.opt_text("idempotency_key")?) {
+            (None, None) => plain.push_back(run),
+            (slot, key) => {
+                let scope = (row.text("scope_kind")?, row.text("scope_id")?);
+                keyed.insert((row.int("job_id")?, scope, slot, key), run);
             }
         }
-        let mut created = Vec::with_capacity(runs.len());
-        for new in new {
-            let slot = new.slot.map(|slot| slot.to_string());
-            let made = match slot.is_none() && new.idempotency_key.is_none() {
-                // Rows without a key cannot conflict, so all of them were made, in their order.
-                true => plain.pop_front(),
-                false => {
-                    let scope = (new.scope.kind().to_owned(), new.scope.id().to_owned());
-                    keyed.remove(&(new.job.job.0, scope, slot, new.idempotency_key.clone()))
-                }
-            };
-            created.push(match made {
-                Some(run) => Created { run, existed: false },
-                None => {
-                    let rows = self.db.rows(&BY_KEY, key(new)).await?;
-                    let row = rows
-                        .first()
-                        .ok_or_else(|| Error::broken("a run was neither made nor found"))?;
-                    Created { run: RunId(row.int("id")?), existed: true }
-                }
-            });
-        }
-        Ok(created)
     }
+    let mut created = Vec::with_capacity(runs.len());
+    for new in new {
+        let slot = new.slot.map(|slot| slot.to_string());
+        let made = match slot.is_none() && new.idempotency_key.is_none() {
+            // Rows without a key cannot conflict, so all of them were made, in their order.
+            true => plain.pop_front(),
+            false => {
+                let scope = (new.scope.kind().to_owned(), new.scope.id().to_owned());
+                keyed.remove(&(new.job.job.0, scope, slot, new.idempotency_key.clone()))
+            }
+        };
+        created.push(match made {
+            Some(run) => Created { run, existed: false },
+            None => {
+                let rows = trip.rows(&BY_KEY, key(new)).await?;
+                let row = rows
+                    .first()
+                    .ok_or_else(|| Error::broken("a run was neither made nor found"))?;
+                Created { run: RunId(row.int("id")?), existed: true }
+            }
+        });
+    }
+    Ok(created)
 }
 
 /// A list of which nothing is there is no list: the database fills it up with nulls.

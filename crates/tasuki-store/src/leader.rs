@@ -177,7 +177,7 @@ impl Store {
 
 /// The fence: no write of an older epoch lands. The lock first, then the check in a statement of its
 /// own; until this transaction ends no newer term can be minted.
-pub(crate) async fn fence(tx: &mut Tx, epoch: Epoch) -> Result<(), Error> {
+pub(crate) async fn fence(tx: &mut Tx<'_>, epoch: Epoch) -> Result<(), Error> {
     tx.rows(&LOCK_SHARE, params! {}).await?;
     let rows = tx.rows(&CHECK, params! {}).await?;
     let current = rows.first().ok_or_else(|| Error::broken("there is no term"))?.int("epoch")?;

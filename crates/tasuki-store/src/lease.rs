@@ -199,13 +199,13 @@ impl Store {
 }
 
 /// A lease, held still.
-pub(crate) async fn lock(tx: &mut Tx, token: LeaseToken) -> Result<Option<Lease>, Error> {
+pub(crate) async fn lock(tx: &mut Tx<'_>, token: LeaseToken) -> Result<Option<Lease>, Error> {
     let rows = tx.rows(&LOCK, params! { token: uuid(token.as_bytes()) }).await?;
     rows.first().map(Lease::from_row).transpose()
 }
 
 /// Deletes a lease that is held still, if nothing is carried under it any more.
-pub(crate) async fn close_if_empty(tx: &mut Tx, lease: &Lease) -> Result<bool, Error> {
+pub(crate) async fn close_if_empty(tx: &mut Tx<'_>, lease: &Lease) -> Result<bool, Error> {
     if !carried(tx, lease).await?.is_empty() {
         return Ok(false);
     }
@@ -214,14 +214,14 @@ pub(crate) async fn close_if_empty(tx: &mut Tx, lease: &Lease) -> Result<bool, E
 }
 
 /// What is still carried under a lease.
-pub(crate) async fn carried(tx: &mut Tx, lease: &Lease) -> Result<Vec<RenewedRun>, Error> {
+pub(crate) async fn carried(tx: &mut Tx<'_>, lease: &Lease) -> Result<Vec<RenewedRun>, Error> {
     let ids: Vec<i64> = lease.runs.iter().map(|run| run.0).collect();
     let rows = tx.rows(&UNDER, params! { ids: ids, token: uuid(lease.token.as_bytes()) }).await?;
     rows.iter().map(RenewedRun::from_row).collect()
 }
 
 pub(crate) async fn open(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     token: LeaseToken,
     worker: WorkerId,
     epoch: Option<Epoch>,
@@ -250,7 +250,7 @@ pub(crate) async fn open(
 }
 
 /// How much of a worker's room is taken: what runs, and what is due within a second.
-pub(crate) async fn occupied(tx: &mut Tx, worker: WorkerId) -> Result<usize, Error> {
+pub(crate) async fn occupied(tx: &mut Tx<'_>, worker: WorkerId) -> Result<usize, Error> {
     let rows = tx.rows(&OCCUPIED, params! { worker_id: uuid(worker.as_bytes()) }).await?;
     let row = rows.first().ok_or_else(|| Error::broken("a count has no row"))?;
     Ok(row.int("occupied")?.max(0) as usize)
@@ -259,7 +259,7 @@ pub(crate) async fn occupied(tx: &mut Tx, worker: WorkerId) -> Result<usize, Err
 /// Takes the hold of a run's (job, scope). The key excludes two; where a conflict changes nothing but
 /// is counted all the same, whose it is tells.
 pub(crate) async fn take_hold(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     take: &Sql,
     run: RunId,
     token: LeaseToken,
@@ -274,7 +274,10 @@ pub(crate) async fn take_hold(
 }
 
 /// Who has the hold of a run's (job, scope).
-pub(crate) async fn holder(tx: &mut Tx, run: &Run) -> Result<Option<(RunId, LeaseToken)>, Error> {
+pub(crate) async fn holder(
+    tx: &mut Tx<'_>,
+    run: &Run,
+) -> Result<Option<(RunId, LeaseToken)>, Error> {
     let place = params! {
         job_id: run.job.0,
         scope_kind: run.scope.kind(),
@@ -290,7 +293,7 @@ pub(crate) async fn holder(tx: &mut Tx, run: &Run) -> Result<Option<(RunId, Leas
 }
 
 /// Gives the hold back, by token: whoever holds it now may be another.
-pub(crate) async fn give_hold(tx: &mut Tx, run: &Run, token: LeaseToken) -> Result<(), Error> {
+pub(crate) async fn give_hold(tx: &mut Tx<'_>, run: &Run, token: LeaseToken) -> Result<(), Error> {
     if !run.exclusive {
         return Ok(());
     }

@@ -52,7 +52,7 @@ pub use back::Recovered;
 pub use cancel::Canceled;
 pub use coalesce::{Enqueuer, Task};
 pub use create::{Author, Created, Cursor, CursorMove, NewRun, Slots};
-pub use db::{Fault, Line, Pause};
+pub use db::{AppTransaction, Fault, Line, Pause};
 pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};

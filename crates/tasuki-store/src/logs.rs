@@ -189,7 +189,7 @@ fn key(run: RunId, attempt_no: u32) -> Params<'static> {
     params! { run_id: run.0, attempt_no: attempt_no }
 }
 
-async fn lock(tx: &mut Tx, run: RunId, attempt_no: u32) -> Result<Option<Counters>, Error> {
+async fn lock(tx: &mut Tx<'_>, run: RunId, attempt_no: u32) -> Result<Option<Counters>, Error> {
     let mut rows = tx.rows(&LOCK, key(run, attempt_no)).await?;
     if rows.is_empty() {
         tx.execute(&OPEN, key(run, attempt_no)).await?;
@@ -200,7 +200,7 @@ async fn lock(tx: &mut Tx, run: RunId, attempt_no: u32) -> Result<Option<Counter
 
 /// Writes what fits, in chunks, and counts it.
 async fn add(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     key: Params<'static>,
     log: &mut Counters,
     lines: &[LogLine],

@@ -102,7 +102,7 @@ impl Store {
 }
 
 /// The lock is the server's, so its name holds the database's.
-async fn lock_mysql(tx: &mut Tx) -> Result<(), Error> {
+async fn lock_mysql(tx: &mut Tx<'_>) -> Result<(), Error> {
     const TAKE: &str =
         "select cast(get_lock(concat('tasuki_migrate_', database()), 60) as signed) as taken";
     static LOCK: Sql = Sql::new("migration/lock", [TAKE; 3]);
@@ -113,7 +113,7 @@ async fn lock_mysql(tx: &mut Tx) -> Result<(), Error> {
     }
 }
 
-async fn apply_pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
+async fn apply_pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error> {
     tx.script(TABLE).await?;
     let pending = pending(tx).await?;
     for migration in &pending {
@@ -129,7 +129,7 @@ async fn apply_pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
     Ok(pending)
 }
 
-pub(crate) async fn has_table(tx: &mut Tx) -> Result<bool, Error> {
+pub(crate) async fn has_table(tx: &mut Tx<'_>) -> Result<bool, Error> {
     static EXISTS: Sql = Sql::new(
         "migration/exists",
         [
@@ -141,7 +141,7 @@ pub(crate) async fn has_table(tx: &mut Tx) -> Result<bool, Error> {
     Ok(!tx.rows(&EXISTS, vec![]).await?.is_empty())
 }
 
-pub(crate) async fn pending(tx: &mut Tx) -> Result<Vec<&'static Migration>, Error> {
+pub(crate) async fn pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error> {
     let known = Migration::all(tx.dialect());
     let newest = known.last().map_or(0, |migration| migration.version);
     let mut applied = Vec::new();

@@ -62,7 +62,7 @@ pub(crate) struct Note<'a> {
     pub(crate) token: Option<LeaseToken>,
 }
 
-pub(crate) async fn add(tx: &mut Tx, note: Note<'_>) -> Result<(), Error> {
+pub(crate) async fn add(tx: &mut Tx<'_>, note: Note<'_>) -> Result<(), Error> {
     let row = params! {
         run_id: note.run.0,
         attempt_no: note.attempt_no,

@@ -64,7 +64,7 @@ impl Store {
     #[expect(clippy::too_many_arguments, reason = "one write, told once")]
     async fn end(
         &self,
-        mut tx: Tx,
+        mut tx: Tx<'_>,
         run: &Run,
         holds: bool,
         state: RunState,
@@ -100,7 +100,7 @@ impl Store {
 }
 
 /// Takes a waiting run out of due and holds it still. `None`: it does not wait.
-async fn take_waiting(tx: &mut Tx, epoch: Epoch, run: RunId) -> Result<Option<Run>, Error> {
+async fn take_waiting(tx: &mut Tx<'_>, epoch: Epoch, run: RunId) -> Result<Option<Run>, Error> {
     leader::fence(tx, epoch).await?;
     if !take_due(tx, run).await? {
         return Ok(None);
@@ -109,12 +109,12 @@ async fn take_waiting(tx: &mut Tx, epoch: Epoch, run: RunId) -> Result<Option<Ru
     Ok(rows.first().map(Run::from_row).transpose()?.filter(|row| row.state.is_waiting()))
 }
 
-async fn is(tx: &mut Tx, question: &Sql, run: RunId) -> Result<bool, Error> {
+async fn is(tx: &mut Tx<'_>, question: &Sql, run: RunId) -> Result<bool, Error> {
     Ok(!tx.rows(question, params! { run_id: run.0 }).await?.is_empty())
 }
 
 /// Whether the hold is taken by a run that is RUNNING or itself due.
-async fn sibling_under_way(tx: &mut Tx, run: &Run) -> Result<bool, Error> {
+async fn sibling_under_way(tx: &mut Tx<'_>, run: &Run) -> Result<bool, Error> {
     let Some((sibling, _)) = lease::holder(tx, run).await? else { return Ok(false) };
     let rows = tx.rows(&SHOW, params! { run_id: sibling.0 }).await?;
     let running = match rows.first() {

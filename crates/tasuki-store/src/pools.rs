@@ -55,9 +55,11 @@ impl Pools {
                 "sqlite" => {
                     let options = SqliteConnectOptions::from_str(url)?;
                     let file = options.get_filename();
-                    match is_in_memory(url) || file.exists() {
-                        true => Ok(()),
-                        false => Err(Error::NoFile { file: file.display().to_string() }),
+                    match file.try_exists() {
+                        _ if is_in_memory(url) => Ok(()),
+                        Ok(true) => Ok(()),
+                        Ok(false) => Err(Error::NoFile { file: file.display().to_string() }),
+                        Err(error) => Err(sqlx::Error::Io(error).into()),
                     }
                 }
                 "postgres" | "postgresql" => {

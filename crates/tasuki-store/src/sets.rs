@@ -43,7 +43,7 @@ fn in_powers_of_two<T>(mut all: &[T]) -> impl Iterator<Item = &[T]> {
 /// cluster where each server hands out every second id or fewer: there no due row is put, and `None` says
 /// that this must be undone and done run by run.
 pub(crate) async fn insert_plain(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     runs: &[NewRun<'_>],
 ) -> Result<Option<Vec<Created>>, Error> {
     let mut created = Vec::with_capacity(runs.len());
@@ -64,7 +64,7 @@ pub(crate) async fn insert_plain(
 /// Takes and starts runs that need no hold and whose due rows are locked. Returns how many it really
 /// moved: fewer than asked for is for the caller to undo.
 pub(crate) async fn claim(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     batch: &ClaimBatch<'_>,
     places: &[(i64, RunId)],
 ) -> Result<u64, Error> {
@@ -80,7 +80,7 @@ pub(crate) async fn claim(
 }
 
 /// What a worker must know of the runs it was given, soonest first.
-pub(crate) async fn taken(tx: &mut Tx, runs: &[i64]) -> Result<Vec<Taken>, Error> {
+pub(crate) async fn taken(tx: &mut Tx<'_>, runs: &[i64]) -> Result<Vec<Taken>, Error> {
     let rows = tx.rows(&TAKEN, params! { ids: runs.to_vec() }).await?;
     let mut taken = rows.iter().map(Taken::from_row).collect::<Result<Vec<_>, _>>()?;
     taken.sort_by_key(|taken| (taken.due_at, taken.id));

@@ -309,7 +309,11 @@ fn carrier(worker: WorkerId, token: LeaseToken) -> Params<'static> {
 
 /// Claims what was locked. If the first was once lost together with others, it alone; and what gets no
 /// hold goes on waiting.
-async fn claim_rows(tx: &mut Tx, batch: &ClaimBatch<'_>, rows: &[Row]) -> Result<Vec<i64>, Error> {
+async fn claim_rows(
+    tx: &mut Tx<'_>,
+    batch: &ClaimBatch<'_>,
+    rows: &[Row],
+) -> Result<Vec<i64>, Error> {
     let alone = rows.first().map(|row| row.int("alone")).transpose()? == Some(1);
     let mut fit = Vec::with_capacity(rows.len());
     for row in rows.iter().take(if alone { 1 } else { rows.len() }) {
@@ -326,7 +330,11 @@ async fn claim_rows(tx: &mut Tx, batch: &ClaimBatch<'_>, rows: &[Row]) -> Result
     Ok(fit.into_iter().map(|(_, run)| run.0).collect())
 }
 
-async fn assign_one(tx: &mut Tx, batch: &AssignBatch<'_>, wanted: &Wanted) -> Result<bool, Error> {
+async fn assign_one(
+    tx: &mut Tx<'_>,
+    batch: &AssignBatch<'_>,
+    wanted: &Wanted,
+) -> Result<bool, Error> {
     if !take_due_and_hold(tx, wanted.run, wanted.exclusive, batch.token).await? {
         return Ok(false);
     }
@@ -347,7 +355,7 @@ async fn assign_one(tx: &mut Tx, batch: &AssignBatch<'_>, wanted: &Wanted) -> Re
 }
 
 /// Deletes the due row of a run. `false`: it does not wait, or somebody else has it.
-pub(crate) async fn take_due(tx: &mut Tx, run: RunId) -> Result<bool, Error> {
+pub(crate) async fn take_due(tx: &mut Tx<'_>, run: RunId) -> Result<bool, Error> {
     let rows = tx.rows(&DUE_PLACE, params! { run_id: run.0 }).await?;
     let Some(row) = rows.first() else { return Ok(false) };
     let place = params! { lane: row.text("lane")?, due_at: row.int("due_at")?, run_id: run.0 };
@@ -356,7 +364,7 @@ pub(crate) async fn take_due(tx: &mut Tx, run: RunId) -> Result<bool, Error> {
 
 /// The due row, then the hold: a run that gets no hold keeps its due row.
 async fn take_due_and_hold(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: RunId,
     exclusive: bool,
     token: LeaseToken,
@@ -373,7 +381,7 @@ async fn take_due_and_hold(
 
 /// The run did not match after all: it waits on as it did.
 async fn put_back(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     run: RunId,
     exclusive: bool,
     token: LeaseToken,

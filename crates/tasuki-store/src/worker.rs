@@ -252,13 +252,13 @@ impl Store {
 }
 
 /// A worker, held still while work is given to it or started by it.
-pub(crate) async fn lock(tx: &mut Tx, worker: WorkerId) -> Result<Option<Worker>, Error> {
+pub(crate) async fn lock(tx: &mut Tx<'_>, worker: WorkerId) -> Result<Option<Worker>, Error> {
     let rows = tx.rows(&LOCK, params! { id: uuid(worker.as_bytes()) }).await?;
     rows.first().map(Worker::from_row).transpose()
 }
 
 /// A worker as this transaction sees it.
-pub(crate) async fn look(tx: &mut Tx, worker: WorkerId) -> Result<Option<Worker>, Error> {
+pub(crate) async fn look(tx: &mut Tx<'_>, worker: WorkerId) -> Result<Option<Worker>, Error> {
     let rows = tx.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
     rows.first().map(Worker::from_row).transpose()
 }

@@ -1,12 +1,20 @@
 //! tasuki as a library: what a node does, and what people may ask of it.
 
+mod client;
+mod declare;
+mod handler;
 pub mod node;
 pub mod operator;
 pub mod output;
 pub mod spawner;
+pub mod testing;
 mod wake;
 
-pub use operator::Operator;
+pub use client::{Client, NewTask};
+pub use declare::Job;
+pub use handler::{Arguments, Context, Done, Functions, TaskError};
+pub use node::{Node, ProviderError, ScopeProvider};
+pub use operator::{Error, Operator};
 pub use wake::Wake;
 
 #[cfg(test)]

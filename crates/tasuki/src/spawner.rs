@@ -15,6 +15,7 @@ mod wire;
 
 pub use handle::Spawner;
 pub use order::{Exit, JobKey, Launch, Order, Refusal, Report};
+pub(crate) use process::raise_open_files;
 pub use process::{HOME, run, serve};
 
 /// Microseconds since the machine was started, sleep included: the clock of lease deadlines.

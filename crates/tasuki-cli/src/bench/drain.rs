@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Args;
-use tasuki::Wake;
-use tasuki::node::Functions;
+use serde_json::Value;
+use tasuki::{Functions, Wake};
 use tasuki_core::work::What;
 use tasuki_store::Error;
 
@@ -95,9 +95,9 @@ pub(crate) async fn drain(place: &Place, tasks: u32) -> Result<f64, Error> {
     let calls = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&calls);
     let mut functions = Functions::default();
-    functions.add(HANDLER, move |_| {
+    functions.add(HANDLER, move |_: Value, _| {
         counted.fetch_add(1, Ordering::Relaxed);
-        async { Ok(None) }
+        async { Ok(()) }
     });
     let bar = Bar::new("drain", u64::from(tasks));
     let began = Instant::now();

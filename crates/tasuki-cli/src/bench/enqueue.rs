@@ -134,7 +134,6 @@ impl BenchEnqueue {
 
 /// Submits one task and waits until it is durable.
 pub(crate) async fn enqueue(enqueuer: &Enqueuer, job: &Arc<JobVersion>) -> Result<(), Error> {
-    let task = Task { job: Arc::clone(job), args: Some(ARGS.to_owned()), idempotency_key: None };
-    let created = enqueuer.enqueue(task).await;
-    created.map(drop).map_err(|error| Error::Broken(error.to_string()))
+    let task = Task { args: Some(ARGS.to_owned()), ..Task::new(Arc::clone(job)) };
+    enqueuer.enqueue(task).await.map(drop)
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use tasuki::Wake;
-use tasuki::node::{Functions, Node};
+use tasuki::node::Node;
+use tasuki::{Functions, Wake};
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::work::{What, Work};
@@ -139,10 +139,10 @@ impl BenchFire {
     ) -> Result<(Node, Option<PathBuf>), Error> {
         let mut functions = Functions::default();
         let calls = Arc::clone(calls);
-        functions.add(HANDLER, move |call| {
-            let late = since(call.scheduled_for, Some(Timestamp::now())).unwrap_or_default();
+        functions.add(HANDLER, move |(), call| {
+            let late = since(call.scheduled_for(), Some(Timestamp::now())).unwrap_or_default();
             calls.lock().unwrap_or_else(PoisonError::into_inner).push(late);
-            async { Ok(None) }
+            async { Ok(()) }
         });
         let builder = place::builder(store, Some(SLOTS), wake)?.functions(functions);
         if self.kind == Kind::Function {

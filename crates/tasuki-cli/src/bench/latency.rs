@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use serde_json::json;
-use tasuki::Wake;
-use tasuki::node::Functions;
+use serde_json::{Value, json};
+use tasuki::{Functions, Wake};
 use tasuki_core::work::What;
 use tasuki_store::{Enqueuer, Error, Job};
 use tokio::sync::mpsc;
@@ -62,10 +61,10 @@ impl BenchLatency {
         place.bare.make().await?;
         let (started, mut starts) = mpsc::unbounded_channel();
         let mut functions = Functions::default();
-        functions.add(HANDLER, move |_| {
+        functions.add(HANDLER, move |_: Value, _| {
             // Nobody listens any more once the bench has given up.
             let _ = started.send(Instant::now());
-            async { Ok(None) }
+            async { Ok(()) }
         });
         let wake = Wake::default();
         let node = place.node(functions, &wake).await?;

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
-use tasuki::Wake;
-use tasuki::node::{Config, Functions, HomeLock, Node, NodeBuilder, NodeError};
+use tasuki::node::{Config, HomeLock, Node, NodeBuilder, NodeError};
+use tasuki::{Functions, Wake};
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::work::{What, Work};
 use tasuki_core::{Invalid, LeaseToken, RunId, WorkerId};

@@ -53,3 +53,25 @@ fn a_node_whose_disk_was_full_goes_on_when_there_is_room() {
     place.doctor_is_content();
     place.end();
 }
+
+/// Nobody reads any more what the node has to say, and it has a lot to say.
+#[test]
+fn a_node_that_nobody_listens_to_goes_on() {
+    let place = Place::new();
+    let up = place.up_unheard(told_of_it(&place.up_command("127.0.0.1:0")));
+    place.tasuki(&["job", "create", "hello", "--every", "1s", "--", "echo", "hi"]);
+    until("it runs", || (!succeeded(&place).is_empty()).then_some(()));
+    limit(&up, "4096");
+    until("the node cannot write", || {
+        let refused = place.command(&["event", "emit", "x"]).output().unwrap();
+        (refused.status.code() == Some(1)).then_some(())
+    });
+    let before = succeeded(&place);
+    limit(&up, "unlimited");
+    until("it runs again", || {
+        succeeded(&place).iter().any(|run| !before.contains(run)).then_some(())
+    });
+    up.stop();
+    place.doctor_is_content();
+    place.end();
+}

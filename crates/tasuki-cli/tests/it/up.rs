@@ -110,8 +110,21 @@ impl Place {
     pub(crate) fn up_by(&self, mut command: Command) -> Up {
         let _ = fs::remove_file(self.data().join("api.json"));
         let log = fs::File::options().create(true).append(true).open(self.folder.join("up.log"));
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log.unwrap());
+        command.stderr(log.unwrap());
+        self.started(command)
+    }
+
+    /// The same, and nobody hears what it says.
+    pub(crate) fn up_unheard(&self, mut command: Command) -> Up {
+        let _ = fs::remove_file(self.data().join("api.json"));
+        command.stderr(Stdio::piped());
+        self.started(command)
+    }
+
+    fn started(&self, mut command: Command) -> Up {
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         let mut up = Up { child: command.spawn().unwrap() };
+        drop(up.child.stderr.take());
         until("tasuki is up", || {
             if let Some(ended) = up.child.try_wait().unwrap() {
                 panic!("it ended with {ended}: {}", self.up_told());
@@ -130,7 +143,7 @@ impl Place {
 
     /// What nodes told on stderr.
     fn up_told(&self) -> String {
-        fs::read_to_string(self.folder.join("up.log")).unwrap()
+        fs::read_to_string(self.folder.join("up.log")).unwrap_or_default()
     }
 
     /// What the first attempt of a run printed, as the database has it.

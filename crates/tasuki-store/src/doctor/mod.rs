@@ -64,7 +64,7 @@ impl Store {
 
 /// The time that passes while the question is under way is nobody's fault.
 async fn check_clock(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     report: &mut Report,
     clock: impl Fn() -> Timestamp,
 ) -> Result<(), Error> {

@@ -62,7 +62,7 @@ pub(super) struct Tally {
 }
 
 /// Looks at every run and its attempts.
-pub(super) async fn look(tx: &mut Tx, report: &mut Report, term: i64) -> Result<Tally, Error> {
+pub(super) async fn look(tx: &mut Tx<'_>, report: &mut Report, term: i64) -> Result<Tally, Error> {
     let mut tally = Tally::default();
     let mut from = Some(i64::MIN);
     while let Some(at) = from
@@ -75,14 +75,14 @@ pub(super) async fn look(tx: &mut Tx, report: &mut Report, term: i64) -> Result<
 }
 
 /// The next stretch in which there are runs: its first id and its last.
-pub(super) async fn next(tx: &mut Tx, from: i64) -> Result<Option<(i64, i64)>, Error> {
+pub(super) async fn next(tx: &mut Tx<'_>, from: i64) -> Result<Option<(i64, i64)>, Error> {
     let rows = tx.rows(&NEXT, params! { from: from }).await?;
     let first = rows.first().map(|row| row.opt_int("id")).transpose()?.flatten();
     Ok(first.map(|first| (first, first.saturating_add(STRETCH - 1))))
 }
 
 async fn look_at(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     report: &mut Report,
     tally: &mut Tally,
     (from, to): (i64, i64),

@@ -25,7 +25,7 @@ const KEYS_WANTED: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Nothing pending, nothing broken off, nothing newer.
-pub(super) async fn schema(tx: &mut Tx, report: &mut Report) -> Result<(), Error> {
+pub(super) async fn schema(tx: &mut Tx<'_>, report: &mut Report) -> Result<(), Error> {
     if !migrate::has_table(tx).await? {
         report.fault("schema", "there are no tables of tasuki here");
         return Ok(());
@@ -46,7 +46,7 @@ pub(super) async fn schema(tx: &mut Tx, report: &mut Report) -> Result<(), Error
 }
 
 /// Every trigger of the migrations is there, on its table, and cannot be passed by.
-pub(super) async fn triggers(tx: &mut Tx, report: &mut Report) -> Result<(), Error> {
+pub(super) async fn triggers(tx: &mut Tx<'_>, report: &mut Report) -> Result<(), Error> {
     let mut there = BTreeMap::new();
     for row in tx.rows(&TRIGGERS, params! {}).await? {
         there.insert((row.text("name")?, row.text("table_name")?), row.int("always")? != 0);
@@ -76,7 +76,7 @@ fn triggers_in(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Every unique key that a promise rests on is there.
-pub(super) async fn keys(tx: &mut Tx, report: &mut Report) -> Result<(), Error> {
+pub(super) async fn keys(tx: &mut Tx<'_>, report: &mut Report) -> Result<(), Error> {
     let mut columns: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
     for row in tx.rows(&KEYS, params! {}).await? {
         let key = (row.text("table_name")?, row.text("key_name")?);

@@ -51,7 +51,7 @@ const EVENT_HALF_MARKED: &[Flag] = &[(
 )];
 
 /// What is set must be right one by one and together.
-pub(super) async fn settings(tx: &mut Tx, report: &mut Report) -> Result<(), Error> {
+pub(super) async fn settings(tx: &mut Tx<'_>, report: &mut Report) -> Result<(), Error> {
     let mut set = Vec::new();
     for row in tx.rows(&SETTINGS, params! {}).await? {
         set.push((row.text("name")?, row.text("value")?));
@@ -63,7 +63,7 @@ pub(super) async fn settings(tx: &mut Tx, report: &mut Report) -> Result<(), Err
 }
 
 /// The term, its holder and its history. Returns the term, of which nothing may be ahead.
-pub(super) async fn terms(tx: &mut Tx, report: &mut Report) -> Result<i64, Error> {
+pub(super) async fn terms(tx: &mut Tx<'_>, report: &mut Report) -> Result<i64, Error> {
     let rows = tx.rows(&TERMS, params! {}).await?;
     note(report, &rows, "epoch", IN_TERMS)?;
     for row in tx.rows(&TERMS_ORDER, params! { most: MOST }).await? {
@@ -83,13 +83,13 @@ pub(super) async fn terms(tx: &mut Tx, report: &mut Report) -> Result<i64, Error
 }
 
 /// Every hold has its run; that every run has its hold is looked at with the runs.
-pub(super) async fn holds(tx: &mut Tx, report: &mut Report) -> Result<(), Error> {
+pub(super) async fn holds(tx: &mut Tx<'_>, report: &mut Report) -> Result<(), Error> {
     note(report, &tx.rows(&HOLDS, params! { most: MOST }).await?, "run", IN_HOLDS)
 }
 
 /// If every run that waits has its row in due, and there are as many rows as such runs, none is a
 /// stray. That every run has its row is looked at with the runs.
-pub(super) async fn due(tx: &mut Tx, report: &mut Report, tally: &Tally) -> Result<(), Error> {
+pub(super) async fn due(tx: &mut Tx<'_>, report: &mut Report, tally: &Tally) -> Result<(), Error> {
     let all_there = !report.findings().any(|(check, _)| check == "I19");
     if all_there && count(tx, &DUE_COUNT, "due").await? == tally.waiting {
         return Ok(());
@@ -98,7 +98,11 @@ pub(super) async fn due(tx: &mut Tx, report: &mut Report, tally: &Tally) -> Resu
 }
 
 /// What leases list is what is carried, and fits their workers.
-pub(super) async fn workers(tx: &mut Tx, report: &mut Report, tally: &Tally) -> Result<(), Error> {
+pub(super) async fn workers(
+    tx: &mut Tx<'_>,
+    report: &mut Report,
+    tally: &Tally,
+) -> Result<(), Error> {
     let mut carried = 0;
     for row in tx.rows(&WORKERS, params! {}).await? {
         carried += row.int("carried")?;
@@ -133,7 +137,11 @@ pub(super) async fn workers(tx: &mut Tx, report: &mut Report, tally: &Tally) -> 
 
 /// Events and their runs: each group is compared where the runs are read; here what was split is put
 /// together, and events without any run are looked for if the sums tell that there are some.
-pub(super) async fn events(tx: &mut Tx, report: &mut Report, tally: &Tally) -> Result<(), Error> {
+pub(super) async fn events(
+    tx: &mut Tx<'_>,
+    report: &mut Report,
+    tally: &Tally,
+) -> Result<(), Error> {
     let mut odd: Vec<_> = tally.odd_events.iter().collect();
     odd.sort();
     for (event, &(runs, said, processed)) in odd {
@@ -158,7 +166,7 @@ pub(super) async fn events(tx: &mut Tx, report: &mut Report, tally: &Tally) -> R
     note(report, &missing, "event", EVENT_WITHOUT_RUNS)
 }
 
-async fn count(tx: &mut Tx, sql: &Sql, column: &str) -> Result<i64, Error> {
+async fn count(tx: &mut Tx<'_>, sql: &Sql, column: &str) -> Result<i64, Error> {
     let rows = tx.rows(sql, params! {}).await?;
     rows.first().ok_or_else(|| Error::broken("a count has no row"))?.int(column)
 }

@@ -70,7 +70,7 @@ fn planned_from(job: &Job, next_fire: Option<Timestamp>) -> Option<Timestamp> {
 /// Moves the cursors of a job that has just been changed: all its scopes follow one schedule. The one
 /// that stands for everything begins here if there is none.
 pub(super) async fn plan(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     job: &Job,
     next_fire: Option<Timestamp>,
 ) -> Result<(), Error> {
@@ -91,7 +91,7 @@ pub(super) async fn plan(
 /// Plans a job anew from what it is now. The cursors first: a leader that is making runs from what it
 /// was has one of them, and we wait and see those runs too.
 pub(super) async fn plan_anew(
-    tx: &mut Tx,
+    tx: &mut Tx<'_>,
     job: &Job,
     next_fire: Option<Timestamp>,
     verb: &str,
@@ -124,7 +124,7 @@ pub(super) async fn plan_anew(
 }
 
 /// A run, locked and out of `due`, if it has not started. It may have moved since it was listed.
-async fn hold_still(tx: &mut Tx, run: RunId, was_due: bool) -> Result<Option<Run>, Error> {
+async fn hold_still(tx: &mut Tx<'_>, run: RunId, was_due: bool) -> Result<Option<Run>, Error> {
     let key = params! { run_id: run.0 };
     let rows = tx.rows(&LOCK, key.clone()).await?;
     let Some(row) = rows.first().map(Run::from_row).transpose()? else { return Ok(None) };
@@ -144,7 +144,7 @@ async fn hold_still(tx: &mut Tx, run: RunId, was_due: bool) -> Result<Option<Run
 }
 
 /// T9 before its time: it leaves its slot to whoever is made for it anew.
-async fn withdraw(tx: &mut Tx, row: &Run, asked: &Asked<'_>) -> Result<(), Error> {
+async fn withdraw(tx: &mut Tx<'_>, row: &Run, asked: &Asked<'_>) -> Result<(), Error> {
     if !cancel::end_unstarted(tx, row, asked).await? {
         return Err(Error::broken(format!("run {} moved while it was locked", row.id)));
     }

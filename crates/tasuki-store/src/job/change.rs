@@ -250,12 +250,12 @@ fn clock(row: &Row) -> Result<Timestamp, Error> {
     timestamp(row.int("clock")?)
 }
 
-async fn job_in(tx: &mut Tx, job: JobId) -> Result<Job, Error> {
+async fn job_in(tx: &mut Tx<'_>, job: JobId) -> Result<Job, Error> {
     let rows = tx.rows(&super::BY_ID, params! { id: job.0 }).await?;
     Job::from_row(rows.first().ok_or_else(|| Error::broken(format!("job {job} has no version")))?)
 }
 
-async fn insert(tx: &mut Tx, name: &JobName, new: &JobDefinition) -> Result<Job, Error> {
+async fn insert(tx: &mut Tx<'_>, name: &JobName, new: &JobDefinition) -> Result<Job, Error> {
     let nobody = JobId(0);
     let job = new.onto(&Job {
         id: nobody,
@@ -287,7 +287,7 @@ async fn insert(tx: &mut Tx, name: &JobName, new: &JobDefinition) -> Result<Job,
 }
 
 /// The row becomes what was decided, with a new version of what runs are made of if that changed.
-async fn update(tx: &mut Tx, before: &Job, after: Job, now: Timestamp) -> Result<Job, Error> {
+async fn update(tx: &mut Tx<'_>, before: &Job, after: Job, now: Timestamp) -> Result<Job, Error> {
     let after = Job { version: before.version + 1, updated_at: now, ..after };
     let guard = params! { id: after.id.0, seen: before.version };
     if tx.execute(&UPDATE, [definition::columns(&after), guard].concat()).await? != 1 {

@@ -202,9 +202,13 @@ impl Job {
 impl Store {
     /// One definition, by what people call it. A deleted one is not found.
     pub async fn job(&self, name: &JobName) -> Result<Option<Job>, Error> {
+        Ok(self.job_ever(name).await?.filter(|job| job.deleted_at.is_none()))
+    }
+
+    /// The same, a deleted one too: its runs are still there.
+    pub async fn job_ever(&self, name: &JobName) -> Result<Option<Job>, Error> {
         let rows = self.db.rows(&BY_NAME, params! { name: name.as_str() }).await?;
-        let job = rows.first().map(Job::from_row).transpose()?;
-        Ok(job.filter(|job| job.deleted_at.is_none()))
+        rows.first().map(Job::from_row).transpose()
     }
 
     /// One definition, a deleted one too: its runs are still there.
@@ -260,19 +264,19 @@ impl Store {
 
 /// Whether a job is still what was seen. A statement of its own, after whatever was waited for: inside
 /// the write it would see the job as it was before the wait.
-pub(crate) async fn is_seen(tx: &mut Tx, seen: Seen) -> Result<bool, Error> {
+pub(crate) async fn is_seen(tx: &mut Tx<'_>, seen: Seen) -> Result<bool, Error> {
     let key = params! { id: seen.job.0, seen: seen.version };
     Ok(!tx.rows(&SEEN, key).await?.is_empty())
 }
 
 /// Whether a job is still what was seen, held so until the end of this transaction. For writes that share
 /// no other lock with whoever changes it.
-pub(crate) async fn stays_seen(tx: &mut Tx, seen: Seen) -> Result<bool, Error> {
+pub(crate) async fn stays_seen(tx: &mut Tx<'_>, seen: Seen) -> Result<bool, Error> {
     let key = params! { id: seen.job.0, seen: seen.version };
     Ok(!tx.rows(&SHARE, key).await?.is_empty())
 }
 
-async fn insert_version(tx: &mut Tx, new: &JobVersion) -> Result<(), Error> {
+async fn insert_version(tx: &mut Tx<'_>, new: &JobVersion) -> Result<(), Error> {
     let spec = &new.spec;
     let row = params! {
         job_id: new.job.0,
@@ -299,7 +303,7 @@ pub(crate) struct Limits {
     pub(crate) retry_lost: bool,
 }
 
-pub(crate) async fn limits(tx: &mut Tx, job: JobId, version: i64) -> Result<Limits, Error> {
+pub(crate) async fn limits(tx: &mut Tx<'_>, job: JobId, version: i64) -> Result<Limits, Error> {
     let rows = tx.rows(&VERSION_SHOW, params! { job_id: job.0, version: version }).await?;
     let row =
         rows.first().ok_or_else(|| Error::broken(format!("job {job} has no version {version}")))?;

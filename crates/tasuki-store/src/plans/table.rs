@@ -83,6 +83,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     (&["cursor by cursor_next_fire on next_fire", "job by job_pkey on id"], "cursor/due"),
     (&["cursor by cursor_pkey on job_id, scope_kind, scope_id"], "cursor/move cursor/end"),
     (&["cursor by cursor_pkey on job_id"], "cursor/delete cursor/replan"),
+    (&["cursor by cursor_pkey on job_id", "job by job_pkey on id"], "cursor/of_job"),
     // Leases and holds.
     (
         &[

@@ -171,11 +171,15 @@ fn somebody_elses_sqlite_can_insert_one() {
         let path = store.url.strip_prefix("sqlite:").unwrap();
         let script = "import sqlite3, sys
 with sqlite3.connect(sys.argv[1]) as db:
-    db.execute(\"insert into tasuki_event (event_type, payload) values ('order.paid', '{}')\")";
+    for payload in ['{}', b'{}', b'{\"a\": \"\\xff\"}']:
+        db.execute('insert into tasuki_event (event_type, payload) values (\"order.paid\", ?)', (payload,))";
         let python = std::process::Command::new("python3").args(["-c", script, path]).output();
         let python = python.expect("python3 is there: run ./test, which installs it");
         assert!(python.status.success(), "{}", String::from_utf8_lossy(&python.stderr));
+        // Bytes are taken for text, and what is no text is repaired: one row must not stop the rest.
         let open = store.open_events(10).await.unwrap();
+        let payloads: Vec<_> = open.iter().filter_map(|event| event.payload.as_deref()).collect();
+        assert_eq!(payloads, ["{}", "{}", "{\"a\": \"\u{fffd}\"}"]);
         let event = store.event(open[0].id).await.unwrap().unwrap();
         assert_eq!((&*event.event_type, &*event.source), ("order.paid", "sql"));
         let age = jiff::Timestamp::now().duration_since(event.created_at);

@@ -132,7 +132,7 @@ contract! {
     async fn only_its_own_caller_hears_of_a_task_that_is_refused(store: TestStore) {
         let job = Arc::new(store.given_job(&q()).await);
         let (enqueuer, work) = Enqueuer::new((**store).clone());
-        let task = |args: &str| Task { job: Arc::clone(&job), args: Some(args.to_owned()), idempotency_key: None };
+        let task = |args: &str| Task { args: Some(args.to_owned()), ..Task::new(Arc::clone(&job)) };
         let asked = async {
             let told = tokio::join!(enqueuer.enqueue(task("1")), enqueuer.enqueue(task("\0")), enqueuer.enqueue(task("2")));
             drop(enqueuer);

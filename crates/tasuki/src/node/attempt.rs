@@ -12,6 +12,7 @@ use tasuki_store::{Finish, Taken};
 use tokio::sync::Notify;
 
 use super::recipes::Recipe;
+use crate::handler::{Done, TaskError};
 use crate::spawner::{Exit, JobKey, Refusal};
 
 /// The longest message that is kept of a failure.
@@ -32,6 +33,8 @@ pub struct Attempt {
     pub event_payload: Option<String>,
     /// When it last showed that it is alive.
     pub signs: Signs,
+    /// When its time is up, by the clock of [`boottime`](crate::spawner::boottime).
+    pub deadline: u64,
 }
 
 /// When something was last heard of a job, by the clock of [`boottime`](crate::spawner::boottime).
@@ -91,7 +94,15 @@ impl Attempt {
             }
         };
         let args = overlay(&recipe.work.args, &given);
-        Ok(Self { token, taken, recipe, args, event_payload, signs: Signs::default() })
+        Ok(Self {
+            token,
+            taken,
+            recipe,
+            args,
+            event_payload,
+            signs: Signs::default(),
+            deadline: u64::MAX,
+        })
     }
 
     /// Which it is.
@@ -111,7 +122,7 @@ pub enum End {
         told: Told,
     },
     /// A function returned.
-    Returned(Result<Option<Value>, FunctionError>),
+    Returned(Result<Done, TaskError>),
     /// It was never launched.
     Refused(Refusal),
     /// Its arguments do not fit.
@@ -133,28 +144,6 @@ pub struct Told {
     pub log_ref: Option<String>,
     /// What is wrong with the file.
     pub problem: Option<String>,
-}
-
-/// Why a function failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FunctionError {
-    /// Its class.
-    pub code: ErrorCode,
-    /// In words.
-    pub message: String,
-}
-
-impl FunctionError {
-    /// A failure of this class.
-    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
-    }
-}
-
-impl<E: std::fmt::Display> From<E> for FunctionError {
-    fn from(error: E) -> Self {
-        Self::new(ErrorCode::UNEXPECTED_ERROR, error.to_string())
-    }
 }
 
 /// What the end of an attempt means for its run.
@@ -181,19 +170,22 @@ pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: 
                 dice,
             }
         }
-        End::Returned(Ok(result)) if stopped.is_none() => {
-            Finish { result: result.map(|result| result.to_string()), dice, ..Finish::default() }
-        }
-        End::Returned(returned) => {
-            let (code, message) = match (stopped, returned) {
-                (Some(stopped), _) => (stopped.error_code(), why(stopped).to_owned()),
-                (None, Err(error)) => (error.code, error.message),
-                (None, Ok(_)) => {
-                    unreachable!("a function that was not stopped and returned is done")
-                }
-            };
-            failed(rules.failure(code, None), message, dice)
-        }
+        End::Returned(returned) => match (stopped, returned) {
+            (Some(stopped), _) => {
+                failed(rules.failure(stopped.error_code(), None), why(stopped), dice)
+            }
+            (None, Ok(Done { result, rows_affected })) => Finish {
+                result: result.map(|result| result.to_string()),
+                rows_affected,
+                dice,
+                ..Finish::default()
+            },
+            (None, Err(error)) => {
+                let failure = rules.failure(error.code, None);
+                let retryable = error.retryable.unwrap_or(failure.retryable);
+                failed(Failure { retryable, ..failure }, error.message, dice)
+            }
+        },
         End::Refused(refusal) => {
             let (code, message) = match refusal {
                 Refusal::NotFound(why) => (ErrorCode::NOT_FOUND, format!("not found: {why}")),

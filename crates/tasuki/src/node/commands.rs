@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -26,6 +26,8 @@ use super::logs::Log;
 use super::world::Clock;
 use crate::spawner::{JobKey, Order, Refusal, Report, Spawner};
 
+/// How long a result file may take to be read.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// The longest result file that is read.
 const LONGEST_RESULT: u64 = 256 << 10;
 
@@ -40,10 +42,17 @@ pub(crate) struct Commands {
     store: Store,
     clock: Arc<dyn Clock>,
     mail: Mail,
-    ends: Arc<Ends>,
+    book: Arc<Mutex<Book>>,
 }
 
-type Ends = Mutex<HashMap<JobKey, oneshot::Sender<Report>>>;
+/// What was ordered, and who waits to hear of it.
+#[derive(Default)]
+struct Book {
+    /// How each that was started will be told to have ended.
+    ends: HashMap<JobKey, oneshot::Sender<Report>>,
+    /// What is to stop although it has not been started yet.
+    stops: HashMap<JobKey, (Stopped, Duration)>,
+}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -61,13 +70,13 @@ impl Commands {
         mail: Mail,
         gone: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
-        let ends: Arc<Ends> = Arc::default();
+        let book: Arc<Mutex<Book>> = Arc::default();
         let (ready, is_ready) = oneshot::channel();
-        let (mut ready, told) = (Some(ready), Arc::clone(&ends));
+        let (mut ready, told) = (Some(ready), Arc::clone(&book));
         let spawner = Spawner::start(spawner, move |report| match report {
             Some(Report::Ready) => drop(ready.take().map(|ready| ready.send(()))),
             Some(report @ (Report::Ended { job, .. } | Report::Refused { job, .. })) => {
-                if let Some(end) = lock(&told).remove(&job) {
+                if let Some(end) = lock(&told).ends.remove(&job) {
                     let _ = end.send(report);
                 }
             }
@@ -76,16 +85,25 @@ impl Commands {
             }
             None => gone(),
         })?;
+        // After it was started: it has its own.
+        crate::spawner::raise_open_files();
         is_ready.await.map_err(|_| io::Error::other("the spawner ended before it was ready"))?;
         let Home { data, id, records } = home;
         let spawner = Mutex::new(Some(spawner));
-        Ok(Self { spawner, config, data, home: id, records, store, clock, mail, ends })
+        Ok(Self { spawner, config, data, home: id, records, store, clock, mail, book })
     }
 
     fn order(&self, order: &Order, files: Vec<OwnedFd>) -> io::Result<()> {
         match &*lock(&self.spawner) {
             Some(spawner) => spawner.order(order, files),
             None => Err(io::Error::other("the spawner has ended")),
+        }
+    }
+
+    fn order_stop(&self, key: JobKey, why: Stopped, grace: Duration) {
+        let order = Order::Stop { job: key, why, grace: grace.as_micros() as u64 };
+        if let Err(error) = self.order(&order, Vec::new()) {
+            tracing::warn!(%error, "the spawner does not listen");
         }
     }
 
@@ -120,10 +138,16 @@ impl Commands {
         let ((output, output_end), (errors, errors_end)) =
             pipes.map_err(|error| unable("a pipe for its output", error))?;
         let (tell, told) = oneshot::channel();
-        lock(&self.ends).insert(key, tell);
-        if let Err(error) = self.order(&Order::Start(launch), vec![output_end, errors_end]) {
-            lock(&self.ends).remove(&key);
-            return Err(unable("the spawner", error));
+        {
+            let mut book = lock(&self.book);
+            if let Err(error) = self.order(&Order::Start(launch), vec![output_end, errors_end]) {
+                return Err(unable("the spawner", error));
+            }
+            book.ends.insert(key, tell);
+            // Somebody was quicker than we.
+            if let Some((why, grace)) = book.stops.remove(&key) {
+                self.order_stop(key, why, grace);
+            }
         }
         let cap = self.config.log_cap;
         let log = Log::new(self.store.clone(), Arc::clone(&self.clock), key, cap);
@@ -141,7 +165,13 @@ impl Commands {
             log.finish(async { while readers.join_next().await.is_some() {} }).await;
             let end = match report {
                 Report::Ended { exit, .. } => {
-                    End::Exited { exit, told: read_result(&places.result) }
+                    // Not here: a job may have put anything there, also what never answers.
+                    let read = tokio::task::spawn_blocking(move || read_result(&places.result));
+                    let told = match tokio::time::timeout(PATIENCE, read).await {
+                        Ok(Ok(told)) => told,
+                        Ok(Err(_)) | Err(_) => problem("it could not be read in time"),
+                    };
+                    End::Exited { exit, told }
                 }
                 Report::Refused { why, .. } => End::Refused(why),
                 Report::Started { .. } | Report::Ready => return,
@@ -178,13 +208,15 @@ impl Executor for Commands {
     }
 
     fn stop(&self, key: JobKey, why: Stopped, grace: Duration) {
-        let order = Order::Stop { job: key, why, grace: grace.as_micros() as u64 };
-        if let Err(error) = self.order(&order, Vec::new()) {
-            tracing::warn!(%error, "the spawner does not listen");
+        let mut book = lock(&self.book);
+        match book.ends.contains_key(&key) {
+            true => self.order_stop(key, why, grace),
+            false => drop(book.stops.insert(key, (why, grace))),
         }
     }
 
     fn forget(&self, key: JobKey) {
+        lock(&self.book).stops.remove(&key);
         let places = self.places(key);
         let _ = fs::remove_file(&places.record);
         let _ = fs::remove_dir_all(launch::folder(&self.data, key.run, key.attempt));
@@ -199,23 +231,41 @@ fn pipe() -> io::Result<(Receiver, OwnedFd)> {
 
 /// What a job wrote into its result file, if it did.
 pub(crate) fn read_result(path: &Path) -> Told {
-    let problem = |what: &str| Told { problem: Some(what.to_owned()), ..Told::default() };
-    let text = match fs::metadata(path) {
-        Err(_) => return Told::default(),
-        Ok(found) if !found.is_file() => return problem("it is not a file"),
-        Ok(found) if found.len() > LONGEST_RESULT => {
+    let text = match read_file(path) {
+        Ok(None) => return Told::default(),
+        Ok(Some(text)) if text.len() as u64 > LONGEST_RESULT => {
             return problem("it is longer than 262144 bytes");
         }
-        Ok(_) => match fs::read_to_string(path) {
-            Ok(text) => text,
-            Err(error) => return problem(&error.to_string()),
-        },
+        Ok(Some(text)) => text,
+        Err(error) => return problem(&error.to_string()),
     };
     match serde_json::from_str(&text) {
         Ok(Value::Object(told)) => told_in(&told),
         Ok(_) => problem("it is not a JSON object"),
         Err(error) => problem(&format!("it is not JSON: {error}")),
     }
+}
+
+/// A file that a job may have written, and nothing else that it may have put there. `None`: there is none.
+fn read_file(path: &Path) -> io::Result<Option<String>> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = match rustix::fs::open(path, flags, Mode::empty()) {
+        Ok(file) => fs::File::from(file),
+        Err(rustix::io::Errno::NOENT) => return Ok(None),
+        Err(rustix::io::Errno::LOOP) => return Err(io::Error::other("it is not a file")),
+        Err(error) => return Err(error.into()),
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let mut text = String::new();
+    file.take(LONGEST_RESULT + 1).read_to_string(&mut text)?;
+    Ok(Some(text))
+}
+
+fn problem(what: &str) -> Told {
+    Told { problem: Some(what.to_owned()), ..Told::default() }
 }
 
 fn told_in(file: &serde_json::Map<String, Value>) -> Told {
@@ -273,5 +323,26 @@ mod tests {
             Some("\"colour\" is not understood")
         );
         assert_eq!(read_result(Path::new("/nowhere/at/all")), Told::default());
+    }
+
+    /// A job may put anything where its result is looked for.
+    #[test]
+    fn only_a_file_is_read_as_a_result() {
+        let folder = std::env::temp_dir().join(format!("tasuki_result_{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(folder.join("directory")).unwrap();
+        let (link, pipe) = (folder.join("link"), folder.join("pipe"));
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        let mode = rustix::fs::Mode::RWXU;
+        rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+        for path in [folder.join("directory"), link, pipe] {
+            assert_eq!(read_result(&path).problem.as_deref(), Some("it is not a file"), "{path:?}");
+        }
+        let (long, odd) = (folder.join("long"), folder.join("odd"));
+        fs::write(&long, "x".repeat(LONGEST_RESULT as usize + 1)).unwrap();
+        assert_eq!(read_result(&long).problem.unwrap(), "it is longer than 262144 bytes");
+        fs::write(&odd, b"\xff").unwrap();
+        assert!(read_result(&odd).problem.unwrap().contains("UTF-8"));
+        fs::remove_dir_all(folder).unwrap();
     }
 }

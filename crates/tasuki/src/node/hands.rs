@@ -50,5 +50,6 @@ impl Executor for Hands {
         if let Some(commands) = &self.commands {
             commands.forget(key);
         }
+        self.calls.forget(key);
     }
 }

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
@@ -68,7 +68,9 @@ fn take_lock(file: &File, data: &Path) -> Result<(), Option<io::Error>> {
 /// original runs, and what it has to report, is none of its business.
 fn own_id(data: &Path) -> io::Result<String> {
     let place = fs::metadata(data)?;
-    let place = format!("{}:{}", place.dev(), place.ino());
+    // By the time it was made, where that is known: the number of a device may change when the machine starts.
+    let made = place.created().ok().and_then(|made| made.duration_since(UNIX_EPOCH).ok());
+    let place = format!("{}:{}", place.ino(), made.unwrap_or_default().as_nanos());
     let path = data.join("id");
     let kept = fs::read_to_string(&path).unwrap_or_default();
     if let Some((id, known)) = kept.trim().split_once(' ')

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use tasuki_core::work::What;
-use tasuki_core::{Invalid, LeaseToken, argv};
+use tasuki_core::{Invalid, LeaseToken, RunId, argv};
 
 use super::attempt::Attempt;
 use super::config::Config;
@@ -83,8 +83,7 @@ pub(crate) fn command(
     set("TASUKI_JOB", attempt.recipe.name.clone());
     set("TASUKI_ATTEMPT", attempt_no.to_string());
     set("TASUKI_SCHEDULED_FOR", taken.scheduled_for.to_string());
-    // The same for every attempt of a run, and of no other: what the job does elsewhere under it happens once.
-    set("TASUKI_IDEMPOTENCY_KEY", format!("tasuki-run-{run}"));
+    set("TASUKI_IDEMPOTENCY_KEY", idempotency_key(run));
     // Grows with every attempt: who shows a smaller one has been overtaken.
     set("TASUKI_FENCE", format!("{}", run.0.saturating_mul(1_000_000) + i64::from(attempt_no)));
     set("TASUKI_ARGS", Value::Object(attempt.args.clone()).to_string());
@@ -118,6 +117,11 @@ pub(crate) fn command(
     })
 }
 
+/// The same for every attempt of a run, and of no other: what the job does elsewhere under it happens once.
+pub(crate) fn idempotency_key(run: RunId) -> String {
+    format!("tasuki-run-{run}")
+}
+
 /// Whether a variable decides which program or code a name stands for.
 fn decides_what_is_loaded(name: &str) -> bool {
     let beginnings = ["LD_", "PYTHON", "DJANGO_"];
@@ -147,7 +151,7 @@ mod tests {
     use jiff::Timestamp;
     use serde_json::json;
     use tasuki_core::work::{What, Work};
-    use tasuki_core::{JobId, Origin, RunId, Scope};
+    use tasuki_core::{JobId, Origin, Scope};
     use tasuki_store::Taken;
 
     use crate::node::carry::tests::recipe;

@@ -152,7 +152,7 @@ impl Leader {
 
     /// One turn of planning. Whether there is more to do at once.
     pub(crate) async fn plan(&self, settings: &Settings) -> Result<bool, Error> {
-        let mut more = false;
+        let (mut more, mut failed) = (false, None);
         if self.term().is_none() {
             return Ok(false);
         }
@@ -174,9 +174,16 @@ impl Leader {
                 Step::Sweep => self.sweep(epoch, settings, clock).await.map(|()| false),
                 Step::Assign => self.assign(epoch, settings, clock).await.map(|()| false),
             };
-            more |= self.unless_fenced(done)?.unwrap_or(false);
+            match self.unless_fenced(done) {
+                Ok(done) => more |= done.unwrap_or(false),
+                // What is wrong with one step keeps no other from being done.
+                Err(error) => failed = failed.or(Some(error)),
+            }
         }
-        Ok(more)
+        match failed {
+            Some(error) => Err(error),
+            None => Ok(more),
+        }
     }
 
     /// One turn of supervision: what nobody renewed is recovered, what nobody will start goes back.

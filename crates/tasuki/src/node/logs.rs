@@ -42,8 +42,6 @@ pub(crate) struct Log {
     filled: Notify,
     /// There is room again.
     emptied: Notify,
-    /// Nothing more comes.
-    closed: Notify,
 }
 
 #[derive(Default)]
@@ -65,8 +63,8 @@ struct Waiting {
 impl Log {
     pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, key: JobKey, cap: i64) -> Arc<Self> {
         let bell = Notify::new;
-        let (waiting, filled, emptied, closed) = (Mutex::default(), bell(), bell(), bell());
-        Arc::new(Self { store, clock, key, cap, waiting, filled, emptied, closed })
+        let (waiting, filled, emptied) = (Mutex::default(), bell(), bell());
+        Arc::new(Self { store, clock, key, cap, waiting, filled, emptied })
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -166,10 +164,22 @@ impl Log {
             if bytes == 0 {
                 self.filled.notified().await;
             }
-            if bytes < FULL && !ended {
-                let _ = tokio::time::timeout(PACE, self.closed.notified()).await;
-            }
+            let _ = tokio::time::timeout(PACE, self.enough()).await;
             self.flush(&mut next_line).await;
+        }
+    }
+
+    /// Waits until there is so much that more is not waited for, or no more comes.
+    async fn enough(&self) {
+        loop {
+            let (bytes, ended) = {
+                let waiting = self.waiting();
+                (waiting.bytes, waiting.ended)
+            };
+            if bytes >= FULL || ended {
+                return;
+            }
+            self.filled.notified().await;
         }
     }
 
@@ -212,7 +222,6 @@ impl Log {
     fn close(&self) {
         self.waiting().ended = true;
         self.filled.notify_one();
-        self.closed.notify_one();
     }
 
     /// Writes what waits. What cannot be written goes on waiting.

@@ -4,33 +4,41 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki_store::Error;
+use tasuki_store::{Error, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::attempt::Mail;
 use super::leader::Leader;
+use super::scopes::Scopes;
 use super::worker::{Pulse, Worker};
 use super::world::{Clock as _, RealClock};
 use crate::Wake;
 
 /// How long a loop rests after its tick failed.
 const REST: Duration = Duration::from_millis(200);
+/// How often scopes are asked for.
+const SCOPES: Duration = Duration::from_secs(5);
 /// How long at most a loop waits that nobody wakes.
 const LONGEST: Duration = Duration::from_secs(1);
 
 pub(crate) struct Loops {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
+    pub(crate) scopes: Arc<Scopes>,
+    pub(crate) store: Store,
     pub(crate) mail: Mail,
     pub(crate) wake: Wake,
     pub(crate) stopped: watch::Receiver<bool>,
 }
 
 impl Loops {
-    pub(crate) fn start(self) -> Vec<JoinHandle<()>> {
+    /// Starts them all. Should one end before its time, which is a fault of ours, it is told: a node with a
+    /// loop missing must not look as if it worked.
+    pub(crate) fn start(self, end: &watch::Sender<Option<&'static str>>) -> Vec<JoinHandle<()>> {
         let this = Arc::new(self);
-        vec![
+        let stopped = this.stopped.clone();
+        let mut loops = vec![
             this.spawn(Self::pulse),
             this.spawn(Self::start_due),
             this.spawn(Self::claim),
@@ -40,7 +48,20 @@ impl Loops {
             this.spawn(Self::lead),
             this.spawn(Self::plan),
             this.spawn(Self::recover),
-        ]
+        ];
+        if !this.scopes.is_empty() {
+            loops.push(this.spawn(Self::scopes));
+        }
+        let watched = |one: JoinHandle<()>| {
+            let (end, stopped) = (end.clone(), stopped.clone());
+            tokio::spawn(async move {
+                let ended = one.await;
+                if ended.is_err() || !*stopped.borrow() {
+                    let _ = end.send(Some("one of its loops has ended; the log says why"));
+                }
+            })
+        };
+        loops.into_iter().map(watched).collect()
     }
 
     fn spawn<F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) -> JoinHandle<()>
@@ -179,6 +200,18 @@ impl Loops {
                 None => REST,
             };
             if !self.rest(wait, self.wake.leader_woken()).await {
+                return;
+            }
+        }
+    }
+
+    async fn scopes(self: Arc<Self>) {
+        loop {
+            let wait = match told("scopes", self.scopes.sync(&self.store).await) {
+                Some(()) => SCOPES,
+                None => REST,
+            };
+            if !self.rest(wait, std::future::pending()).await {
                 return;
             }
         }

@@ -11,15 +11,16 @@ pub mod coordinate;
 mod functions;
 mod hands;
 mod home;
-mod launch;
+pub(crate) mod launch;
 mod leader;
-mod logs;
+pub(crate) mod logs;
 mod loops;
 pub mod peers;
 mod plan;
 #[cfg(test)]
 mod policies;
 mod recipes;
+pub(crate) mod scopes;
 mod within;
 mod worker;
 pub mod world;
@@ -35,14 +36,14 @@ use tasuki_store::{Error, NewWorker, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub use attempt::FunctionError;
 pub use config::{Config, DjangoProject};
-pub use functions::{Call, Functions};
 pub use home::{HomeError, HomeLock};
 pub use leader::Leader;
+pub use scopes::{ProviderError, ScopeProvider};
 pub use worker::Worker;
 
-use crate::Wake;
+use crate::handler::{Arguments, Context, Done, Functions, TaskError};
+use crate::{Job, Operator, Wake, operator};
 use attempt::Mail;
 use commands::Commands;
 use coordinate::{Coordinator, DatabaseOnly};
@@ -50,6 +51,7 @@ use functions::Calls;
 use hands::Hands;
 use loops::Loops;
 use peers::InProcess;
+use scopes::Scopes;
 use world::{Clock, Dice, RealClock, RealDice};
 
 /// How often a node that waits for itself looks again.
@@ -67,6 +69,9 @@ pub enum NodeError {
     /// The process that runs commands.
     #[error("spawner: {0}")]
     Spawner(std::io::Error),
+    /// A job that was declared.
+    #[error(transparent)]
+    Declared(#[from] operator::Error),
 }
 
 /// What a node needs to start.
@@ -74,18 +79,29 @@ pub struct NodeBuilder {
     config: Config,
     store: Store,
     functions: Functions,
+    jobs: Vec<(Job, Declared)>,
     wake: Wake,
     commands: Option<(HomeLock, Command)>,
     coordinator: Arc<dyn Coordinator>,
 }
 
+/// What becomes of a job that is there already when a node starts.
+enum Declared {
+    /// It is made what the code says.
+    Always,
+    /// It stays as it is.
+    IfMissing,
+}
+
 /// A running node.
 pub struct Node {
-    worker: Arc<Worker>,
-    leader: Arc<Leader>,
-    store: Store,
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) leader: Arc<Leader>,
+    pub(crate) scopes: Arc<Scopes>,
+    pub(crate) store: Store,
     drain: Duration,
     stop: watch::Sender<bool>,
+    end: watch::Sender<Option<&'static str>>,
     ended: watch::Receiver<Option<&'static str>>,
     loops: Vec<JoinHandle<()>>,
     hands: Arc<Hands>,
@@ -93,9 +109,43 @@ pub struct Node {
 }
 
 impl NodeBuilder {
-    /// Adds a function.
+    /// Has these functions, and no others. Jobs that call them are made elsewhere.
     pub fn functions(mut self, functions: Functions) -> Self {
         self.functions = functions;
+        self
+    }
+
+    /// Has a handler, and a job of the same name that calls it when somebody submits a task: one is made where
+    /// there is none. See [`Functions::add`] for what a handler may be; [`NodeBuilder::job`] says more of its
+    /// job.
+    pub fn handler<A, R, D>(
+        mut self,
+        name: impl Into<String>,
+        handler: impl Fn(A, Context) -> R + Send + Sync + 'static,
+    ) -> Self
+    where
+        A: Arguments,
+        R: Future<Output = Result<D, TaskError>> + Send + 'static,
+        D: Into<Done>,
+    {
+        let name = name.into();
+        self.functions.add(name.clone(), handler);
+        if self.jobs.iter().all(|(job, _)| job.name() != name) {
+            self.jobs.push((Job::task(name), Declared::IfMissing));
+        }
+        self
+    }
+
+    /// Declares a job: when the node starts, the job is made what this says.
+    pub fn job(mut self, job: Job) -> Self {
+        self.jobs.retain(|(known, _)| known.name() != job.name());
+        self.jobs.push((job, Declared::Always));
+        self
+    }
+
+    /// How it starts, besides: labels, slots, what it is willing to run.
+    pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(&mut self.config);
         self
     }
 
@@ -122,8 +172,22 @@ impl NodeBuilder {
     /// Starts the node: takes its data directory, sweeps up after the incarnation before, registers, and
     /// runs.
     pub async fn start(self) -> Result<Node, NodeError> {
-        let Self { config, store, functions, wake, commands, coordinator } = self;
-        let clock: Arc<dyn Clock> = Arc::new(RealClock);
+        let (mut node, loops) = self.assemble(Arc::new(RealClock)).await?;
+        node.loops = loops.start(&node.end);
+        Ok(node)
+    }
+
+    /// Everything but that it runs.
+    pub(crate) async fn assemble(self, clock: Arc<dyn Clock>) -> Result<(Node, Loops), NodeError> {
+        let Self { config, store, functions, jobs, wake, commands, coordinator } = self;
+        let operator = Operator::new(store.clone(), wake.clone());
+        for (job, declared) in &jobs {
+            let node = config.node.as_str();
+            match declared {
+                Declared::Always => job.declare(&operator, node).await?,
+                Declared::IfMissing => job.declare_if_missing(&operator, node).await?,
+            }
+        }
         let dice: Arc<dyn Dice> = Arc::new(RealDice);
         let settings = Arc::new(store.settings().await?.settings);
         let id = WorkerId::from_random(dice.roll());
@@ -132,6 +196,7 @@ impl NodeBuilder {
         let (home, commands) = match commands {
             None => (None, None),
             Some((home, spawner)) => {
+                let end = end.clone();
                 let gone = move || {
                     // Nobody listens any more: the node is stopping.
                     let _ = end.send(Some("the spawner is gone"));
@@ -186,11 +251,35 @@ impl NodeBuilder {
             wake.clone(),
         ));
         let (stop, stopped) = watch::channel(false);
-        let loops =
-            Loops { worker: Arc::clone(&worker), leader: Arc::clone(&leader), mail, wake, stopped };
-        let loops = loops.start();
+        let scopes = jobs.into_iter().filter_map(|(job, _)| {
+            let provider = job.scopes.clone()?;
+            Some((job.name().to_owned(), provider))
+        });
+        let scopes = Arc::new(Scopes::new(scopes.collect()));
+        let loops = Loops {
+            worker: Arc::clone(&worker),
+            leader: Arc::clone(&leader),
+            scopes: Arc::clone(&scopes),
+            store: store.clone(),
+            mail,
+            wake,
+            stopped,
+        };
         let drain = config.drain;
-        Ok(Node { worker, leader, store, drain, stop, ended, loops, hands, home })
+        let node = Node {
+            worker,
+            leader,
+            scopes,
+            store,
+            drain,
+            stop,
+            end,
+            ended,
+            loops: Vec::new(),
+            hands,
+            home,
+        };
+        Ok((node, loops))
     }
 }
 
@@ -201,6 +290,7 @@ impl Node {
             config,
             store,
             functions: Functions::default(),
+            jobs: Vec::new(),
             wake: Wake::default(),
             commands: None,
             coordinator: Arc::new(DatabaseOnly),

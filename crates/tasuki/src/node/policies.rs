@@ -28,6 +28,7 @@ use super::coordinate::DatabaseOnly;
 use super::peers::InProcess;
 use super::worker::{Parts, Worker};
 use super::world::{Clock, Dice};
+use crate::handler::Done;
 use crate::operator::{Actor, Role};
 use crate::spawner::JobKey;
 use crate::{Operator, Wake};
@@ -78,7 +79,7 @@ impl Hands {
         let mut open = self.open.lock().unwrap();
         let place = open.iter().position(|(key, _)| key.run == run.0).expect("it runs");
         let (key, token) = open.remove(place);
-        self.mail.send(Happened { key, token, end: End::Returned(Ok(None)) });
+        self.mail.send(Happened { key, token, end: End::Returned(Ok(Done::default())) });
     }
 }
 

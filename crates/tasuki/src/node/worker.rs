@@ -163,7 +163,8 @@ impl Worker {
             state.settings = Arc::new(read.settings);
             state.settings_version = Some(read.version);
         }
-        if now.worker.draining_at.is_some() {
+        if now.worker.draining_at.is_some() && !self.is_draining() {
+            tracing::warn!(worker_id = %self.id, "somebody drains this worker: it takes no new work");
             self.drain();
         }
         self.tell_room((now.worker.slots, now.worker.function_slots)).await?;

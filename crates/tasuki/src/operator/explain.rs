@@ -17,6 +17,8 @@ pub struct Around<'a> {
     pub job: &'a str,
     /// Its job's schedule, as it is now.
     pub schedule: Option<Schedule>,
+    /// Whether there still is such a job.
+    pub has_job: bool,
     /// What the run was made of.
     pub spec: Option<&'a JobSpec>,
     /// Who has it, or had it last.
@@ -268,10 +270,17 @@ fn ended(run: &Run, around: &Around<'_>) -> Vec<String> {
             format!("it is {}", run.state)
         }
     }];
-    told.push(match run.state.may_become(RunState::RetryWait) {
-        true => "nothing will try it again by itself; retry gives it one more try, rerun makes a new run".to_owned(),
-        false => "this is final; rerun makes a new run".to_owned(),
-    });
+    let next = match (run.state.may_become(RunState::RetryWait), around.has_job) {
+        (true, true) => {
+            "nothing will try it again by itself; retry gives it one more try, rerun makes a new run"
+        }
+        (true, false) => {
+            "nothing will try it again by itself; retry gives it one more try; its job was deleted"
+        }
+        (false, true) => "this is final; rerun makes a new run",
+        (false, false) => "this is final, and its job was deleted",
+    };
+    told.push(next.to_owned());
     told
 }
 

@@ -1,7 +1,7 @@
 //! Definitions: looked at, made, changed, switched, paused, deleted.
 
 use jiff::Timestamp;
-use tasuki_core::{JobName, RunId};
+use tasuki_core::{JobId, JobName, RunId};
 use tasuki_store::{Job, JobChange, JobCreated, JobDefinition, Seen, Trigger};
 
 use super::error::changed_since;
@@ -54,7 +54,7 @@ pub struct JobPage {
 }
 
 /// When a job fires next: not while it is off, and not before its pause ends.
-pub(super) fn next_fire(job: &Job, clock: Timestamp) -> Option<Timestamp> {
+pub(crate) fn next_fire(job: &Job, clock: Timestamp) -> Option<Timestamp> {
     let schedule = job.schedule().ok().flatten()?;
     if !job.enabled || job.deleted_at.is_some() {
         return None;
@@ -121,6 +121,15 @@ impl Operator {
         found.ok_or_else(|| Error::not_found("job", &name))
     }
 
+    /// The same for whose history is asked for: a deleted one has one, too.
+    pub(super) async fn job_ever(&self, name: &str) -> Result<JobId, Error> {
+        let found = match name.parse::<JobName>() {
+            Ok(name) => self.store.job_ever(&name).await?,
+            Err(_) => None,
+        };
+        found.map(|job| job.id).ok_or_else(|| Error::not_found("job", &name))
+    }
+
     /// Makes a job.
     pub async fn create_job(
         &self,
@@ -139,6 +148,13 @@ impl Operator {
             }
             JobCreated::NameTaken => Err(Error::NameTaken(name.to_string())),
         }
+    }
+
+    /// Whether a job is what the draft says.
+    pub(crate) async fn is_defined(&self, job: &Job, draft: &JobDraft) -> Result<bool, Error> {
+        let wanted = draft.define(&self.store.settings().await?.settings)?;
+        let is = JobDraft::of(job)?;
+        Ok(is.trigger == wanted.trigger && job.newest.spec == wanted.spec)
     }
 
     /// Makes a job what the draft says, if it is still what was seen. Also tells which runs that had been
@@ -206,6 +222,7 @@ impl Operator {
     }
 
     fn changed(&self, change: JobChange, clock: Timestamp) -> Result<(JobNow, Vec<RunId>), Error> {
+        self.submits.forget();
         match change {
             JobChange::Applied { job, withdrawn } => {
                 self.wake.all();

@@ -17,12 +17,15 @@ mod runs;
 mod tasks;
 mod tokens;
 
+use std::sync::Arc;
+
 use tasuki_store::Store;
 
 pub use cluster::{Lead, WorkerNow};
 pub use draft::JobDraft;
 pub use error::{Current, Error};
 pub use events::EventDraft;
+pub(crate) use jobs::next_fire;
 pub use jobs::{JobFilter, JobNow, JobPage};
 pub use runs::{RunDetail, RunNow, RunsNow, Waited};
 pub use tasks::{Submitted, TaskDraft};
@@ -54,12 +57,13 @@ impl Actor {
 pub struct Operator {
     store: Store,
     wake: Wake,
+    submits: Arc<tasks::Submits>,
 }
 
 impl Operator {
     /// Over a store, and the node of this process if there is one.
     pub fn new(store: Store, wake: Wake) -> Self {
-        Self { store, wake }
+        Self { store, wake, submits: Arc::default() }
     }
 
     /// Whether the database answers.

@@ -75,7 +75,7 @@ impl Operator {
         Ok(RunDetail { now, executions, notes: self.store.notes(run).await? })
     }
 
-    /// Runs, newest first. A name of a job that is not there lets nothing through: that is told.
+    /// Runs, newest first. A name that no job ever had lets nothing through: that is told.
     pub async fn runs(
         &self,
         job: Option<&str>,
@@ -84,7 +84,7 @@ impl Operator {
         most: u32,
     ) -> Result<RunsNow, Error> {
         let job = match job {
-            Some(name) => Some(self.stored_job(name).await?.id),
+            Some(name) => Some(self.job_ever(name).await?),
             None => None,
         };
         let page = self.store.runs(&RunFilter { job, ..filter }, from, most).await?;
@@ -222,6 +222,7 @@ impl Operator {
             clock: leader.clock,
             job: &now.job,
             schedule: job.as_ref().and_then(|job| job.schedule().ok().flatten()),
+            has_job: job.as_ref().is_some_and(|job| job.deleted_at.is_none()),
             spec: spec.as_ref().map(|version| &version.spec),
             worker: worker.as_ref(),
             active_workers: self

@@ -1,15 +1,21 @@
 //! Runs that somebody asks for: tasks, one or many, and a job run by hand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tasuki_core::{RunId, Scope};
-use tasuki_store::{Author, Created, Job, NewRun};
+use tasuki_store::{AppTransaction, Author, Created, Enqueuer, Job, JobVersion, NewRun, Task};
 
 use super::{Actor, Current, Error, Operator, RunNow};
 
 /// How often a job that changes while it is being run by hand is looked at again.
 const LOOKS: u32 = 5;
+/// How long a definition is taken for what it was.
+const FRESH: Duration = Duration::from_millis(500);
+/// More definitions than this are forgotten all at once.
+const MOST_KNOWN: usize = 10_000;
 
 /// A run somebody asks for.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -37,15 +43,39 @@ pub struct Submitted {
     pub existed: bool,
 }
 
+/// A job as it was a moment ago.
+struct Known {
+    job: Job,
+    newest: Arc<JobVersion>,
+}
+
+/// What makes many submits cheap: definitions that were just read, and single tasks that travel together.
+#[derive(Default)]
+pub(super) struct Submits {
+    known: Mutex<HashMap<String, (Instant, Arc<Known>)>>,
+    enqueuer: OnceLock<Enqueuer>,
+}
+
+impl Submits {
+    fn known(&self) -> MutexGuard<'_, HashMap<String, (Instant, Arc<Known>)>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something about jobs has changed here: it counts at once.
+    pub(super) fn forget(&self) {
+        self.known().clear();
+    }
+}
+
 impl TaskDraft {
-    fn run<'a>(&self, job: &'a Job) -> NewRun<'a> {
-        NewRun {
+    fn task(&self, job: &Known) -> Task {
+        Task {
             scope: self.scope.clone().unwrap_or_default(),
             scheduled_for: self.scheduled_for,
             idempotency_key: self.idempotency_key.clone(),
             args: self.args.clone(),
             expires_at: self.expires_at,
-            ..NewRun::task(&job.newest)
+            ..Task::new(Arc::clone(&job.newest))
         }
     }
 }
@@ -53,37 +83,102 @@ impl TaskDraft {
 impl Operator {
     /// Submits a task.
     pub async fn submit(&self, task: &TaskDraft) -> Result<Submitted, Error> {
-        let created = self.submit_all(std::slice::from_ref(task)).await?;
-        let made = created.first().copied().ok_or_else(|| Error::not_found("job", &task.job))?;
+        let made = self.enqueue(task).await?;
         Ok(Submitted { run: self.run(made.run).await?, existed: made.existed })
+    }
+
+    /// The same, and tells no more than which run it is. Those of callers at the same time travel together;
+    /// each hears when its own is durable.
+    pub async fn enqueue(&self, task: &TaskDraft) -> Result<Created, Error> {
+        let job = self.known_job(&task.job).await?;
+        let made = self.enqueuer().enqueue(task.task(&job)).await?;
+        self.made(&job, made).await?;
+        Ok(made)
     }
 
     /// Submits many tasks, all or none; answers in the same order.
     pub async fn submit_all(&self, tasks: &[TaskDraft]) -> Result<Vec<Created>, Error> {
-        let mut jobs: BTreeMap<&str, Job> = BTreeMap::new();
-        for task in tasks {
-            if !jobs.contains_key(task.job.as_str()) {
-                let job = self.stored_job(&task.job).await?;
-                self.takes_tasks(&job).await?;
-                jobs.insert(&task.job, job);
-            }
-        }
-        let runs: Vec<NewRun<'_>> = tasks.iter().map(|task| task.run(&jobs[&*task.job])).collect();
+        let (jobs, drafts) = self.tasks(tasks).await?;
+        let runs: Vec<NewRun<'_>> = drafts.iter().map(Task::run).collect();
         let created = self.store.create(Author::Api, &runs).await?;
         for (made, task) in created.iter().zip(tasks) {
-            if made.existed {
-                self.is_of(made.run, &jobs[&*task.job]).await?;
+            self.made(&jobs[&*task.job], *made).await?;
+        }
+        Ok(created)
+    }
+
+    /// The same in a transaction of the application: if that commits, the runs are there, and else they never
+    /// were. Somebody who waits for work finds it a second later at most, or when [`Wake`](crate::Wake) is rung
+    /// after the commit.
+    pub async fn submit_in<'a>(
+        &self,
+        transaction: impl Into<AppTransaction<'a>>,
+        tasks: &[TaskDraft],
+    ) -> Result<Vec<Created>, Error> {
+        let (_, drafts) = self.tasks(tasks).await?;
+        let runs: Vec<NewRun<'_>> = drafts.iter().map(Task::run).collect();
+        Ok(self.store.create_in(transaction, &runs).await?)
+    }
+
+    async fn tasks<'t>(
+        &self,
+        tasks: &'t [TaskDraft],
+    ) -> Result<(BTreeMap<&'t str, Arc<Known>>, Vec<Task>), Error> {
+        let mut jobs: BTreeMap<&str, Arc<Known>> = BTreeMap::new();
+        for task in tasks {
+            if !jobs.contains_key(task.job.as_str()) {
+                jobs.insert(&task.job, self.known_job(&task.job).await?);
             }
         }
-        self.wake.all();
-        Ok(created)
+        let drafts = tasks.iter().map(|task| task.task(&jobs[&*task.job])).collect();
+        Ok((jobs, drafts))
+    }
+
+    fn enqueuer(&self) -> &Enqueuer {
+        self.submits.enqueuer.get_or_init(|| {
+            let (enqueuer, work) = Enqueuer::new(self.store.clone());
+            tokio::spawn(work);
+            enqueuer
+        })
+    }
+
+    /// A run was made, or was there: if it is of the right job, those are woken whom it concerns.
+    async fn made(&self, job: &Known, made: Created) -> Result<(), Error> {
+        if made.existed {
+            return self.is_of(made.run, &job.job).await;
+        }
+        match job.newest.spec.lane.is_empty() {
+            true => self.wake.leader(),
+            false => self.wake.claims(),
+        }
+        Ok(())
+    }
+
+    /// The job of a task, if it takes tasks. What others change about it counts a moment later.
+    async fn known_job(&self, name: &str) -> Result<Arc<Known>, Error> {
+        let known = self.submits.known().get(name).cloned();
+        if let Some((_, job)) = known.filter(|(read, _)| read.elapsed() < FRESH) {
+            return Ok(job);
+        }
+        let job = self.stored_job(name).await?;
+        self.takes_tasks(&job).await?;
+        let newest = Arc::new(job.newest.clone());
+        let known = Arc::new(Known { job, newest });
+        let mut all = self.submits.known();
+        if all.len() >= MOST_KNOWN {
+            all.clear();
+        }
+        all.insert(name.to_owned(), (Instant::now(), Arc::clone(&known)));
+        Ok(known)
     }
 
     /// Runs a job now, whether it is enabled or not.
     pub async fn trigger(&self, by: &Actor, task: &TaskDraft) -> Result<Submitted, Error> {
         for _ in 0..LOOKS {
             let job = self.stored_job(&task.job).await?;
-            let run = task.run(&job);
+            let known = Known { newest: Arc::new(job.newest.clone()), job: job.clone() };
+            let task = task.task(&known);
+            let run = task.run();
             if let Some(made) = self.store.trigger(by.told(), job.seen(), &run).await? {
                 if made.existed {
                     self.is_of(made.run, &job).await?;

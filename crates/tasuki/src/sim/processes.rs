@@ -8,7 +8,8 @@ use tasuki_core::work::WorkKind;
 use tasuki_core::{ErrorCode, JobId, LeaseToken, RunId, Scope, WorkerId};
 
 use super::stage::{Inside, SECOND, Stage};
-use crate::node::attempt::{Attempt, End, Executor, FunctionError, Happened, Mail, Told};
+use crate::handler::{Done, TaskError};
+use crate::node::attempt::{Attempt, End, Executor, Happened, Mail, Told};
 use crate::spawner::{Exit, JobKey, Refusal};
 
 /// A process that lives.
@@ -171,10 +172,10 @@ impl Inside {
         self.tell(|| format!("{key:?} ended {exit:?}"));
         let end = match process.kind {
             WorkKind::Command | WorkKind::Django => End::Exited { exit, told: Told::default() },
-            WorkKind::Function if exit.code == Some(0) => End::Returned(Ok(None)),
+            WorkKind::Function if exit.code == Some(0) => End::Returned(Ok(Done::default())),
             WorkKind::Function => {
                 let code = ErrorCode::UNEXPECTED_ERROR;
-                End::Returned(Err(FunctionError::new(code, "it would not do")))
+                End::Returned(Err(TaskError::new(code, "it would not do")))
             }
         };
         if process.kind != WorkKind::Function {

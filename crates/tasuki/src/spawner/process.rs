@@ -10,7 +10,10 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
+use rustix::fs::FlockOperation;
+use rustix::process::{
+    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit,
+};
 use tasuki_core::exit::Stopped;
 
 use super::cgroup::{Cgroup, Cgroups};
@@ -29,7 +32,17 @@ const LOOK: u64 = 5_000;
 /// what that left behind should it have been killed itself. Then it says that it is ready.
 pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
     let file = File::options().create(true).truncate(false).write(true).open(lock)?;
-    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)?;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => break,
+            Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        // Whoever waits for us may not want to wait any longer.
+        if is_gone_after(socket, LOOK)? {
+            return Ok(());
+        }
+    }
     // Whoever started us may itself have been started by a job.
     let above = tree::above(rustix::process::getpid());
     loop {
@@ -39,7 +52,9 @@ pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
             break;
         }
         left.into_iter().for_each(tree::kill);
-        std::thread::sleep(std::time::Duration::from_micros(LOOK));
+        if is_gone_after(socket, LOOK)? {
+            return Ok(());
+        }
     }
     let mut ready = Outbox::default();
     ready.push(&Report::Ready)?;
@@ -48,6 +63,20 @@ pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
     // Held until here: whoever waits for it finds nothing of ours.
     drop(file);
     served
+}
+
+/// Whether the worker at the other end is gone, after so many microseconds.
+fn is_gone_after(socket: &UnixStream, micros: u64) -> io::Result<bool> {
+    let mut watched = [PollFd::new(socket, PollFlags::empty())];
+    match poll(&mut watched, Some(&timespec(micros))) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    Ok(watched[0].revents().intersects(PollFlags::HUP | PollFlags::ERR))
+}
+
+fn timespec(micros: u64) -> Timespec {
+    Timespec { tv_sec: (micros / 1_000_000) as i64, tv_nsec: (micros % 1_000_000 * 1_000) as _ }
 }
 
 /// Runs commands for the worker at the other end of the socket, until that is gone. Then nothing of
@@ -59,6 +88,7 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(me))?;
     let mut keeper = Keeper {
         me,
+        files: raise_open_files(),
         leases: HashMap::new(),
         jobs: Vec::new(),
         told: Outbox::default(),
@@ -73,6 +103,8 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
 
 struct Keeper {
     me: Pid,
+    /// How many files a job may have open, as long as it does not ask for more: as many as we at first.
+    files: Rlimit,
     leases: HashMap<String, u64>,
     jobs: Vec<Job>,
     told: Outbox,
@@ -136,10 +168,7 @@ impl Keeper {
             true => Some(now + LOOK),
             false => deadlines.min(),
         };
-        let timeout = next.map(|next| next.saturating_sub(now)).map(|left| Timespec {
-            tv_sec: (left / 1_000_000) as i64,
-            tv_nsec: (left % 1_000_000 * 1_000) as _,
-        });
+        let timeout = next.map(|next| timespec(next.saturating_sub(now)));
         let mut interest = PollFlags::IN;
         interest.set(PollFlags::OUT, !self.told.is_empty());
         let bell = PollFd::new(self.records.bell(), PollFlags::IN);
@@ -207,7 +236,7 @@ impl Keeper {
         }
         let cgroup = self.cgroups.as_ref().and_then(|cgroups| cgroups.make(launch.job));
         let entry = cgroup.as_ref().and_then(|cgroup| cgroup.entry.try_clone().ok());
-        own_session(&mut command, self.me, entry);
+        own_session(&mut command, self.me, self.files, entry);
         let child = command.spawn().map_err(|error| Refusal::from_error(name, &error))?;
         let pid = Pid::from_child(&child);
         let end = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
@@ -234,6 +263,13 @@ impl Keeper {
             job.lease_passed |= !job.has_ended() && passed;
         }
         let strays = self.strays();
+        for (stray, told) in &strays {
+            let of_nobody = |told: &String| self.jobs.iter().all(|job| mark(&job.launch) != *told);
+            // What was missed when its job ended.
+            if told.as_ref().is_some_and(of_nobody) {
+                tree::kill(*stray);
+            }
+        }
         let mut gone = Vec::new();
         for (index, job) in self.jobs.iter().enumerate() {
             let out_of_time = job.lease_passed || job.kill_at.is_some_and(|at| at <= now);
@@ -325,6 +361,15 @@ impl Keeper {
     }
 }
 
+/// From now on this process may have as many files open as it can have: there is one or more for each job.
+/// Returns the limit from before.
+pub(crate) fn raise_open_files() -> Rlimit {
+    let before = getrlimit(Resource::Nofile);
+    // Where that is refused, it has to do with what it has.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, ..before });
+    before
+}
+
 fn check_directory(directory: &Path) -> Result<(), Refusal> {
     let name = directory.display();
     match std::fs::metadata(directory) {
@@ -342,12 +387,13 @@ fn mark(launch: &Launch) -> String {
 /// A session and process group of its own for the command, and a cgroup if there is one, which does not
 /// outlive its spawner.
 #[allow(unsafe_code, reason = "what runs between fork and exec cannot be said otherwise")]
-fn own_session(command: &mut Command, spawner: Pid, cgroup: Option<File>) {
+fn own_session(command: &mut Command, spawner: Pid, files: Rlimit, cgroup: Option<File>) {
     let prepare = move || {
         if let Some(cgroup) = &cgroup {
             // Where it may not move in, it is looked after in other ways.
             let _ = rustix::io::write(cgroup, b"0");
         }
+        setrlimit(Resource::Nofile, files)?;
         rustix::process::setsid()?;
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         // It may have died before it could be followed.
@@ -356,6 +402,6 @@ fn own_session(command: &mut Command, spawner: Pid, cgroup: Option<File>) {
             false => Err(rustix::io::Errno::SRCH.into()),
         }
     };
-    // SAFETY: four system calls; nothing is allocated, locked or unwound.
+    // SAFETY: five system calls; nothing is allocated, locked or unwound.
     unsafe { command.pre_exec(prepare) };
 }

@@ -74,12 +74,12 @@ fn keep(given: &Receiver<Ended>, tell: &Sender<Report>, bell: &OwnedFd) {
             match write(ended) {
                 Ok(()) => folders.extend(ended.path.parent()),
                 // It is told all the same; only a worker that dies before it has reported would miss it.
-                Err(error) => eprintln!("tasuki spawner: {}: {error}", ended.path.display()),
+                Err(error) => complain(&ended.path, &error),
             }
         }
         for folder in folders {
             if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
-                eprintln!("tasuki spawner: {}: {error}", folder.display());
+                complain(folder, &error);
             }
         }
         for Ended { job, exit, .. } in ends {
@@ -87,6 +87,11 @@ fn keep(given: &Receiver<Ended>, tell: &Sender<Report>, bell: &OwnedFd) {
         }
         let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
     }
+}
+
+/// To whoever reads what we say; nobody may.
+fn complain(path: &Path, error: &io::Error) {
+    let _ = writeln!(io::stderr(), "tasuki spawner: {}: {error}", path.display());
 }
 
 /// Whole or not at all. What it is in has to be kept too.

@@ -213,11 +213,10 @@ async fn an_event_that_cannot_be_read_is_told_and_stands_in_nobodys_way() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_an_event_says_reaches_the_job() {
     let place = Place::new().await;
-    let mut functions = tasuki::node::Functions::default();
-    functions.add("pay", |call| async move {
-        let payload = call.event_payload.clone().unwrap_or_default();
-        call.log(format!("{} {payload}", serde_json::Value::Object(call.args.clone())));
-        Ok(None)
+    let mut functions = tasuki::Functions::default();
+    functions.add("pay", |args: serde_json::Value, call| async move {
+        call.log(format!("{args} {}", call.event_payload().unwrap_or_default()));
+        Ok(())
     });
     let node = place.node_with(functions).await;
     let script = r#"echo "$1,$2"; echo "$TASUKI_ARGS"; echo "$TASUKI_EVENT_PAYLOAD""#;

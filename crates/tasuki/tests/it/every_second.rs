@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tasuki::node::Functions;
+use tasuki::Functions;
 use tasuki_core::work::{What, Work};
 use tasuki_core::{JobId, RunState};
 use tasuki_store::{JobCreated, JobDefinition, Run, RunFilter};
@@ -68,7 +68,7 @@ async fn many_jobs_that_fire_every_second_miss_no_slot_and_double_none() {
     let clock = place.store.clock().await.unwrap();
     let jobs = place.metronomes(count, full_second(clock) + SignedDuration::from_secs(1)).await;
     let mut functions = Functions::default();
-    functions.add("tick", |_| async { Ok(None) });
+    functions.add("tick", |(), _| async { Ok(()) });
     let node = place.functions_only(functions).await;
 
     // What came due while the jobs were made is worked off first.

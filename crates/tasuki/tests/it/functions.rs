@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tasuki::node::{FunctionError, Functions};
+use tasuki::{Functions, TaskError};
 use tasuki_core::work::{What, Work};
 use tasuki_core::{ErrorCode, RunId, RunState};
 use tasuki_store::{Author, JobSpec, Trigger};
@@ -34,16 +34,21 @@ impl Place {
     }
 }
 
+#[derive(serde::Deserialize)]
+struct Greeting {
+    who: String,
+    of: u32,
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_function_is_called_with_what_its_run_is_given() {
     let place = Place::new().await;
     let mut functions = Functions::default();
-    functions.add("greet", |call| async move {
-        let who = call.args["who"].as_str().unwrap_or("nobody").to_owned();
-        call.log(format!("hello {who}"));
+    functions.add("greet", |greeting: Greeting, call| async move {
+        call.log(format!("hello {}", greeting.who));
         call.log("日本語\nin two lines\n");
         call.log("");
-        Ok(Some(json!({"job": call.job, "attempt": call.attempt_no, "of": call.args["of"]})))
+        Ok(json!({"job": call.job(), "attempt": call.attempt_no(), "of": greeting.of}))
     });
     let node = place.node_with(functions).await;
     let args = json!({"who": "world", "of": 1}).as_object().unwrap().clone();
@@ -61,11 +66,11 @@ async fn a_function_is_called_with_what_its_run_is_given() {
 async fn a_function_that_talks_too_fast_fills_no_memory_and_its_log_says_what_is_missing() {
     let place = Place::new().await;
     let mut functions = Functions::default();
-    functions.add("talk", |call| async move {
+    functions.add("talk", |(), call| async move {
         for number in 0..LINES {
             call.log(format!("line {number}"));
         }
-        Ok(None)
+        Ok(())
     });
     const LINES: usize = 100_000;
     let node = place.node_with(functions).await;
@@ -97,16 +102,20 @@ async fn a_function_that_talks_too_fast_fills_no_memory_and_its_log_says_what_is
 async fn a_function_says_why_it_failed() {
     let place = Place::new().await;
     let mut functions = Functions::default();
-    functions.add("refuse", |_| async {
-        Err(FunctionError::new(ErrorCode::INVALID_INPUT, "there is no such order"))
+    functions.add("refuse", |(), _| async {
+        Err::<(), _>(TaskError::new(ErrorCode::INVALID_INPUT, "there is no such order"))
     });
-    functions.add("break", |_| async { Ok(Some(json!("x".parse::<u8>()?))) });
-    functions.add("panic", |call| async move {
-        assert!(call.attempt_no > 9, "attempt {} is not enough", call.attempt_no);
-        Ok(None)
+    functions.add("break", |(), _| async { Ok(json!("x".parse::<u8>()?)) });
+    functions.add("panic", |(), call| async move {
+        assert!(call.attempt_no() > 9, "attempt {} is not enough", call.attempt_no());
+        Ok(())
     });
+    functions.add("give up", |(), _| async { Err::<(), _>(TaskError::fatal("it is no use")) });
+    functions.add("ask", |_: Greeting, _| async { Ok(()) });
     let node = place.node_with(functions).await;
     for (name, state, tries, code, message) in [
+        ("give up", RunState::Failed, 1, "UNEXPECTED_ERROR", "it is no use"),
+        ("ask", RunState::Failed, 1, "INVALID_INPUT", "arguments: missing field `who`"),
         ("refuse", RunState::Failed, 1, "INVALID_INPUT", "there is no such order"),
         ("break", RunState::Expired, 2, "UNEXPECTED_ERROR", "invalid digit found in string"),
         ("panic", RunState::Expired, 2, "UNEXPECTED_ERROR", "it panicked: attempt 2 is not enough"),
@@ -127,15 +136,15 @@ async fn a_function_says_why_it_failed() {
 async fn a_canceled_function_is_asked_to_stop_and_then_aborted() {
     let place = Place::new().await;
     let mut functions = Functions::default();
-    functions.add("listens", |call| async move {
+    functions.add("listens", |(), call| async move {
         call.stopped().await;
         call.log("tidied up");
-        Ok(Some(json!("half of it")))
+        Ok(json!("half of it"))
     });
-    functions.add("is deaf", |_| std::future::pending());
-    functions.add("is done anyway", |call| async move {
+    functions.add("is deaf", |(), _| std::future::pending::<Result<(), TaskError>>());
+    functions.add("is done anyway", |(), call| async move {
         call.stopped().await;
-        Err(FunctionError::new(ErrorCode::STORAGE_ERROR, "it was in the way"))
+        Err::<(), _>(TaskError::new(ErrorCode::STORAGE_ERROR, "it was in the way"))
     });
     let node = place.node_with(functions).await;
     for name in ["listens", "is deaf", "is done anyway"] {
@@ -159,17 +168,17 @@ async fn a_canceled_function_is_asked_to_stop_and_then_aborted() {
 async fn a_function_that_falls_silent_is_ended_and_one_that_shows_progress_is_not() {
     let place = Place::new().await;
     let mut functions = Functions::default();
-    functions.add("busy", |call| async move {
+    functions.add("busy", |(), call| async move {
         for _ in 0..40 {
             tokio::time::sleep(Duration::from_millis(20)).await;
             call.progress();
         }
-        Ok(None)
+        Ok(())
     });
-    functions.add("silent", |_| std::future::pending());
-    functions.add("stuck", |call| async move {
+    functions.add("silent", |(), _| std::future::pending::<Result<(), TaskError>>());
+    functions.add("stuck", |(), call| async move {
         call.progress();
-        std::future::pending().await
+        std::future::pending::<Result<(), TaskError>>().await
     });
     place.set(&[("progress_heartbeat_timeout", "200ms")]).await;
     let node = place.node_with(functions).await;
@@ -202,14 +211,14 @@ async fn a_run_waits_for_somebody_who_has_its_function() {
         assert_eq!(place.store.run(run).await.unwrap().unwrap().state, RunState::Pending);
         node.stop().await;
         let mut functions = Functions::default();
-        functions.add("old", |_| async { Ok(None) });
+        functions.add("old", |(), _| async { Ok(()) });
         node = place.node_with(functions).await;
         let run = place.call(&format!("old {}", node.worker_id()), &function("old")).await;
         assert_eq!(place.ended(run).await.state, RunState::Succeeded);
     }
     node.stop().await;
     let mut functions = Functions::default();
-    functions.add("new", |_| async { Ok(None) });
+    functions.add("new", |(), _| async { Ok(()) });
     let node = place.node_with(functions).await;
     assert_eq!(place.ended(run).await.state, RunState::Succeeded);
     node.stop().await;

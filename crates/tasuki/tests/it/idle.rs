@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use tasuki::node::Functions;
+use tasuki::Functions;
 
 use crate::place::Place;
 
@@ -46,7 +46,7 @@ async fn share(definitions: u32, leader_tick: &str) -> f64 {
         place.definitions(definitions).await;
     }
     let mut functions = Functions::default();
-    functions.add("work", |_| async { Ok(None) });
+    functions.add("work", |(), _| async { Ok(()) });
     let node = place.functions_only(functions).await;
     let leads = async || {
         let leader = place.store.leader().await.unwrap();

@@ -3,6 +3,7 @@
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod client;
 mod events;
 mod every_second;
 mod functions;
@@ -12,3 +13,4 @@ mod place;
 mod policies;
 mod spawner;
 mod supervisor;
+mod testing;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use tasuki::node::{Config, Functions, HomeLock, Node};
-use tasuki::{Operator, Wake};
+use tasuki::node::{Config, HomeLock, Node};
+use tasuki::{Functions, Operator, Wake};
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use serde_json::json;
-use tasuki::node::Functions;
+use tasuki::Functions;
 use tasuki_core::run::AttemptOutcome;
 use tasuki_core::work::Work;
 use tasuki_core::{ErrorCode, RunState};
@@ -238,11 +238,11 @@ async fn what_runs_when_its_node_stops_may_finish() {
 async fn what_outlasts_the_drain_is_stopped_and_tried_again_elsewhere() {
     let place = Place::new().await;
     let mut functions = Functions::default();
-    functions.add("wait", |call| async move {
-        if call.attempt_no == 1 {
+    functions.add("wait", |(), call| async move {
+        if call.attempt_no() == 1 {
             call.stopped().await;
         }
-        Ok(Some(json!(call.attempt_no)))
+        Ok(json!(call.attempt_no()))
     });
     let node = place
         .node_like(functions.clone(), |config| config.drain = Duration::from_millis(100))

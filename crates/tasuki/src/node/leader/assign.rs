@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use tasuki_core::{Epoch, LeaseToken, RunId, Settings, WorkerId, assign};
+use tasuki_core::assign::{self, Placing};
+use tasuki_core::{Epoch, LeaseToken, RunId, Settings, WorkerId};
 use tasuki_store::{AssignBatch, Error, Wanted};
 
 use super::super::peers::StartOrder;
@@ -20,13 +21,15 @@ impl Leader {
     ) -> Result<(), Error> {
         let mut place = START;
         let until = clock + signed(settings.assign_ahead());
+        let mut placing = None;
         for _ in 0..PAGES {
             let page = self.store.assignable(place, until, PAGE).await?;
             let Some(last) = page.last() else { return Ok(()) };
             place = (last.wanted.due_at, last.wanted.run);
-            let given = self.store.given().await?;
-            let workers = self.store.workers().await?;
-            let candidates = plan::candidates(&workers, &given, self.me);
+            let placing = match &mut placing {
+                Some(placing) => placing,
+                none => none.insert(self.placing(settings, clock).await?),
+            };
             self.recipes
                 .fetch(&self.store, page.iter().map(|one| (one.job, one.job_version)))
                 .await?;
@@ -38,9 +41,10 @@ impl Leader {
                     run: one.wanted.run,
                     due_at: one.wanted.due_at,
                     labels: plan::labels(&recipe),
+                    alone: one.wanted.exclusive.then(|| (one.job, one.scope.clone())),
                 });
             }
-            let placed = assign::assign(&wanted, candidates, clock, settings.heartbeat_ttl());
+            let placed = placing.place(&wanted);
             let nobody_has_room = placed.is_empty();
             let mut by_worker: BTreeMap<WorkerId, Vec<Wanted>> = BTreeMap::new();
             for one in placed {
@@ -59,6 +63,13 @@ impl Leader {
             }
         }
         Ok(())
+    }
+
+    async fn placing(&self, settings: &Settings, clock: Timestamp) -> Result<Placing, Error> {
+        let given = self.store.given().await?;
+        let workers = self.store.workers().await?;
+        let candidates = plan::candidates(&workers, &given, self.me);
+        Ok(Placing::new(candidates, clock, settings.heartbeat_ttl()))
     }
 
     async fn give(

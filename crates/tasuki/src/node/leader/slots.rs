@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::misfire::{self, Misfire, Moment, Plan, PlannedRun};
-use tasuki_core::{Epoch, Origin, Schedule, Settings};
+use tasuki_core::{Epoch, Origin, Schedule, Scope, Settings, Work};
 use tasuki_store::{Cursor, CursorMove, Error, Job, NewRun, Slots};
 
 use super::{Leader, PAGE, signed};
@@ -22,6 +22,7 @@ const MOST_TIMED: usize = 10_000;
 pub(super) struct Timed {
     job: Job,
     schedule: Schedule,
+    scoped: bool,
 }
 
 /// How far ahead slots are looked for: half as far as they are made.
@@ -47,7 +48,11 @@ impl Leader {
             let job = &known.job;
             let policy = job.misfire.unwrap_or(Misfire::SkipLate(settings.skip_late_after()));
             let moment = Moment { cursor: cursor.next_fire, now: clock, until };
-            let plan = misfire::plan(&known.schedule, policy, moment, SLOTS);
+            let plan = match known.scoped && cursor.scope == Scope::default() {
+                // It fires for scopes, and not for everything.
+                true => Plan::default(),
+                false => misfire::plan(&known.schedule, policy, moment, SLOTS),
+            };
             if let Some(over) = plan.passed_over {
                 tracing::warn!(job_id = %job.id, first = %over.first, last = %over.last, count = over.count, exact = over.exact, "slots were missed and passed over");
             }
@@ -89,7 +94,8 @@ impl Leader {
                 return Ok(None);
             }
         };
-        let known = Arc::new(Timed { job, schedule });
+        let scoped = Work::from_json(&job.newest.spec.spec).is_ok_and(|work| work.scoped);
+        let known = Arc::new(Timed { job, schedule, scoped });
         let mut state = self.state();
         if state.timed.len() >= MOST_TIMED {
             state.timed.clear();

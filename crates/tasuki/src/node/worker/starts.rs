@@ -179,8 +179,9 @@ impl Worker {
                     self.parts.mail.ring();
                     Here::Ended(Box::new(Ended { key, finish }))
                 }
-                Ok(Ok(attempt)) => {
+                Ok(Ok(mut attempt)) => {
                     let running = self.running(&attempt);
+                    attempt.deadline = running.deadline;
                     if self.put(token, run, Here::Running(Box::new(running))) {
                         self.parts.executor.launch(attempt);
                     }

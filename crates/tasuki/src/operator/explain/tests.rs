@@ -110,6 +110,7 @@ fn told<'a>(run: &Run, change: impl FnOnce(&mut Around<'a>)) -> String {
         clock: at("12:00:00"),
         job: "report",
         schedule: None,
+        has_job: true,
         spec: Some(Box::leak(Box::new(spec()))),
         worker: run.worker.map(|_| &*Box::leak(Box::new(worker()))),
         active_workers: 2,
