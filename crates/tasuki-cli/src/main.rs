@@ -87,6 +87,32 @@ enum BenchVerb {
     Store(bench::BenchStore),
     /// Measure how late planned runs start
     Fire(bench::BenchFire),
+    /// Measure how fast a node works off tasks that wait
+    Drain(bench::BenchDrain),
+    /// Measure how fast tasks are taken
+    Enqueue(bench::BenchEnqueue),
+    /// Measure how long an idle node takes to start a task
+    Latency(bench::BenchLatency),
+    /// Measure how fast a node runs commands
+    Spawn(bench::BenchSpawn),
+    /// Measure whether a long history or much that lies ahead slows a node down
+    Growth(bench::BenchGrowth),
+}
+
+impl BenchVerb {
+    fn run(self) -> Result<String, output::Failure> {
+        in_runtime(async {
+            match self {
+                Self::Store(bench) => bench.run().await,
+                Self::Fire(bench) => bench.run().await,
+                Self::Drain(bench) => bench.run().await,
+                Self::Enqueue(bench) => bench.run().await,
+                Self::Latency(bench) => bench.run().await,
+                Self::Spawn(bench) => bench.run().await,
+                Self::Growth(bench) => bench.run().await,
+            }
+        })
+    }
 }
 
 #[derive(Subcommand)]
@@ -115,8 +141,7 @@ fn main() -> ExitCode {
         Noun::Audit(audit) => audit.run(Timestamp::now()),
         Noun::Token(token) => token.run(Timestamp::now()),
         Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
-        Noun::Bench(BenchVerb::Store(bench)) => in_runtime(bench.run()),
-        Noun::Bench(BenchVerb::Fire(bench)) => in_runtime(bench.run()),
+        Noun::Bench(bench) => bench.run(),
         Noun::Migrate(migrate) => migrate.run(),
         Noun::Doctor(doctor) => doctor.run(Timestamp::now),
         Noun::Completions(completions) => completions.run(Cli::command()),

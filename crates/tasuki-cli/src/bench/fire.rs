@@ -6,20 +6,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use tasuki::node::{Config, HomeLock, Node, NodeError};
+use tasuki::node::Node;
 use tasuki::{Functions, Wake};
-use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::work::{What, Work};
-use tasuki_core::{Invalid, JobId, RunState, Schedule};
-use tasuki_store::{
-    Author, Error, Job, JobCreated, JobDefinition, JobSpec, NewRun, Run, RunFilter, Store, Trigger,
-};
+use tasuki_core::{JobId, RunState, Schedule};
+use tasuki_store::{Author, Error, Job, NewRun, Run, RunFilter, Store, Trigger};
 
+use super::bar::Bar;
+use super::figures::quantile;
+use super::place;
 use crate::database::Database;
 use crate::output::Failure;
 
@@ -27,6 +26,8 @@ use crate::output::Failure;
 const HANDLER: &str = "bench fire";
 /// How long after everything was made the first is due: all of it is assigned by then.
 const LEAD: SignedDuration = SignedDuration::from_secs(3);
+/// How many commands at once: more than are due.
+const SLOTS: u32 = 1_000;
 /// How long stragglers are waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -99,6 +100,7 @@ impl BenchFire {
 
     async fn measure(&self, store: &Store) -> Result<Lateness, Error> {
         store.migrate().await?;
+        place::refuse_workers(store).await?;
         let calls = Calls::default();
         let wake = Wake::default();
         let (node, folder) = self.node(store, &wake, &calls).await?;
@@ -123,7 +125,9 @@ impl BenchFire {
         if self.kind == Kind::Command {
             found.start = self.printed(store, &runs).await?;
         }
-        let _ = std::fs::remove_dir_all(folder);
+        if let Some(folder) = folder {
+            let _ = std::fs::remove_dir_all(folder);
+        }
         Ok(found)
     }
 
@@ -132,7 +136,7 @@ impl BenchFire {
         store: &Store,
         wake: &Wake,
         calls: &Calls,
-    ) -> Result<(Node, PathBuf), Error> {
+    ) -> Result<(Node, Option<PathBuf>), Error> {
         let mut functions = Functions::default();
         let calls = Arc::clone(calls);
         functions.add(HANDLER, move |(), call| {
@@ -140,22 +144,12 @@ impl BenchFire {
             calls.lock().unwrap_or_else(PoisonError::into_inner).push(late);
             async { Ok(()) }
         });
-        let folder = std::env::temp_dir().join(format!("tasuki_bench_{}", std::process::id()));
-        let mut config = Config::new("bench".parse()?);
-        config.slots = Some(1_000);
-        let mut builder =
-            Node::builder(config, store.clone()).functions(functions).wake(wake.clone());
-        if self.kind == Kind::Command {
-            let home = HomeLock::take(&folder).map_err(|error| Error::Broken(error.to_string()))?;
-            let spawner = crate::up::spawner(&home)
-                .map_err(|_| Error::Broken("this program cannot find itself".to_owned()))?;
-            builder = builder.commands(home, spawner);
+        let builder = place::builder(store, Some(SLOTS), wake)?.functions(functions);
+        if self.kind == Kind::Function {
+            return Ok((place::start(builder).await?, None));
         }
-        let node = builder.start().await.map_err(|error| match error {
-            NodeError::Store(error) => error,
-            other => Error::Broken(other.to_string()),
-        })?;
-        Ok((node, folder))
+        let (builder, folder) = place::with_commands(builder)?;
+        Ok((place::start(builder).await?, Some(folder)))
     }
 
     /// Everything that is to fire.
@@ -193,28 +187,8 @@ impl BenchFire {
             // The clock as the process itself reads it, first thing.
             Kind::Command => What::Command(vec!["date".to_owned(), "+%s%6N".to_owned()]),
         });
-        let spec = JobSpec {
-            kind: work.kind(),
-            spec: work.to_json().to_string(),
-            lane: work.lane(work.kind().dispatch()),
-            concurrency: ConcurrencyPolicy::Allow,
-            max_attempts: 1,
-            max_releases: 20,
-            backoff: Duration::ZERO,
-            backoff_cap: Duration::ZERO,
-            jitter_percent: 0,
-            retry_lost: true,
-            labels: Default::default(),
-        };
-        let name = format!("bench fire {number} {}", Timestamp::now().as_microsecond()).parse()?;
-        let definition = JobDefinition { trigger, enabled: true, spec };
-        match store.create_job("bench", &name, &definition, next_fire).await? {
-            JobCreated::Made(job) => Ok(*job),
-            JobCreated::NameTaken => {
-                let found = "others at work";
-                Err(Invalid::described("database", found, "a database made for the bench").into())
-            }
-        }
+        let name = format!("bench fire {number} {}", Timestamp::now().as_microsecond());
+        place::job(store, &name, place::spec(&work), trigger, next_fire).await
     }
 
     /// Waits until all that was planned has ended.
@@ -226,22 +200,16 @@ impl BenchFire {
     ) -> Result<Vec<Run>, Error> {
         let lasts = SignedDuration::from_secs(i64::from(self.seconds));
         let ends = begins + lasts - SignedDuration::from_millis(1);
-        let bar = ProgressBar::with_draw_target(
-            Some(u64::from(self.seconds)),
-            ProgressDrawTarget::stderr(),
-        );
-        if let Ok(style) = ProgressStyle::with_template("{bar:40} {pos}/{len} s") {
-            bar.set_style(style);
-        }
+        let bar = Bar::new("fire", u64::from(self.seconds));
         loop {
             let clock = store.clock().await?;
             if clock > ends {
                 break;
             }
-            bar.set_position(clock.duration_since(begins).as_secs().max(0) as u64);
+            bar.at(clock.duration_since(begins).as_secs().max(0) as u64);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        bar.finish_and_clear();
+        drop(bar);
         let waited = std::time::Instant::now();
         loop {
             let mut runs = Vec::new();
@@ -298,13 +266,7 @@ fn as_json(what: &str, late: &[i64]) -> Value {
 }
 
 fn figures(late: &[i64]) -> [i64; 3] {
-    let mut late = late.to_vec();
-    late.sort_unstable();
-    let at = |share: f64| {
-        let place = (late.len() as f64 * share).ceil() as usize;
-        late.get(place.saturating_sub(1)).copied().unwrap_or_default()
-    };
-    [at(0.5), at(0.99), at(1.0)]
+    [0.5, 0.99, 1.0].map(|share| quantile(late, share))
 }
 
 fn since(planned: Timestamp, at: Option<Timestamp>) -> Option<i64> {

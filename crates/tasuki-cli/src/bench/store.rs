@@ -1,19 +1,21 @@
 //! `tasuki bench store`: how fast a database makes the moves of runs, guards and history included.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
-use tasuki_core::concurrency::ConcurrencyPolicy;
+use tasuki_core::work::{What, Work};
 use tasuki_core::{Epoch, LeaseToken, RunId, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, ClaimBatch, Claimed, Enqueuer, Error, Finish, JobCreated, JobDefinition,
-    JobKind, JobSpec, JobVersion, NewRun, NewWorker, Store, Task, Trigger,
+    AssignBatch, Author, ClaimBatch, Claimed, Enqueuer, Error, Finish, JobKind, JobSpec,
+    JobVersion, NewRun, NewWorker, Store, Trigger,
 };
 
+use super::bare::ARGS;
+use super::enqueue::enqueue;
+use super::place::{self, others_at_work, refuse_workers};
 use crate::database::Database;
 use crate::output::Failure;
 
@@ -95,17 +97,17 @@ impl BenchStore {
                     tell(bench.claim_and_finish(runs, batch, connections).await?, figures);
                 }
                 if self.wants("assign") {
-                    let runs = runs.min(5_000);
-                    tell(
-                        bench.assign_start_finish(runs, batch.min(200), connections).await?,
-                        figures,
-                    );
+                    let (runs, batch) = (runs.min(5_000), batch.min(200));
+                    tell(bench.assign_start_finish(runs, batch, connections).await?, figures);
                 }
             }
             if self.wants("renew") {
                 tell(bench.renew(batch, 200).await?, figures);
             }
         }
+        // The next bench finds nobody at work, and may lead.
+        bench.store.worker_gone(bench.worker).await?;
+        bench.store.depose("bench", bench.epoch).await?;
         bench.store.close().await;
         Ok(())
     }
@@ -126,6 +128,7 @@ impl Bench {
     async fn new(url: &str, connections: u32) -> Result<Self, Error> {
         let store = Store::open(url, connections).await?;
         store.migrate().await?;
+        refuse_workers(&store).await?;
         let started = jiff::Timestamp::now().as_nanosecond() as u128;
         let worker = WorkerId::from_random(started);
         let new = NewWorker {
@@ -141,7 +144,7 @@ impl Bench {
         let seen = store.leader().await?.epoch;
         store.depose("bench", seen).await?;
         let minted = store.mint(worker, seen, seen, TTL).await?;
-        let epoch = minted.ok_or_else(|| Error::from(busy()))?;
+        let epoch = minted.ok_or_else(others_at_work)?;
         // As short as the names of queues are.
         let lane = format!("b{:x}", (started / 1_000) as u32);
         let claimed = job(&store, &lane, &lane, JobKind::Function).await?;
@@ -170,9 +173,7 @@ impl Bench {
             left -= some;
         }
         self.store.tidy().await?;
-        if let Err(error) = self.store.checkpoint().await {
-            eprintln!("without a checkpoint first, the next figure is flattered: {error}");
-        }
+        place::checkpoint(&self.store).await;
         Ok(())
     }
 
@@ -201,9 +202,7 @@ impl Bench {
                 let enqueuer = enqueuer.clone();
                 async move {
                     for _ in 0..runs / callers {
-                        let job = Arc::clone(&bench.claimed);
-                        let task = Task { args: Some(ARGS.to_owned()), ..Task::new(job) };
-                        enqueuer.enqueue(task).await.map_err(|error| busy_with(&error))?;
+                        enqueue(&enqueuer, &bench.claimed).await?;
                     }
                     Ok(u64::from(runs / callers))
                 }
@@ -241,17 +240,13 @@ impl Bench {
         batch: u32,
         connections: u32,
     ) -> Result<Figure, Error> {
-        self.drain().await?;
+        // Whatever waits, so that each figure begins with the same.
+        self.claim_all(1_000).await?;
         self.fill(&self.claimed, runs).await?;
         let began = Instant::now();
         self.in_parallel(connections, move |bench| async move { bench.claim_all(batch).await })
             .await
             .map(|runs| figure("claim+finish", batch, connections, runs, began))
-    }
-
-    /// Whatever waits, so that each figure begins with the same.
-    async fn drain(&self) -> Result<(), Error> {
-        self.claim_all(1_000).await.map(drop)
     }
 
     async fn claim_all(&self, batch: u32) -> Result<u64, Error> {
@@ -324,7 +319,7 @@ impl Bench {
         let lane = &self.claimed.spec.lane;
         let asked = ClaimBatch { worker: self.worker, token, lane, most: batch, lease_ttl: TTL };
         let Claimed::Runs(runs) = self.store.claim(&asked).await? else {
-            return Err(busy().into());
+            return Err(others_at_work());
         };
         let began = Instant::now();
         for _ in 0..renewals {
@@ -343,17 +338,9 @@ impl Bench {
         W: Fn(Arc<Self>) -> F,
         F: Future<Output = Result<u64, Error>> + Send + 'static,
     {
-        let tasks: Vec<_> = (0..how_many).map(|_| tokio::spawn(work(Arc::clone(self)))).collect();
-        drop(work);
-        let mut done = 0;
-        for task in tasks {
-            done += task.await.expect("no bench panics")?;
-        }
-        Ok(done)
+        place::in_parallel(how_many, || work(Arc::clone(self))).await
     }
 }
-
-const ARGS: &str = r#"{"i":1}"#;
 
 fn task(job: &JobVersion) -> NewRun<'_> {
     NewRun { args: Some(ARGS.to_owned()), ..NewRun::task(job) }
@@ -362,40 +349,22 @@ fn task(job: &JobVersion) -> NewRun<'_> {
 async fn job(store: &Store, name: &str, lane: &str, kind: JobKind) -> Result<JobVersion, Error> {
     let spec = JobSpec {
         kind,
-        spec: "{}".to_owned(),
         lane: lane.to_owned(),
-        concurrency: ConcurrencyPolicy::Allow,
         max_attempts: 4,
-        max_releases: 20,
         backoff: Duration::from_secs(30),
         backoff_cap: Duration::from_secs(900),
-        jitter_percent: 0,
-        retry_lost: true,
-        labels: Default::default(),
+        ..place::spec(&Work::new(What::Function(name.to_owned())))
     };
-    let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec };
-    match store.create_job("bench", &name.parse()?, &definition, None).await? {
-        JobCreated::Made(job) => Ok(job.newest),
-        JobCreated::NameTaken => Err(busy().into()),
-    }
-}
-
-fn busy() -> tasuki_core::Invalid {
-    tasuki_core::Invalid::described("database", "others at work", "a database made for the bench")
-}
-
-fn busy_with(error: &Error) -> Error {
-    Error::Broken(error.to_string())
+    let name = format!("bench store {name}");
+    Ok(place::job(store, &name, spec, Trigger::Task, None).await?.newest)
 }
 
 fn figure(what: &'static str, batch: u32, connections: u32, runs: u64, began: Instant) -> Figure {
     Figure { what, batch, connections, runs, seconds: began.elapsed().as_secs_f64() }
 }
 
-impl Figure {
-    fn rate(&self) -> f64 {
-        self.runs as f64 / self.seconds
-    }
+fn rate(figure: &Figure) -> f64 {
+    figure.runs as f64 / figure.seconds
 }
 
 fn line(figure: &Figure) -> String {
@@ -404,16 +373,12 @@ fn line(figure: &Figure) -> String {
         figure.what,
         figure.batch,
         figure.connections,
-        figure.rate()
+        rate(figure)
     )
 }
 
 fn as_table(figures: &[Figure]) -> String {
-    let mut text = String::new();
-    for figure in figures {
-        writeln!(text, "{}", line(figure)).expect("a string takes all");
-    }
-    text
+    figures.iter().map(|figure| line(figure) + "\n").collect()
 }
 
 fn as_json(figures: &[Figure]) -> String {
@@ -426,7 +391,7 @@ fn as_json(figures: &[Figure]) -> String {
                 "connections": figure.connections,
                 "runs": figure.runs,
                 "seconds": figure.seconds,
-                "runs_per_second": figure.rate().round(),
+                "runs_per_second": rate(figure).round(),
             })
         })
         .collect();

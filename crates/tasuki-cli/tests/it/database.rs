@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use tasuki_store::Store;
 
 /// A database of its own, removed in the end.
-struct Place {
-    url: String,
+pub(crate) struct Place {
+    pub(crate) url: String,
     server: Option<(String, String)>,
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
 }
 
 const SECRET: &str = "s3cret-w0rd";
@@ -33,7 +33,7 @@ hint: use the tasuki that made it or a newer one; nothing was changed
 ";
 
 impl Place {
-    fn new(variable: Option<&str>) -> Self {
+    pub(crate) fn new(variable: Option<&str>) -> Self {
         let name = format!("tasuki_cli_{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
         let Some(variable) = variable else {
@@ -50,11 +50,11 @@ impl Place {
         Self { url: format!("{start}/{name}"), server: Some((server, name)), folder }
     }
 
-    fn tasuki(&self, arguments: &[&str]) -> String {
+    pub(crate) fn tasuki(&self, arguments: &[&str]) -> String {
         told(tasuki(arguments).args(["--database-url", &self.url]))
     }
 
-    fn script(&self, text: &str) {
+    pub(crate) fn script(&self, text: &str) {
         script(&self.url, text);
     }
 }

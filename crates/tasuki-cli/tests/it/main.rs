@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod apply;
+mod bench;
 mod database;
 mod fake;
 mod follow;

@@ -1,0 +1,158 @@
+//! The bare loop on SQLite: one writer, write-ahead log, every commit synced, as the store has it.
+
+use std::fmt::Write as _;
+use std::str::FromStr as _;
+use std::time::{Duration, Instant};
+
+use sqlx::sqlite::{
+    SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
+};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
+
+use super::{ARGS, WORKER};
+
+pub(super) const TABLES: &str = "
+drop table if exists tasuki_bench_queue;
+drop table if exists tasuki_bench_run;
+create table tasuki_bench_run (
+    id integer primary key,
+    job_definition_id integer not null,
+    scheduled_for integer not null,
+    assigned_at integer,
+    assigned_worker_id text,
+    state text not null default 'PENDING',
+    attempt integer not null default 0,
+    version integer not null default 0,
+    leader_epoch integer,
+    started_at integer,
+    finished_at integer,
+    exit_code integer,
+    error_summary text,
+    log_ref text,
+    idempotency_key text,
+    continuation_state text not null default 'NONE',
+    created_at integer not null default (unixepoch()),
+    args text not null
+);
+create unique index tasuki_bench_run_plan on tasuki_bench_run (job_definition_id, scheduled_for);
+create table tasuki_bench_queue (
+    scheduled_for integer not null,
+    run_id integer not null,
+    primary key (scheduled_for, run_id)
+) without rowid";
+
+pub(super) const QUEUE: &str =
+    "insert into tasuki_bench_queue select scheduled_for, id from tasuki_bench_run; analyze";
+
+const CLAIM: &str = "
+delete from tasuki_bench_queue
+ where (scheduled_for, run_id) in (
+       select scheduled_for, run_id from tasuki_bench_queue
+        where scheduled_for <= ?1
+        order by scheduled_for, run_id limit ?2)
+returning run_id";
+
+const START: &str = "
+update tasuki_bench_run
+   set state = 'RUNNING', assigned_worker_id = ?2, assigned_at = ?3, started_at = ?3,
+       leader_epoch = 1, attempt = attempt + 1, version = version + 1
+ where id in (select value from json_each(?1)) and +state = 'PENDING'
+returning id, version, args";
+
+const FINISH: &str = "
+update tasuki_bench_run
+   set state = 'SUCCEEDED', finished_at = ?3, exit_code = 0, version = version + 1
+ where id in (select value from json_each(?1)) and +state = 'RUNNING'
+   and assigned_worker_id = ?2 and leader_epoch = 1";
+
+const INSERT: &str =
+    "insert into tasuki_bench_run (job_definition_id, scheduled_for, args) values (?1, ?1, ?2)";
+
+const INSERT_MANY: &str = "
+insert into tasuki_bench_run (job_definition_id, scheduled_for, args)
+select value % 1000, value, ?2 from json_each(?1)";
+
+/// Any instant will do: nothing here waits for one.
+const NOW: i64 = 1 << 40;
+
+/// One writer at a time, and so one session.
+pub(super) async fn open(url: &str) -> Result<SqlitePool, sqlx::Error> {
+    let options = SqliteConnectOptions::from_str(url)?
+        .create_if_missing(true)
+        .journal_mode(SqliteJournalMode::Wal)
+        .synchronous(SqliteSynchronous::Full)
+        .busy_timeout(Duration::from_secs(30))
+        .disable_statement_logging();
+    SqlitePoolOptions::new()
+        .max_connections(1)
+        .test_before_acquire(false)
+        .connect_with(options)
+        .await
+}
+
+pub(super) async fn script(pool: &SqlitePool, text: &'static str) -> Result<(), sqlx::Error> {
+    pool.execute(sqlx::raw_sql(text)).await.map(drop)
+}
+
+pub(super) async fn drain(pool: &SqlitePool, batch: u32) -> Result<u64, sqlx::Error> {
+    let mut session = pool.acquire().await?;
+    let mut done = 0;
+    loop {
+        let mut tx = session.begin_with("begin immediate").await?;
+        let claim = sqlx::query(CLAIM).bind(NOW).bind(batch);
+        let claimed = claim.fetch_all(&mut *tx).await?;
+        if claimed.is_empty() {
+            return Ok(done);
+        }
+        let ids = claimed.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
+        let ids = list(ids);
+        let start = sqlx::query(START).bind(&ids).bind(WORKER).bind(NOW);
+        start.fetch_all(&mut *tx).await?;
+        tx.commit().await?;
+        let finish = sqlx::query(FINISH).bind(ids).bind(WORKER).bind(NOW);
+        done += finish.execute(&mut *session).await?.rows_affected();
+    }
+}
+
+pub(super) async fn insert_singly(
+    pool: &SqlitePool,
+    from: u32,
+    rows: u32,
+) -> Result<(), sqlx::Error> {
+    let mut session = pool.acquire().await?;
+    for row in from..from + rows {
+        sqlx::query(INSERT).bind(row).bind(ARGS).execute(&mut *session).await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn insert_many(
+    pool: &SqlitePool,
+    from: u32,
+    rows: u32,
+) -> Result<(), sqlx::Error> {
+    let rows = list((from..from + rows).map(i64::from));
+    sqlx::query(INSERT_MANY).bind(rows).bind(ARGS).execute(pool).await.map(drop)
+}
+
+pub(super) async fn two_commits(pool: &SqlitePool, run: i64) -> Result<Duration, sqlx::Error> {
+    let put = "insert into tasuki_bench_queue values (?1, ?1)";
+    let take =
+        "delete from tasuki_bench_queue where scheduled_for = ?1 and run_id = ?1 returning run_id";
+    let mut session = pool.acquire().await?;
+    let began = Instant::now();
+    sqlx::query(put).bind(run).execute(&mut *session).await?;
+    sqlx::query(take).bind(run).fetch_one(&mut *session).await?;
+    Ok(began.elapsed())
+}
+
+/// A JSON list.
+fn list(ids: impl IntoIterator<Item = i64>) -> String {
+    let mut text = String::from("[");
+    for id in ids {
+        let comma = if text.len() > 1 { "," } else { "" };
+        write!(text, "{comma}{id}").expect("a string takes all");
+    }
+    text.push(']');
+    text
+}
