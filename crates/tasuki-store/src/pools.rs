@@ -22,6 +22,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 const ACQUIRE: Duration = Duration::from_secs(5);
 /// On SQLite one waits for the writers in front, and they are many in a load test.
 const ACQUIRE_SQLITE: Duration = Duration::from_secs(30);
+/// A session that was used so lately need not be asked whether it is still there: to ask is a round trip.
+const FRESH: Duration = Duration::from_secs(1);
 /// How long a server has to answer somebody who only wants to know whether it is there.
 const KNOCK: Duration = Duration::from_secs(5);
 
@@ -141,6 +143,11 @@ async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
     let pool = PgPoolOptions::new()
         .acquire_timeout(ACQUIRE)
         .max_connections(connections)
+        .test_before_acquire(false)
+        .before_acquire(|connection, session| {
+            let known = session.idle_for < FRESH;
+            Box::pin(async move { Ok(known || connection.ping().await.is_ok()) })
+        })
         .connect_with(options)
         .await?;
     Ok(Pools::Postgres(pool))
@@ -158,11 +165,13 @@ async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
     let pool = MySqlPoolOptions::new()
         .acquire_timeout(ACQUIRE)
         .max_connections(connections)
-        .before_acquire(move |_, session| {
+        .test_before_acquire(false)
+        .before_acquire(move |connection, session| {
             // Rather a new session than one that the server is about to end.
             let stale =
                 is_stale.load(Ordering::Relaxed) && session.idle_for > IDLE_IN_TRANSACTION / 2;
-            Box::pin(async move { Ok(!stale) })
+            let known = session.idle_for < FRESH;
+            Box::pin(async move { Ok(!stale && (known || connection.ping().await.is_ok())) })
         })
         .after_connect(move |connection, _| {
             let ends_idle_ones = Arc::clone(&ends_idle_ones);

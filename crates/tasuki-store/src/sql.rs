@@ -153,7 +153,8 @@ fn rewrite(
 
 impl Ready {
     fn push_parameter(&mut self, name: &str, dialect: Dialect, numbered: bool) {
-        let known = self.names.iter().position(|one| numbered && one == name);
+        // Only those that have numbers can be meant twice; of the others there may be thousands.
+        let known = numbered.then(|| self.names.iter().position(|one| one == name)).flatten();
         let number = known.map_or_else(
             || {
                 self.names.push(name.to_owned());

@@ -29,8 +29,8 @@ impl Worker {
                     tracing::info!(run_id = %run, worker_id = %self.id, state = ?lost.state, "a result came too late");
                 }
                 self.parts.executor.forget(ended.key);
-                self.done(token, *run, now);
             }
+            self.done(token, ends.iter().map(|(run, _)| *run), now);
         }
         match failed {
             Some(error) => Err(error),
@@ -80,13 +80,16 @@ impl Worker {
         all.filter(|(_, ends)| !ends.is_empty()).collect()
     }
 
-    fn done(&self, token: LeaseToken, run: RunId, now: u64) {
+    /// What was carried under a lease and is reported: there is room again.
+    fn done(&self, token: LeaseToken, runs: impl Iterator<Item = RunId>, now: u64) {
         let mut state = self.state();
         let mut claimed = false;
         if let Some(lease) = state.leases.get_mut(&token) {
             claimed = lease.claimed;
-            lease.runs.remove(&run);
-            lease.done.insert(run, now);
+            for run in runs {
+                lease.runs.remove(&run);
+                lease.done.insert(run, now);
+            }
         }
         drop_if_empty(&mut state, token);
         drop(state);
