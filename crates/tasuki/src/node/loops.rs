@@ -17,8 +17,6 @@ use crate::Wake;
 
 /// How long a loop rests after its tick failed.
 const REST: Duration = Duration::from_millis(200);
-/// How long a claim for a few waits until there is room for more.
-const COMPANY: Duration = Duration::from_millis(1);
 /// How often scopes are asked for.
 const SCOPES: Duration = Duration::from_secs(5);
 /// How long at most a loop waits that nobody wakes.
@@ -131,9 +129,6 @@ impl Loops {
                 () = tokio::time::sleep(wait) => next.is_some(),
                 () = self.wake.claims_woken() => true,
             };
-            if expects && !self.worker.has_room() {
-                tokio::time::sleep(COMPANY).await;
-            }
         }
     }
 

@@ -17,13 +17,12 @@ impl Worker {
     pub(crate) async fn claim(&self) -> Result<Option<u64>, Error> {
         let mut next: Option<u64> = None;
         for (lane, kind) in &self.parts.lanes {
-            let (free, slots) = self.free(*kind);
+            let free = self.free(*kind);
             if free == 0 || self.is_draining() {
                 continue;
             }
             let asked = self.parts.clock.boottime();
-            // Half of what there is at most: while that is reported the other half works.
-            if self.claim_from(lane, *kind, free.min(slots.div_ceil(2))).await? {
+            if self.claim_from(lane, *kind, free).await? {
                 return Ok(Some(0));
             }
             let Some(ahead) = self.state().ahead else { continue };
@@ -50,22 +49,14 @@ impl Worker {
         Ok(None)
     }
 
-    /// Whether there is so much room that a claim is worth its trip; one for a few waits for more.
-    pub(crate) fn has_room(&self) -> bool {
-        self.parts.lanes.iter().all(|(_, kind)| {
-            let (free, slots) = self.free(*kind);
-            free >= slots.div_ceil(4)
-        })
-    }
-
-    /// How many more of a kind it can run, and how many in all.
-    fn free(&self, kind: WorkKind) -> (u32, u32) {
+    /// How many more of a kind it can run.
+    fn free(&self, kind: WorkKind) -> u32 {
         let state = self.state();
         let (slots, taken) = match is_command(kind) {
             true => (state.slots.0, count(&state, is_command)),
             false => (state.slots.1, count(&state, |kind| !is_command(kind))),
         };
-        (slots.saturating_sub(taken), slots)
+        slots.saturating_sub(taken)
     }
 
     /// Claims from a lane. Whether it got all it asked for, so that there may be more.
