@@ -6,20 +6,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use sqlx::mysql::MySqlRow;
-use sqlx::postgres::PgRow;
-use sqlx::sqlite::SqliteRow;
 use sqlx::{
-    AssertSqlSafe, Column as _, Database, Executor as _, MySql, MySqlConnection, PgConnection,
-    Postgres, Row as _, Sqlite, SqliteConnection, Transaction, TypeInfo as _,
+    AssertSqlSafe, Database, Executor as _, MySql, MySqlConnection, PgConnection, Postgres, Sqlite,
+    SqliteConnection, Transaction,
 };
 use tasuki_core::Invalid;
-use uuid::Uuid;
 
 use crate::Error;
 pub(crate) use crate::bind::{Params, params};
 use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
 use crate::pools::{LOOK, Pools};
+pub(crate) use crate::row::Row;
 use crate::sql::{Dialect, Sql};
 
 /// No instant: the clock is the database's own.
@@ -407,70 +404,6 @@ impl Tx<'_> {
             OpenTx::MySql(tx) => tx.rollback().await?,
         }
         Db::answer(self.line.as_ref(), self.fault).await
-    }
-}
-
-/// A row of any of the three.
-pub(crate) enum Row {
-    Sqlite(SqliteRow),
-    Postgres(PgRow),
-    MySql(MySqlRow),
-}
-
-macro_rules! column {
-    ($self:expr, $name:expr, $type:ty) => {
-        match $self {
-            Row::Sqlite(row) => row.try_get::<$type, _>($name),
-            Row::Postgres(row) => row.try_get::<$type, _>($name),
-            Row::MySql(row) => row.try_get::<$type, _>($name),
-        }
-    };
-}
-
-impl Row {
-    pub(crate) fn opt_int(&self, name: &str) -> Result<Option<i64>, Error> {
-        // PostgreSQL alone insists on the exact width.
-        if let Self::Postgres(row) = self {
-            return Ok(match row.try_column(name)?.type_info().name() {
-                "INT4" => row.try_get::<Option<i32>, _>(name)?.map(i64::from),
-                "INT2" => row.try_get::<Option<i16>, _>(name)?.map(i64::from),
-                _ => row.try_get(name)?,
-            });
-        }
-        Ok(column!(self, name, Option<i64>)?)
-    }
-
-    pub(crate) fn int(&self, name: &str) -> Result<i64, Error> {
-        self.opt_int(name)?.ok_or_else(|| Error::broken(format!("{name} is null")))
-    }
-
-    pub(crate) fn opt_text(&self, name: &str) -> Result<Option<String>, Error> {
-        // SQLite keeps what it is given: one row of bytes from some other program must not stand in the way of
-        // all others.
-        if let Self::Sqlite(row) = self {
-            let bytes: Option<Vec<u8>> = row.try_get(name)?;
-            let repaired = |bad: std::string::FromUtf8Error| {
-                String::from_utf8_lossy(bad.as_bytes()).into_owned()
-            };
-            return Ok(bytes.map(|bytes| String::from_utf8(bytes).unwrap_or_else(repaired)));
-        }
-        Ok(column!(self, name, Option<String>)?)
-    }
-
-    pub(crate) fn text(&self, name: &str) -> Result<String, Error> {
-        self.opt_text(name)?.ok_or_else(|| Error::broken(format!("{name} is null")))
-    }
-
-    pub(crate) fn opt_uuid(&self, name: &str) -> Result<Option<Uuid>, Error> {
-        Ok(column!(self, name, Option<Uuid>)?)
-    }
-
-    pub(crate) fn uuid(&self, name: &str) -> Result<Uuid, Error> {
-        Ok(column!(self, name, Uuid)?)
-    }
-
-    pub(crate) fn bytes(&self, name: &str) -> Result<Vec<u8>, Error> {
-        Ok(column!(self, name, Vec<u8>)?)
     }
 }
 

@@ -121,7 +121,7 @@ impl Place {
         job(&self.store, &name, spec(&work), Trigger::Task, None).await
     }
 
-    /// Submits so many tasks, in bulk, for an instant or for now.
+    /// Submits so many tasks in bulk, to be run at an instant or at once.
     pub(crate) async fn submit(
         &self,
         job: &Job,
