@@ -53,12 +53,22 @@ pub struct Finish {
     pub dice: u32,
 }
 
+/// The end of one attempt, under its token.
+#[derive(Debug, Clone)]
+pub struct Ending {
+    /// Under which lease.
+    pub token: LeaseToken,
+    /// Of which run.
+    pub run: RunId,
+    /// How.
+    pub finish: Finish,
+}
+
 /// What ended together.
 #[derive(Default)]
 pub(crate) struct Together {
-    pub(crate) ended: HashSet<RunId>,
-    /// Whether the lease is closed already.
-    pub(crate) closed: bool,
+    pub(crate) ended: HashSet<(RunId, LeaseToken)>,
+    pub(crate) closed: HashSet<LeaseToken>,
 }
 
 /// What became of the run.
@@ -119,6 +129,16 @@ impl Finish {
     }
 }
 
+impl Ending {
+    /// As every database can keep it.
+    fn sound(&self) -> Cow<'_, Self> {
+        match self.finish.sound() {
+            Cow::Borrowed(_) => Cow::Borrowed(self),
+            Cow::Owned(finish) => Cow::Owned(Self { finish, ..self.clone() }),
+        }
+    }
+}
+
 impl Store {
     /// Reports the end of an attempt under its token. Sent again after a lost answer, it finds its own
     /// ending and is applied.
@@ -135,36 +155,54 @@ impl Store {
         Ok(outcome)
     }
 
-    /// Reports the ends of several attempts under one token, in their order. Those that succeeded
-    /// travel together.
+    /// Reports the ends of all attempts under one token, in their order.
     pub async fn finish_many(
         &self,
         token: LeaseToken,
         ends: &[(RunId, Finish)],
     ) -> Result<Vec<Outcome<Finished>>, Error> {
-        let ends: Vec<(RunId, Cow<'_, Finish>)> =
-            ends.iter().map(|(run, finish)| (*run, finish.sound())).collect();
-        let good = ends.iter().filter(|(_, finish)| finish.failure.is_none());
-        let mut good: Vec<(RunId, &Finish)> = good.map(|(run, finish)| (*run, &**finish)).collect();
+        let ending =
+            |(run, finish): &(RunId, Finish)| Ending { token, run: *run, finish: finish.clone() };
+        let ends: Vec<Ending> = ends.iter().map(ending).collect();
+        self.finish_all(&ends, &[token]).await
+    }
+
+    /// Reports the ends of several attempts, in their order, and closes the leases under which the worker
+    /// knows nothing else, where that is so. Those that succeeded travel together.
+    pub async fn finish_all(
+        &self,
+        ends: &[Ending],
+        closing: &[LeaseToken],
+    ) -> Result<Vec<Outcome<Finished>>, Error> {
+        let ends: Vec<Cow<'_, Ending>> = ends.iter().map(Ending::sound).collect();
+        let good = ends.iter().filter(|ending| ending.finish.failure.is_none());
+        let mut good: Vec<&Ending> = good.map(|ending| &**ending).collect();
         // In one order, whoever else ends the same runs.
-        good.sort_by_key(|(run, _)| *run);
-        let mut together = Together::default();
-        for trip in check::trips(&good, good.len(), |(_, finish)| finish.weight()) {
-            let some = match self.dialect() {
-                Dialect::Postgres => self.succeed_in_one_trip(token, trip).await?,
-                Dialect::Sqlite | Dialect::MySql => self.succeed_as_a_set(token, trip).await?,
+        good.sort_by_key(|ending| ending.run);
+        let mut open: Vec<LeaseToken> = closing.to_vec();
+        open.sort_unstable();
+        let mut ended = HashSet::new();
+        let trips = check::trips(&good, good.len(), |ending| ending.finish.weight());
+        let last = trips.len().saturating_sub(1);
+        for (index, trip) in trips.into_iter().enumerate() {
+            // What travels before the last is not all there is under any of them.
+            let closing = if index == last { &open[..] } else { &[] };
+            let together = match self.dialect() {
+                Dialect::Postgres => self.succeed_in_one_trip(trip, closing).await?,
+                Dialect::Sqlite | Dialect::MySql => self.succeed_as_a_set(trip, closing).await?,
             };
-            together.ended.extend(some.ended);
-            together.closed |= some.closed;
+            ended.extend(together.ended);
+            open.retain(|token| !together.closed.contains(token));
         }
         let mut outcomes = Vec::with_capacity(ends.len());
-        for (run, finish) in &ends {
-            outcomes.push(match together.ended.contains(run) {
+        for ending in &ends {
+            outcomes.push(match ended.contains(&(ending.run, ending.token)) {
                 true => Outcome::Applied(Finished { state: RunState::Succeeded }),
-                false => self.finish_sound(token, *run, finish).await?,
+                false => self.finish_sound(ending.token, ending.run, &ending.finish).await?,
             });
         }
-        if !together.closed && outcomes.iter().any(Outcome::is_applied) {
+        // Something failed, or came too late.
+        for token in open {
             self.close_if_empty(token).await?;
         }
         Ok(outcomes)

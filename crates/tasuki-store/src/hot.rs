@@ -16,7 +16,7 @@ use crate::finish::Together;
 use crate::run::micros;
 use crate::sql::{Sql, sql};
 use crate::{
-    AssignBatch, ClaimBatch, Claimed, Created, Error, Finish, NewRun, Renewed, RenewedRun, Store,
+    AssignBatch, ClaimBatch, Claimed, Created, Ending, Error, NewRun, Renewed, RenewedRun, Store,
     Taken, uuid,
 };
 
@@ -31,7 +31,11 @@ static INSERT_PLAIN: Sql = sql!("run/insert_batch", ".postgres", ".postgres", ".
     .without("on conflict do nothing");
 
 impl Store {
-    pub(crate) async fn claim_in_one_trip(&self, batch: &ClaimBatch<'_>) -> Result<Claimed, Error> {
+    pub(crate) async fn claim_in_one_trip(
+        &self,
+        batch: &ClaimBatch<'_>,
+        after: Params<'_>,
+    ) -> Result<Claimed, Error> {
         let asked = params! {
             lane: batch.lane,
             most: batch.most,
@@ -39,7 +43,7 @@ impl Store {
             token: uuid(batch.token.as_bytes()),
             ttl: micros(batch.lease_ttl),
         };
-        let rows = match self.db.write(&CLAIM, asked).await {
+        let rows = match self.db.write(&CLAIM, [asked, after].concat()).await {
             Ok(rows) => rows,
             Err(error) if error.is_conflict() => return Ok(Claimed::Before),
             Err(error) => return Err(error),
@@ -131,24 +135,37 @@ impl Store {
         Ok(told.collect())
     }
 
-    /// Ends runs that succeeded, and their lease with them if it had nothing else.
+    /// Ends runs that succeeded, and closes the leases of which the worker says that nothing else is under
+    /// them, where that is so.
     pub(crate) async fn succeed_in_one_trip(
         &self,
-        token: LeaseToken,
-        good: &[(RunId, &Finish)],
+        good: &[&Ending],
+        closing: &[LeaseToken],
     ) -> Result<Together, Error> {
-        let ids: Vec<i64> = good.iter().map(|(run, _)| run.0).collect();
         let told = params! {
-            token: uuid(token.as_bytes()),
-            ids: ids,
-            exit_codes: sparse(good.iter().map(|(_, finish)| finish.exit_code)),
-            results: sparse(good.iter().map(|(_, finish)| finish.result.clone())),
-            rows_affected: sparse(good.iter().map(|(_, finish)| finish.rows_affected)),
-            log_refs: sparse(good.iter().map(|(_, finish)| finish.log_ref.clone())),
+            closing: closing.iter().map(|token| uuid(token.as_bytes())).collect::<Vec<_>>(),
+            ids: good.iter().map(|ending| ending.run.0).collect::<Vec<_>>(),
+            tokens: good.iter().map(|ending| uuid(ending.token.as_bytes())).collect::<Vec<_>>(),
+            exit_codes: sparse(good.iter().map(|ending| ending.finish.exit_code)),
+            results: sparse(good.iter().map(|ending| ending.finish.result.clone())),
+            rows_affected: sparse(good.iter().map(|ending| ending.finish.rows_affected)),
+            log_refs: sparse(good.iter().map(|ending| ending.finish.log_ref.clone())),
         };
         let rows = self.db.write(&SUCCEED, told).await?;
-        let closed = rows.first().map(|row| row.int("closed")).transpose()? == Some(1);
-        let ended = rows.iter().map(|row| row.int("id").map(RunId)).collect::<Result<_, _>>()?;
+        let row = rows.first().ok_or_else(|| Error::broken("an end was not answered"))?;
+        let closed = row.opt_text("closed")?.unwrap_or_default();
+        let closed = closed.split_whitespace().map(token).collect::<Result<_, _>>()?;
+        if row.int("ended")? == good.len() as i64 {
+            let ended = good.iter().map(|ending| (ending.run, ending.token)).collect();
+            return Ok(Together { ended, closed });
+        }
+        let which = row.opt_text("which")?.unwrap_or_default();
+        let mut ended = HashSet::new();
+        for pair in which.split_whitespace() {
+            let (run, under) = pair.split_once('/').unwrap_or_default();
+            let run = run.parse().map_err(|_| Error::broken(format!("{run:?} is no run")))?;
+            ended.insert((RunId(run), token(under)?));
+        }
         Ok(Together { ended, closed })
     }
 
@@ -254,6 +271,12 @@ pub(crate) async fn create(
         });
     }
     Ok(created)
+}
+
+fn token(text: &str) -> Result<LeaseToken, Error> {
+    let token: uuid::Uuid =
+        text.parse().map_err(|_| Error::broken(format!("{text:?} is no token")))?;
+    Ok(LeaseToken::from_bytes(token.into_bytes()))
 }
 
 /// A list of which nothing is there is no list: the database fills it up with nulls.

@@ -185,7 +185,7 @@ impl Store {
 
     /// Deletes a lease under which nothing is carried any more. A transaction of its own, because a
     /// lease is locked before its runs.
-    pub(crate) async fn close_if_empty(&self, token: LeaseToken) -> Result<(), Error> {
+    pub async fn close_if_empty(&self, token: LeaseToken) -> Result<(), Error> {
         if self.dialect() == Dialect::Postgres {
             let key = params! { token: uuid(token.as_bytes()) };
             return self.db.write(&CLOSE_IF_EMPTY, key).await.map(drop);
@@ -209,8 +209,13 @@ pub(crate) async fn close_if_empty(tx: &mut Tx<'_>, lease: &Lease) -> Result<boo
     if !carried(tx, lease).await?.is_empty() {
         return Ok(false);
     }
-    tx.execute(&CLOSE, params! { token: uuid(lease.token.as_bytes()) }).await?;
+    close(tx, lease.token).await?;
     Ok(true)
+}
+
+/// Deletes a lease that is held still and under which nothing is carried.
+pub(crate) async fn close(tx: &mut Tx<'_>, token: LeaseToken) -> Result<(), Error> {
+    tx.execute(&CLOSE, params! { token: uuid(token.as_bytes()) }).await.map(drop)
 }
 
 /// What is still carried under a lease.

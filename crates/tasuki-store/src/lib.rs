@@ -60,7 +60,7 @@ pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
 pub use executions::Execution;
-pub use finish::{Finish, Finished};
+pub use finish::{Ending, Finish, Finished};
 pub use job::{Job, JobChange, JobCreated, JobDefinition, JobSpec, JobVersion, Seen, Trigger};
 pub use leader::{Leader, Term};
 pub use lease::{Lease, Renewed, RenewedRun};

@@ -3,7 +3,7 @@
 use sqlx::mysql::MySqlRow;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
-use sqlx::{Column as _, Row as _, TypeInfo as _};
+use sqlx::{Column as _, ColumnIndex as _, Row as _, TypeInfo as _};
 use uuid::Uuid;
 
 use crate::Error;
@@ -29,10 +29,11 @@ impl Row {
     pub(crate) fn opt_int(&self, name: &str) -> Result<Option<i64>, Error> {
         // PostgreSQL alone insists on the exact width.
         if let Self::Postgres(row) = self {
-            return Ok(match row.try_column(name)?.type_info().name() {
-                "INT4" => row.try_get::<Option<i32>, _>(name)?.map(i64::from),
-                "INT2" => row.try_get::<Option<i16>, _>(name)?.map(i64::from),
-                _ => row.try_get(name)?,
+            let index = name.index(row)?;
+            return Ok(match row.column(index).type_info().name() {
+                "INT4" => row.try_get::<Option<i32>, _>(index)?.map(i64::from),
+                "INT2" => row.try_get::<Option<i16>, _>(index)?.map(i64::from),
+                _ => row.try_get(index)?,
             });
         }
         Ok(column!(self, name, Option<i64>)?)

@@ -1,7 +1,7 @@
 //! The hot path on SQLite and MySQL/MariaDB: a batch is a few statements over a JSON list instead of
 //! a few statements for each run. What must come out is the same as in `hot`; the contract tests say so.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Value, json};
 use tasuki_core::{LeaseToken, RunId};
@@ -10,7 +10,7 @@ use crate::create::columns;
 use crate::db::{Params, Row, Tx, params};
 use crate::finish::Together;
 use crate::sql::{Sql, sql};
-use crate::{ClaimBatch, Created, Error, Finish, NewRun, Store, Taken, check, lease, uuid};
+use crate::{ClaimBatch, Created, Ending, Error, NewRun, Store, Taken, check, lease, uuid};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql").without(ON_CONFLICT);
 static DUE_PUT: Sql = sql!("due/put_between", "", "", ".mysql");
@@ -91,52 +91,67 @@ pub(crate) async fn taken(tx: &mut Tx<'_>, runs: &[i64]) -> Result<Vec<Taken>, E
 }
 
 impl Store {
-    /// Ends runs that succeeded, and their lease with them if nothing else is under it. The lease is
-    /// locked before its runs, as everywhere.
+    /// Ends runs that succeeded, and closes the leases of which the worker says that nothing else is under
+    /// them, where that is so. Leases are locked before their runs, as everywhere.
     pub(crate) async fn succeed_as_a_set(
         &self,
-        token: LeaseToken,
-        good: &[(RunId, &Finish)],
+        good: &[&Ending],
+        closing: &[LeaseToken],
     ) -> Result<Together, Error> {
         let mut tx = self.db.begin().await?;
-        let lease = lease::lock(&mut tx, token).await?;
-        let ids: Vec<i64> = good.iter().map(|(run, _)| run.0).collect();
-        let under = params! { ids: ids, token: uuid(token.as_bytes()) };
-        let rows = tx.rows(&RUNNING, under).await?;
-        let ended = rows.iter().map(|row| row.int("id").map(RunId)).collect::<Result<_, _>>()?;
-        let ended: HashSet<RunId> = ended;
-        if ended.is_empty() {
+        let mut leases = Vec::with_capacity(closing.len());
+        for token in closing {
+            leases.extend(lease::lock(&mut tx, *token).await?);
+        }
+        let ids: Vec<i64> = good.iter().map(|ending| ending.run.0).collect();
+        let rows = tx.rows(&RUNNING, params! { ids: ids }).await?;
+        let mut left = HashMap::with_capacity(rows.len());
+        for row in &rows {
+            left.insert(RunId(row.int("id")?), token_of(row)?);
+        }
+        let ends: Vec<&Ending> = good
+            .iter()
+            .copied()
+            .filter(|ending| left.remove(&ending.run) == Some(Some(ending.token)))
+            .collect();
+        if ends.is_empty() {
             tx.rollback().await?;
             return Ok(Together::default());
         }
-        let mut left = ended.clone();
-        let ends: Vec<Value> = good
-            .iter()
-            .filter(|(run, _)| left.remove(run))
-            .map(|(run, finish)| told(*run, finish))
-            .collect();
-        let ends = params! { ends: Value::Array(ends).to_string(), token: uuid(token.as_bytes()) };
-        if tx.execute(&SUCCEED, ends).await? != ended.len() as u64 {
+        let told = ends.iter().map(|ending| told(ending)).collect();
+        let told = params! { ends: Value::Array(told).to_string() };
+        if tx.execute(&SUCCEED, told).await? != ends.len() as u64 {
             return Err(Error::broken("a run that is held still did not end"));
         }
+        let ended: HashSet<RunId> = ends.iter().map(|ending| ending.run).collect();
         let mut ids: Vec<i64> = ended.iter().map(|run| run.0).collect();
         ids.sort_unstable();
         tx.execute(&STAT_ADD, params! { ids: ids }).await?;
-        for place in holds(&rows)? {
-            let place = [place.columns(), params! { token: uuid(token.as_bytes()) }].concat();
-            tx.execute(&HOLD_GIVE, place).await?;
+        for hold in holds(&rows, &ended)? {
+            tx.execute(&HOLD_GIVE, hold.columns()).await?;
         }
-        let closed = match &lease {
-            Some(lease) => lease::close_if_empty(&mut tx, lease).await?,
-            None => true,
-        };
+        let mut closed = HashSet::new();
+        for lease in &leases {
+            if lease.runs.iter().all(|run| ended.contains(run)) {
+                lease::close(&mut tx, lease.token).await?;
+                closed.insert(lease.token);
+            } else if lease::close_if_empty(&mut tx, lease).await? {
+                closed.insert(lease.token);
+            }
+        }
         tx.commit().await?;
+        let ended = ends.iter().map(|ending| (ending.run, ending.token)).collect();
         Ok(Together { ended, closed })
     }
 }
 
+fn token_of(row: &Row) -> Result<Option<LeaseToken>, Error> {
+    let token = row.opt_uuid("lease_token")?;
+    Ok(token.map(|token| LeaseToken::from_bytes(token.into_bytes())))
+}
+
 /// How a run ended; what is not there is left out, and becomes null.
-fn told(run: RunId, finish: &Finish) -> Value {
+fn told(Ending { run, finish, .. }: &Ending) -> Value {
     let mut end = serde_json::Map::from_iter([("id".to_owned(), json!(run.0))]);
     let mut add = |name: &str, value: Option<Value>| {
         if let Some(value) = value {
@@ -156,6 +171,7 @@ struct Hold {
     job: i64,
     scope: (String, String),
     run: i64,
+    token: Option<LeaseToken>,
 }
 
 impl Hold {
@@ -165,17 +181,19 @@ impl Hold {
             scope_kind: self.scope.0,
             scope_id: self.scope.1,
             run_id: self.run,
+            token: self.token.map(|token| uuid(token.as_bytes())),
         }
     }
 }
 
-/// The holds of runs, in the order in which everybody locks several.
-fn holds(rows: &[Row]) -> Result<Vec<Hold>, Error> {
+/// The holds of runs that ended, in the order in which everybody locks several.
+fn holds(rows: &[Row], ended: &HashSet<RunId>) -> Result<Vec<Hold>, Error> {
     let mut holds = Vec::new();
     for row in rows {
-        if row.int("exclusive")? != 0 {
+        let run = row.int("id")?;
+        if row.int("exclusive")? != 0 && ended.contains(&RunId(run)) {
             let scope = (row.text("scope_kind")?, row.text("scope_id")?);
-            holds.push(Hold { job: row.int("job_id")?, scope, run: row.int("id")? });
+            holds.push(Hold { job: row.int("job_id")?, scope, run, token: token_of(row)? });
         }
     }
     holds.sort_unstable();

@@ -27,6 +27,8 @@ static SHOW: Sql = sql!("run/show");
 
 /// The most runs one claim takes, whatever it asks for: a longer transaction serves nobody.
 pub const MOST_CLAIMED: u32 = 1_000;
+/// The place before all others in a lane.
+const BEGINNING: (Timestamp, RunId) = (Timestamp::MIN, RunId(0));
 
 /// A run that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,9 +197,20 @@ impl Store {
 
     /// T1c: takes and starts what is due. A run that was once lost together with others comes alone.
     pub async fn claim(&self, batch: &ClaimBatch<'_>) -> Result<Claimed, Error> {
+        self.claim_behind(batch, BEGINNING).await
+    }
+
+    /// The same from behind a place in the lane, for whoever has just claimed what was before it: where much was
+    /// claimed, a database takes its time to find the first that is left.
+    pub async fn claim_behind(
+        &self,
+        batch: &ClaimBatch<'_>,
+        (at, run): (Timestamp, RunId),
+    ) -> Result<Claimed, Error> {
         let batch = &ClaimBatch { most: batch.most.min(MOST_CLAIMED), ..batch.clone() };
+        let after = params! { after_at: at.as_microsecond(), after_run: run.0 };
         if self.dialect() == Dialect::Postgres {
-            return self.claim_in_one_trip(batch).await;
+            return self.claim_in_one_trip(batch, after).await;
         }
         let mut tx = self.db.begin().await?;
         let active = worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
@@ -205,7 +218,7 @@ impl Store {
             tx.rollback().await?;
             return Ok(Claimed::Runs(Vec::new()));
         }
-        let page = params! { lane: batch.lane, most: batch.most };
+        let page = [params! { lane: batch.lane, most: batch.most }, after].concat();
         let rows = tx.rows(&DUE_LOCK, page).await?;
         let taken = claim_rows(&mut tx, batch, &rows).await?;
         if taken.is_empty() {

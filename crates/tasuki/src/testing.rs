@@ -174,7 +174,7 @@ impl TestNode {
             worker.tend();
             worker.start_due().await?;
             while worker.claim().await? == Some(0) {}
-            worker.report().await
+            worker.report_all().await
         };
         let done: Result<(), tasuki_store::Error> = ticks.await;
         done.expect("a database in memory answers");

@@ -3,6 +3,7 @@
 select d.run_id, d.due_at, d.exclusive, d.alone
   from tasuki_due d
  where d.lane = :lane
+   and d.due_at >= :after_at
    and d.due_at <= :now
    and (d.skip_at is null or d.skip_at >= :now)
    and (d.exclusive = 0 or not exists (

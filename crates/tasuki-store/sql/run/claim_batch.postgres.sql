@@ -8,6 +8,7 @@ with clock as materialized (
       from tasuki_due d
      where d.lane = :lane
        and d.due_at <= (select now from clock)
+       and (d.due_at, d.run_id) > (:after_at, :after_run)
        and (d.skip_at is null or d.skip_at >= (select now from clock))
        -- Passed over here, so that a run that must wait does not use up the room of one that need not; the hold decides.
        -- `offset 0`: each by its key, where the planner might think of reading all runs once.

@@ -1,7 +1,6 @@
--- run/running: which of these run under the token, held still.
-select r.id, r.job_id, r.scope_kind, r.scope_id, r.exclusive
+-- run/running: which of these run, and under which tokens, held still.
+select r.id, r.lease_token, r.job_id, r.scope_kind, r.scope_id, r.exclusive
   from json_table(:ids, '$[*]' columns (id bigint path '$')) x
   straight_join tasuki_run r on r.id = x.id
  where r.state = 'RUNNING'
-   and r.lease_token = :token
    for update

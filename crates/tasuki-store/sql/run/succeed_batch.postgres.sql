@@ -1,12 +1,13 @@
--- run/succeed_batch: T4 for a whole batch in one round trip: outcomes on the rows, holds given back, runs counted, and the
--- lease closed if nothing else can be under it. The lease is locked before its runs, as everywhere.
+-- run/succeed_batch: T4 for a whole batch in one round trip, under whichever leases: outcomes on the rows, holds given back,
+-- runs counted, and the leases closed of which the worker says that nothing else is under them, where that is so. Leases are
+-- locked before their runs, as everywhere, and several in the order of their tokens.
 with clock as materialized (
     select :now as now
-), whole as materialized (
-    select token
+), closing as materialized (
+    select token, run_ids
       from tasuki_lease
-     where token = :token
-       and json_array_length(run_ids::json) = cardinality(:ids::bigint[])
+     where token = any(:closing::uuid[])
+     order by token
        for update
 ), done as (
     update tasuki_run r
@@ -18,13 +19,13 @@ with clock as materialized (
            rows_affected = g.rows_affected,
            log_ref = g.log_ref,
            version = r.version + 1
-      from unnest(:ids::bigint[], :exit_codes::bigint[], :results::text[], :rows_affected::bigint[], :log_refs::text[])
-           as g (id, exit_code, result, rows_affected, log_ref), clock
+      from unnest(:ids::bigint[], :tokens::uuid[], :exit_codes::bigint[], :results::text[], :rows_affected::bigint[], :log_refs::text[])
+           as g (id, token, exit_code, result, rows_affected, log_ref), clock
      where r.id = g.id
        and r.state = 'RUNNING'
-       and r.lease_token = :token
-       and (select count(*) from whole) < 2
-    returning r.id, r.job_id, r.scope_kind, r.scope_id, r.exclusive, r.worker_id, r.started_at, r.finished_at,
+       and r.lease_token = g.token
+       and (select count(*) from closing) >= 0
+    returning r.id, r.lease_token, r.job_id, r.scope_kind, r.scope_id, r.exclusive, r.worker_id, r.started_at, r.finished_at,
               coalesce(r.next_retry_at, r.scheduled_for) as due_at
 ), freed as (
     delete from tasuki_hold h
@@ -34,7 +35,7 @@ with clock as materialized (
        and h.scope_kind = d.scope_kind
        and h.scope_id = d.scope_id
        and h.run_id = d.id
-       and h.token = :token
+       and h.token = d.lease_token
 ), counted as (
     insert into tasuki_stat (minute, job_id, outcome, worker_id, part, runs, wait_us, run_us)
     select (select now from clock) / 60000000, job_id, 'SUCCEEDED', worker_id, pg_backend_pid() & 7, count(*),
@@ -46,11 +47,26 @@ with clock as materialized (
        set runs = tasuki_stat.runs + excluded.runs,
            wait_us = tasuki_stat.wait_us + excluded.wait_us,
            run_us = tasuki_stat.run_us + excluded.run_us
+), ends as materialized (
+    select lease_token as token, count(*) as runs from done group by lease_token
 ), closed as (
+    -- Runs only ever leave a lease, so what is not seen carried is not carried later either. What is ended here is seen as
+    -- it was before.
     delete from tasuki_lease l
-     using whole
-     where l.token = whole.token
-       and (select count(*) from done) = cardinality(:ids::bigint[])
+     using closing c
+     where l.token = c.token
+       and (json_array_length(c.run_ids::json) = (select runs from ends where token = c.token)
+            or not exists (
+                select
+                  from tasuki_run r
+                 where r.id = any(array(select x.id::bigint from json_array_elements_text(c.run_ids::json) as x (id)))
+                   and r.lease_token = c.token
+                   and r.state in ('ASSIGNED', 'RUNNING')
+                   and r.id not in (select id from done)))
     returning l.token
 )
-select id, (select count(*) from closed) as closed from done
+-- Which these were is told only where it is not clear: a row for each run would cost as much again.
+select count(*) as ended,
+       case when count(*) < cardinality(:ids::bigint[]) then string_agg(id || '/' || lease_token, ' ') end as which,
+       (select string_agg(token::text, ' ') from closed) as closed
+  from done

@@ -17,7 +17,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // Sorted: the exclusive runs of one batch, so that holds are taken in one order.
     (
         &[
-            "due by due_pkey on lane, due_at",
+            "due by due_pkey on lane, due_at, run_id",
             "due by its place",
             "hold by hold_pkey on job_id, scope_kind, scope_id",
             "run by run_pkey on id",

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{ErrorCode, RunId, RunState, Scope, WorkerId};
+use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Scope, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, Error, Finish, JobVersion, NewRun, NewWorker, Outcome, Renewed,
+    AssignBatch, Author, ClaimBatch, Claimed, Ending, Error, Finish, JobVersion, NewRun, NewWorker,
+    Outcome, Renewed, Taken,
 };
 
-use crate::given::{AHEAD, Like, REASSIGN, TTL, TestStore, contract, failed, noon};
+use crate::given::{AHEAD, Like, REASSIGN, TTL, TestStore, applied, contract, failed, noon};
 
 /// So many runs of a job, each with its number as arguments.
 async fn given_many(store: &TestStore, job: &JobVersion, count: usize) -> Vec<RunId> {
@@ -124,6 +125,58 @@ contract! {
         assert!(matches!(carried, Renewed::Held { runs: left, .. } if left.len() == 1 && left[0].run == runs[4].id));
         store.finish_many(token, &[(runs[4].id, good())]).await.unwrap();
         assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), Renewed::Gone);
+    }
+
+    /// Ends under several leases travel together; a lease is closed where its worker says so and nothing is left.
+    async fn ends_under_several_leases_are_one_report(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        given_many(store, &job, 7).await;
+        let mut claimed = Vec::new();
+        for most in [2, 2, 3] {
+            claimed.push(store.try_claim("q", most).await);
+        }
+        let ending = |lease: usize, run: usize| {
+            let (token, runs) = &claimed[lease];
+            Ending { token: *token, run: runs[run].id, finish: Finish::default() }
+        };
+        let wrong = Ending { token: claimed[0].0, ..ending(2, 1) };
+        let ends = [ending(2, 0), ending(0, 1), wrong, ending(1, 0), ending(0, 0)];
+        // It is mistaken about the second: something else is under it.
+        let told = store.finish_all(&ends, &[claimed[1].0, claimed[0].0]).await.unwrap();
+        let told: Vec<bool> = told.iter().map(Outcome::is_applied).collect();
+        assert_eq!(told, [true, true, false, true, true], "one was reported under the token of another");
+        assert_eq!(store.renew(store.worker, claimed[0].0, TTL).await.unwrap(), Renewed::Gone);
+        for (lease, left) in [(1, 1), (2, 2)] {
+            let held = store.renew(store.worker, claimed[lease].0, TTL).await.unwrap();
+            assert!(matches!(held, Renewed::Held { runs, .. } if runs.len() == left), "lease {lease}");
+        }
+        // The rest, and nothing is said of one that is empty then: it stays until it lapses.
+        let told = store.finish_all(&[ending(1, 1), ending(2, 1), ending(2, 2)], &[claimed[1].0]).await.unwrap();
+        assert_eq!(applied(told), 3);
+        assert_eq!(store.renew(store.worker, claimed[1].0, TTL).await.unwrap(), Renewed::Gone);
+        let left: Vec<LeaseToken> = store.leases_of(store.worker).await.unwrap().iter().map(|lease| lease.token).collect();
+        assert_eq!(left, [claimed[2].0]);
+        assert!(store.finish_all(&[], &[claimed[2].0]).await.unwrap().is_empty());
+        assert_eq!(store.leases_of(store.worker).await.unwrap(), []);
+    }
+
+    /// From behind the last of a claim the next goes on, and nothing is left out for good.
+    async fn a_claim_goes_on_from_where_the_last_ended(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        given_many(store, &job, 5).await;
+        let (token, first) = store.try_claim("q", 2).await;
+        let behind = (first[1].due_at, first[1].id);
+        let lost = first[0].id;
+        assert!(store.finish(token, lost, &failed(ErrorCode::UNEXPECTED_ERROR)).await.unwrap().is_applied());
+        store.at(3600);
+        let next = ClaimBatch { worker: store.worker, token: store.token(), lane: "q", most: 2, lease_ttl: TTL };
+        let Claimed::Runs(second) = store.claim_behind(&next, behind).await.unwrap() else { panic!("a fresh token") };
+        let ids = |runs: &[Taken]| runs.iter().map(|run| run.id).collect::<Vec<_>>();
+        assert_eq!(second.len(), 2);
+        assert!(ids(&second).iter().all(|run| !ids(&first).contains(run)));
+        let (_, rest) = store.try_claim("q", 10).await;
+        assert_eq!(rest.len(), 2, "{rest:?}");
+        assert!(ids(&rest).contains(&lost));
     }
 
     async fn holds_come_back_with_a_batch(store: TestStore) {

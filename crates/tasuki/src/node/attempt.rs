@@ -93,7 +93,10 @@ impl Attempt {
                 return Err(Invalid::described("arguments", "other JSON", "a JSON object"));
             }
         };
-        let args = overlay(&recipe.work.args, &given);
+        let args = match recipe.work.args.is_empty() {
+            true => given,
+            false => overlay(&recipe.work.args, &given),
+        };
         Ok(Self {
             token,
             taken,
@@ -275,8 +278,14 @@ struct Inside {
 impl Mail {
     /// Something happened.
     pub fn send(&self, happened: Happened) {
-        self.inside.letters.lock().unwrap_or_else(PoisonError::into_inner).push(happened);
-        self.ring();
+        let mut letters = self.inside.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.push(happened);
+        let first = letters.len() == 1;
+        drop(letters);
+        // Whoever comes for the first takes them all.
+        if first {
+            self.ring();
+        }
     }
 
     pub(crate) fn drain(&self) -> Vec<Happened> {

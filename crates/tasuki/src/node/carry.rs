@@ -15,6 +15,11 @@ use super::attempt::Signs;
 use super::recipes::Recipe;
 use crate::spawner::JobKey;
 
+/// How long an end waits for others to travel with, in microseconds.
+const COMPANY: u64 = 1_000;
+/// The same for those that were launched a moment ago.
+const TOGETHER: u64 = 5_000;
+
 /// A lease as its worker sees it.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -26,6 +31,13 @@ pub(crate) struct Lease {
     pub(crate) claimed: bool,
     /// What was claimed with it; what was assigned is a command until it is launched.
     pub(crate) kind: WorkKind,
+    /// How many were asked for: so much room is taken until it is known how many came.
+    pub(crate) asked: u32,
+    /// When something was last launched under it.
+    pub(crate) launched: u64,
+    /// How many have ended and are not reported yet, and when the first of them did.
+    pub(crate) unheard: usize,
+    pub(crate) first_end: Option<u64>,
     /// What is carried under it.
     pub(crate) runs: BTreeMap<RunId, Here>,
     /// What was carried and reported, and when: nothing is launched twice.
@@ -85,6 +97,8 @@ pub(crate) struct Running {
 pub(crate) struct Ended {
     pub(crate) key: JobKey,
     pub(crate) finish: Finish,
+    /// When it was noticed.
+    pub(crate) at: u64,
 }
 
 impl Running {
@@ -124,6 +138,10 @@ impl Default for Lease {
             claim: Claim::Known,
             claimed: false,
             kind: WorkKind::Command,
+            asked: 0,
+            launched: 0,
+            unheard: 0,
+            first_end: None,
             runs: BTreeMap::new(),
             done: BTreeMap::new(),
         }
@@ -144,7 +162,46 @@ impl Lease {
             Here::Starting | Here::Unsure => of(self.kind),
             Here::Waiting { .. } | Here::Ended(_) => false,
         };
-        self.runs.values().filter(counts).count()
+        self.runs.values().filter(counts).count() + self.expected(of)
+    }
+
+    /// How much of a kind may come under it, of which nothing is known yet.
+    fn expected(&self, of: impl Fn(WorkKind) -> bool) -> usize {
+        match self.claim {
+            Claim::Sent | Claim::Unanswered if of(self.kind) => self.asked as usize,
+            Claim::Sent | Claim::Unanswered | Claim::Known => 0,
+        }
+    }
+
+    /// When what has ended under it is to be reported: at once where nothing else runs, else after a moment in
+    /// which others may end. Of what was launched together much ends together.
+    pub(crate) fn report_at(&self) -> Option<u64> {
+        let first = self.first_end.filter(|_| self.unheard > 0)?;
+        let all = self.unheard == self.runs.len();
+        let soon = (first + COMPANY).max(self.launched + TOGETHER).min(first + TOGETHER);
+        Some(if all { 0 } else { soon })
+    }
+
+    /// Puts a run where it is now. What has ended is put here and nowhere else, and taken away by [`Self::take`].
+    pub(crate) fn put(&mut self, run: RunId, here: Here) {
+        if let Here::Ended(ended) = &here {
+            if self.unheard == 0 {
+                self.first_end = Some(ended.at);
+            }
+            self.unheard += 1;
+        }
+        if let Some(Here::Ended(_)) = self.runs.insert(run, here) {
+            self.unheard -= 1;
+        }
+    }
+
+    /// Takes a run away.
+    pub(crate) fn take(&mut self, run: RunId) -> Option<Here> {
+        let here = self.runs.remove(&run);
+        if let Some(Here::Ended(_)) = here {
+            self.unheard -= 1;
+        }
+        here
     }
 }
 
@@ -260,7 +317,7 @@ pub(crate) mod tests {
         use RunState::{Assigned, Running};
         let ended = || {
             let finish = Finish::default();
-            Here::Ended(Box::new(Ended { key: JobKey::default(), finish }))
+            Here::Ended(Box::new(Ended { key: JobKey::default(), finish, at: 0 }))
         };
         let run = RunId(1);
         let table: [(Option<Here>, Vec<RenewedRun>, Vec<Todo>); 15] = [

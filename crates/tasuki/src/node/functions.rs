@@ -1,14 +1,16 @@
 //! What calls the handlers of the embedding program, each call a task.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use tasuki_core::exit::Stopped;
 use tasuki_core::work::What;
 use tasuki_core::{ErrorCode, LeaseToken};
 use tasuki_store::Store;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use super::attempt::{Attempt, End, Executor, Happened, Mail};
 use super::logs::Log;
@@ -23,14 +25,14 @@ pub(crate) struct Calls {
     clock: Arc<dyn Clock>,
     mail: Mail,
     log_cap: i64,
-    calls: Arc<Mutex<HashMap<JobKey, Open>>>,
+    calls: Arc<Mutex<HashMap<JobKey, Arc<Open>>>>,
     /// What is to stop although it has not been called yet.
     stops: Mutex<HashMap<JobKey, Duration>>,
 }
 
 struct Open {
     stop: watch::Sender<bool>,
-    abort: tokio::task::AbortHandle,
+    abort: Notify,
 }
 
 impl Calls {
@@ -52,7 +54,7 @@ impl Calls {
         }
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<JobKey, Open>> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<JobKey, Arc<Open>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -86,29 +88,31 @@ impl Executor for Calls {
             stop: stopped,
         };
         let args = attempt.args;
-        // In the task: what the handler does before it first waits may panic, too.
-        let work = tokio::spawn(async move { handler(args, context).await });
-        let open = Open { stop, abort: work.abort_handle() };
-        self.calls().insert(key, open);
+        let open = Arc::new(Open { stop, abort: Notify::new() });
+        self.calls().insert(key, Arc::clone(&open));
         // Somebody was quicker than we.
         if let Some(grace) = self.stops().remove(&key) {
             self.stop_call(key, grace);
         }
         let (mail, calls, signs) = (self.mail.clone(), Arc::clone(&self.calls), attempt.signs);
         tokio::spawn(async move {
-            let ended = work.await;
-            signs.end();
-            let returned = match ended {
-                Ok(returned) => returned,
-                Err(ended) if ended.is_panic() => {
-                    let why = panic_words(&*ended.into_panic());
+            // The call itself is inside: what the handler does before it first waits may panic, too.
+            let work = async move { handler(args, context).await };
+            let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
+            let returned = tokio::select! {
+                biased;
+                returned = &mut work => returned.unwrap_or_else(|panic| {
+                    let why = panic_words(&*panic);
                     Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, why))
-                }
-                Err(_) => {
+                }),
+                () = open.abort.notified() => {
                     let why = "it did not stop when it was asked to, and was aborted";
                     Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, why))
                 }
             };
+            // So may what it leaves behind when it is aborted.
+            let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(work)));
+            signs.end();
             log.finish(std::future::ready(())).await;
             calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             mail.send(Happened { key, token, end: End::Returned(returned) });
@@ -137,15 +141,11 @@ impl Calls {
 
     /// `false`: there is no such call.
     fn stop_call(&self, key: JobKey, grace: Duration) -> bool {
-        let Some(abort) = self.calls().get(&key).map(|open| {
-            let _ = open.stop.send(true);
-            open.abort.clone()
-        }) else {
-            return false;
-        };
+        let Some(open) = self.calls().get(&key).cloned() else { return false };
+        let _ = open.stop.send(true);
         tokio::spawn(async move {
             tokio::time::sleep(grace).await;
-            abort.abort();
+            open.abort.notify_one();
         });
         true
     }

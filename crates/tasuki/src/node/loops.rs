@@ -17,6 +17,8 @@ use crate::Wake;
 
 /// How long a loop rests after its tick failed.
 const REST: Duration = Duration::from_millis(200);
+/// How long a claimer waits for more room than a little.
+const COMPANY: Duration = Duration::from_millis(1);
 /// How often scopes are asked for.
 const SCOPES: Duration = Duration::from_secs(5);
 /// How long at most a loop waits that nobody wakes.
@@ -123,6 +125,8 @@ impl Loops {
                 Some(next) => (next, until(next)),
                 None => (None, REST),
             };
+            // What has just been launched may make room at once, and then more than a little.
+            let wait = if self.worker.is_crowded() { wait.max(COMPANY) } else { wait };
             let mut stopped = self.stopped.clone();
             expects = tokio::select! {
                 _ = stopped.wait_for(|stopped| *stopped) => return,
@@ -161,12 +165,12 @@ impl Loops {
     async fn report(self: Arc<Self>) {
         loop {
             let wait = match told("report", self.worker.report().await) {
-                Some(()) => LONGEST,
+                Some(next) => until(next),
                 None => REST,
             };
             if !self.rest(wait, self.mail.rung()).await {
                 // What came in the meantime is reported too, if it can be.
-                told("report", self.worker.report().await);
+                told("report", self.worker.report_all().await);
                 return;
             }
         }

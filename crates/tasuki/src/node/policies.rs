@@ -216,9 +216,9 @@ impl World {
         self.worker.tend();
         self.worker.start_due().await.unwrap();
         while self.worker.claim().await.unwrap() == Some(0) {
-            self.worker.report().await.unwrap();
+            self.worker.report_all().await.unwrap();
         }
-        self.worker.report().await.unwrap();
+        self.worker.report_all().await.unwrap();
     }
 
     async fn turn(&self) {

@@ -38,7 +38,12 @@ impl Recipes {
         version: i64,
     ) -> Result<Option<Arc<Recipe>>, Error> {
         self.fetch(store, [(job, version)]).await?;
-        Ok(self.known().get(&(job, version)).cloned())
+        Ok(self.at_hand(job, version))
+    }
+
+    /// One of them that was read before.
+    pub(crate) fn at_hand(&self, job: JobId, version: i64) -> Option<Arc<Recipe>> {
+        self.known().get(&(job, version)).cloned()
     }
 
     /// Reads those of them that are not at hand, in one go.

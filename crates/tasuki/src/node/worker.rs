@@ -60,6 +60,8 @@ struct State {
     /// How much the database's clock is ahead of ours, in microseconds; at least.
     ahead: Option<i64>,
     draining: bool,
+    /// Where it is in the lanes it claims from without an end.
+    onward: BTreeMap<String, claims::Onward>,
 }
 
 /// What a heartbeat says.
@@ -81,6 +83,7 @@ impl Worker {
             slots,
             ahead: None,
             draining: false,
+            onward: BTreeMap::new(),
         };
         Self {
             id,

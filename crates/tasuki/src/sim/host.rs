@@ -173,7 +173,7 @@ impl Life {
                 Tick::Renew => worker.renew(false).await?,
                 Tick::RenewAll => worker.renew(true).await?,
                 Tick::Tend => drop(worker.tend()),
-                Tick::Report => worker.report().await?,
+                Tick::Report => drop(worker.report().await?),
                 Tick::Lead => drop(leader.lead(&settings).await?),
                 Tick::Plan => drop(leader.plan(&settings).await?),
                 Tick::Recover => leader.recover(&settings).await?,

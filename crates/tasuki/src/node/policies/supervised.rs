@@ -106,7 +106,7 @@ async fn a_claimer_does_not_spin_while_something_is_in_the_way() {
     let next = world.worker.claim().await.unwrap();
     assert_eq!(next, Some(2_000_000), "12:00:02");
     world.hands.end(first);
-    world.worker.report().await.unwrap();
+    world.worker.report_all().await.unwrap();
     world.go_on_to(at("12:00:02"), STEP).await;
     assert_eq!(world.run(second).await.state, RunState::Running);
     world.end().await;

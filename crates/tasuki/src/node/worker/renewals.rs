@@ -131,7 +131,7 @@ impl Worker {
             None => lease.claim == Claim::Unanswered && !lease.done.contains_key(&run),
         };
         if unsure {
-            lease.runs.insert(run, Here::Starting);
+            lease.put(run, Here::Starting);
         }
         unsure
     }
@@ -152,7 +152,11 @@ impl Worker {
         let failure = tasuki_core::exit::FailureRules::default().failure(code, None);
         let finish = attempt::failed(failure, "it was not running on its worker", self.roll());
         let key = JobKey { run: taken.id.0, attempt: taken.attempt_no };
-        self.put(token, taken.id, Here::Ended(Box::new(Ended { key, finish })));
+        self.put(
+            token,
+            taken.id,
+            Here::Ended(Box::new(Ended { key, finish, at: self.parts.clock.boottime() })),
+        );
         self.parts.mail.ring();
     }
 
@@ -174,7 +178,7 @@ impl Worker {
     pub(super) fn drop_run(&self, token: LeaseToken, run: RunId) {
         let mut state = self.state();
         if let Some(lease) = state.leases.get_mut(&token)
-            && let Some(Here::Running(running)) = lease.runs.remove(&run)
+            && let Some(Here::Running(running)) = lease.take(run)
         {
             tracing::warn!(run_id = %run, worker_id = %self.id, "it is no longer ours: it is killed");
             self.parts.executor.stop(running.key, Stopped::Silence, Duration::ZERO);

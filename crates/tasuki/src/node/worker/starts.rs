@@ -144,11 +144,11 @@ impl Worker {
                 Outcome::Lost(lost)
                     if lost.state == Some(RunState::Running) && lost.worker == Some(self.id) =>
                 {
-                    lease.runs.insert(*run, Here::Unsure);
+                    lease.put(*run, Here::Unsure);
                 }
                 Outcome::Lost(lost) => {
                     tracing::info!(run_id = %run, worker_id = %self.id, state = ?lost.state, "a start was lost");
-                    lease.runs.remove(run);
+                    lease.take(*run);
                 }
             }
         }
@@ -167,6 +167,8 @@ impl Worker {
         if let Err(error) = within(self.recipes.fetch(&self.parts.store, versions)).await {
             tracing::debug!(worker_id = %self.id, %error, "definitions could not be read together");
         }
+        let now = self.parts.clock.boottime();
+        self.state().leases.get_mut(&token).into_iter().for_each(|lease| lease.launched = now);
         for taken in taken {
             let run = taken.id;
             let key = JobKey { run: run.0, attempt: taken.attempt_no };
@@ -177,7 +179,7 @@ impl Worker {
                 }
                 Ok(Err(finish)) => {
                     self.parts.mail.ring();
-                    Here::Ended(Box::new(Ended { key, finish }))
+                    Here::Ended(Box::new(Ended { key, finish, at: self.parts.clock.boottime() }))
                 }
                 Ok(Ok(mut attempt)) => {
                     let running = self.running(&attempt);
@@ -199,8 +201,11 @@ impl Worker {
         taken: Taken,
     ) -> Result<Result<Attempt, Finish>, Error> {
         let store = &self.parts.store;
-        let known = self.recipes.get(store, taken.job, taken.job_version);
-        let Some(recipe) = within(known).await? else {
+        let recipe = match self.recipes.at_hand(taken.job, taken.job_version) {
+            Some(recipe) => Some(recipe),
+            None => within(self.recipes.get(store, taken.job, taken.job_version)).await?,
+        };
+        let Some(recipe) = recipe else {
             let failure = tasuki_core::exit::FailureRules::default();
             let failure = failure.failure(ErrorCode::INVALID_INPUT, None);
             let why = "this tasuki cannot read its definition";
@@ -238,7 +243,7 @@ impl Worker {
     pub(super) fn put(&self, token: LeaseToken, run: RunId, here: Here) -> bool {
         let mut state = self.state();
         let lease = state.leases.get_mut(&token);
-        lease.map(|lease| lease.runs.insert(run, here)).is_some()
+        lease.map(|lease| lease.put(run, here)).is_some()
     }
 
     fn each(&self, token: LeaseToken, runs: &[RunId], change: impl Fn(&mut Here)) {
