@@ -154,6 +154,20 @@ impl Placing {
         Self { candidates, looked_at: HashSet::new(), now, heartbeat_ttl }
     }
 
+    /// Whether anybody can take anything that is due now.
+    pub fn has_room(&self) -> bool {
+        let bare = |candidate: &Candidate| Wanted {
+            run: RunId(0),
+            due_at: self.now,
+            labels: candidate.labels.clone(),
+            alone: None,
+        };
+        let takes = |candidate: &Candidate| {
+            candidate.refuses(&bare(candidate), self.now, self.heartbeat_ttl).is_none()
+        };
+        self.candidates.iter().any(takes)
+    }
+
     /// Places runs in the order given. What finds no worker is left out and stays due; and of runs that must
     /// not overlap, none goes before an earlier one that is left.
     pub fn place(&mut self, wanted: &[Wanted]) -> Vec<Assignment> {

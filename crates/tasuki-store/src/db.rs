@@ -142,6 +142,10 @@ impl Db {
         Ok(Tx { open: theirs.0, now: self.now(), line: None, fault: Fault::None })
     }
 
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
     /// Rows of one statement, outside any transaction. On SQLite only for reading.
     pub(crate) async fn rows(&self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
         let fault = self.send().await;

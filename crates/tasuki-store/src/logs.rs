@@ -18,8 +18,8 @@ static ARCHIVE: Sql = sql!("log/archive");
 static DELETE_BODY: Sql = sql!("log/delete_body");
 
 /// How much goes into one chunk, and how many chunks and lines into one page.
-const CHUNK_LINES: usize = 500;
-const CHUNK_BYTES: usize = 64 << 10;
+pub(crate) const CHUNK_LINES: usize = 500;
+pub(crate) const CHUNK_BYTES: usize = 64 << 10;
 const PAGE_CHUNKS: u32 = 32;
 const PAGE_LINES: u32 = 2_000;
 
@@ -185,7 +185,7 @@ impl Store {
     }
 }
 
-fn key(run: RunId, attempt_no: u32) -> Params<'static> {
+pub(crate) fn key(run: RunId, attempt_no: u32) -> Params<'static> {
     params! { run_id: run.0, attempt_no: attempt_no }
 }
 
@@ -196,6 +196,25 @@ async fn lock(tx: &mut Tx<'_>, run: RunId, attempt_no: u32) -> Result<Option<Cou
         rows = tx.rows(&LOCK, key(run, attempt_no)).await?;
     }
     rows.first().map(Counters::from_row).transpose()
+}
+
+/// Whether an attempt has a log.
+pub(crate) async fn is_open(tx: &mut Tx<'_>, key: Params<'static>) -> Result<bool, Error> {
+    Ok(!tx.rows(&LOCK, key).await?.is_empty())
+}
+
+/// Writes the first lines of a log that was just opened.
+pub(crate) async fn add_first(
+    tx: &mut Tx<'_>,
+    key: Params<'static>,
+    lines_count: i64,
+    bytes: i64,
+    body: String,
+) -> Result<(), Error> {
+    let chunk = params! { first_line: 0_i64, last_line: lines_count - 1, body: body };
+    tx.execute(&ADD, [key.clone(), chunk].concat()).await?;
+    let counted = params! { lines_count: lines_count, bytes: bytes, truncated: 0_i64 };
+    tx.execute(&COUNT, [key, counted].concat()).await.map(drop)
 }
 
 /// Writes what fits, in chunks, and counts it.
@@ -247,12 +266,12 @@ async fn add(
 
 impl LogLine {
     /// The text as every database can keep it: one line, and no NUL.
-    fn storable(&self) -> String {
+    pub(crate) fn storable(&self) -> String {
         self.text.replace(['\0', '\n'], "\u{fffd}")
     }
 
     /// `o 1763208000000000 text`, or `e` for an error.
-    fn encode(&self, text: &str, body: &mut String) {
+    pub(crate) fn encode(&self, text: &str, body: &mut String) {
         let mark = match self.stream {
             Stream::Out => 'o',
             Stream::Err => 'e',

@@ -106,10 +106,10 @@ impl Client {
         self.operator.submit_in(transaction, &drafts(tasks)).await
     }
 
-    /// Something was submitted in a transaction that is committed now: who waits for work in this process looks
-    /// at once. Without it they look a second later at most.
+    /// Something was submitted in a transaction that is committed now: who waits for work looks at once, in this
+    /// process and, on PostgreSQL, in others. Without it they look a second later at most.
     pub fn committed(&self) {
-        self.wake.all();
+        self.operator.committed();
     }
 
     /// Tells that something happened; the jobs that wait for it run.

@@ -1,5 +1,6 @@
 //! tasuki as a library: what a node does, and what people may ask of it.
 
+mod announce;
 mod client;
 mod declare;
 mod handler;

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use tasuki_store::News;
 use tokio::sync::Notify;
 
 /// Wakes the loops of the node in this process. Cheap to clone; harmless where no node is.
@@ -12,15 +13,47 @@ pub struct Wake {
     bells: Arc<Bells>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Bells {
+    /// Whose these are, among all processes.
+    id: u64,
     leader: Notify,
     claims: Notify,
     leases: Notify,
     recovery: Notify,
 }
 
+impl Default for Bells {
+    fn default() -> Self {
+        let bell = Notify::new;
+        let (leader, claims, leases, recovery) = (bell(), bell(), bell(), bell());
+        // Without randomness two might be taken for one, and then wait for a second.
+        let id = getrandom::u64().unwrap_or_default();
+        Self { id, leader, claims, leases, recovery }
+    }
+}
+
 impl Wake {
+    pub(crate) fn id(&self) -> u64 {
+        self.bells.id
+    }
+
+    /// Another process tells what happened there.
+    pub(crate) fn heard(&self, news: News) {
+        if news.from == self.id() {
+            return;
+        }
+        for (told, bell) in [
+            (news.leader, &self.bells.leader),
+            (news.claims, &self.bells.claims),
+            (news.leases, &self.bells.leases),
+        ] {
+            if told {
+                bell.notify_one();
+            }
+        }
+    }
+
     /// Something is to be planned: a job changed, an event came, a run was asked for or ended.
     pub fn leader(&self) {
         self.bells.leader.notify_one();

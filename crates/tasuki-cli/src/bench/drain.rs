@@ -87,7 +87,7 @@ impl BenchDrain {
 
 /// How many tasks a second a node works off, of so many that wait when it starts.
 pub(crate) async fn drain(place: &Place, tasks: u32) -> Result<f64, Error> {
-    let job = place.job("drain", What::Function(HANDLER.to_owned())).await?;
+    let job = place.job("drain", What::Function(HANDLER.to_owned()), None).await?;
     let bar = Bar::new("submit", u64::from(tasks));
     place.submit(&job, tasks, None, &bar).await?;
     drop(bar);

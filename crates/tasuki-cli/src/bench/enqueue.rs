@@ -64,7 +64,7 @@ impl BenchEnqueue {
     }
 
     async fn measure(&self, place: &Place) -> Result<String, Error> {
-        let job = place.job("enqueue", What::Function(HANDLER.to_owned())).await?;
+        let job = place.job("enqueue", What::Function(HANDLER.to_owned()), None).await?;
         let bar = Bar::new("enqueue", 4 * u64::from(self.rounds));
         let told = async |figure: Result<f64, Error>| {
             bar.add(1);

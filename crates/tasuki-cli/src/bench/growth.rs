@@ -113,7 +113,7 @@ impl BenchGrowth {
     }
 
     async fn fill_ahead(&self, place: &Place) -> Result<(), Error> {
-        let job = place.job("growth", What::Function(HANDLER.to_owned())).await?;
+        let job = place.job("growth", What::Function(HANDLER.to_owned()), None).await?;
         let bar = Bar::new("ahead", u64::from(self.present));
         let at = place.store.clock().await? + AHEAD;
         place.submit(&job, self.present, Some(at), &bar).await
@@ -121,7 +121,7 @@ impl BenchGrowth {
 
     /// Runs that were made, claimed and finished like any other.
     async fn fill_ended(&self, place: &Place) -> Result<(), Error> {
-        let job = place.job("growth", What::Function(HANDLER.to_owned())).await?;
+        let job = place.job("growth", What::Function(HANDLER.to_owned()), None).await?;
         let bar = Bar::new("ended", 2 * u64::from(self.present));
         place.submit(&job, self.present, None, &bar).await?;
         match place.end_all(&job, &bar).await? {

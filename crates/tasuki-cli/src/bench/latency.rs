@@ -57,7 +57,7 @@ impl BenchLatency {
     }
 
     async fn measure(&self, place: &Place) -> Result<String, Error> {
-        let job = place.job("latency", What::Function(HANDLER.to_owned())).await?;
+        let job = place.job("latency", What::Function(HANDLER.to_owned()), None).await?;
         place.bare.make().await?;
         let (started, mut starts) = mpsc::unbounded_channel();
         let mut functions = Functions::default();

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use tasuki::node::{Config, HomeLock, Node, NodeBuilder, NodeError};
 use tasuki::{Functions, Wake};
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::work::{What, Work};
+use tasuki_core::work::{Dispatch, What, Work};
 use tasuki_core::{Invalid, LeaseToken, RunId, WorkerId};
 use tasuki_store::{
     Author, ClaimBatch, Claimed, Dialect, Error, Finish, Job, JobCreated, JobDefinition, JobSpec,
@@ -115,10 +115,16 @@ impl Place {
     }
 
     /// A job of this name that does this when asked, once.
-    pub(crate) async fn job(&self, name: &str, what: What) -> Result<Job, Error> {
+    pub(crate) async fn job(
+        &self,
+        name: &str,
+        what: What,
+        dispatch: Option<Dispatch>,
+    ) -> Result<Job, Error> {
         let work = Work::new(what);
         let name = format!("bench {name} {}", Timestamp::now().as_microsecond());
-        job(&self.store, &name, spec(&work), Trigger::Task, None).await
+        let lane = work.lane(dispatch.unwrap_or(work.kind().dispatch()));
+        job(&self.store, &name, JobSpec { lane, ..spec(&work) }, Trigger::Task, None).await
     }
 
     /// Submits so many tasks in bulk, to be run at an instant or at once.

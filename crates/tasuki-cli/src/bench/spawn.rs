@@ -1,12 +1,13 @@
 //! `tasuki bench spawn`: how fast a node runs commands whose output is kept.
 
 use std::process::Command;
+use std::str::FromStr as _;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use tasuki::Wake;
 use tasuki::node::Node;
-use tasuki_core::work::What;
+use tasuki_core::work::{Dispatch, What};
 use tasuki_store::{Error, Job, RunFilter};
 
 use super::bar::Bar;
@@ -30,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[command(after_help = "\
 Examples:
   tasuki bench spawn --database-url sqlite:bench.db
-  tasuki bench spawn --commands 2000 --slots 8 --database-url postgres://tasuki@localhost/bench")]
+  tasuki bench spawn --commands 2000 --slots 8 --dispatch claim --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchSpawn {
     #[command(flatten)]
     database: Database,
@@ -42,6 +43,10 @@ pub(crate) struct BenchSpawn {
     /// How many at a time
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     slots: u32,
+
+    /// Who decides where they run: the leader (assign), or any worker with room (claim)
+    #[arg(long, default_value = "assign", value_parser = Dispatch::from_str)]
+    dispatch: Dispatch,
 
     /// How often each is measured, in turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
@@ -69,8 +74,8 @@ impl BenchSpawn {
             bench: "spawn",
             database: place.database(),
             heading: format!(
-                "{} commands, {} at a time, {} rounds",
-                self.commands, self.slots, self.rounds
+                "{} commands ({}), {} at a time, {} rounds",
+                self.commands, self.dispatch, self.slots, self.rounds
             ),
             pairs: vec![pair?],
         };
@@ -95,7 +100,7 @@ impl BenchSpawn {
 
     async fn through(&self, place: &Place, node: &Node, wake: &Wake) -> Result<f64, Error> {
         let command = COMMAND.map(str::to_owned).to_vec();
-        let job = place.job("spawn", What::Command(command)).await?;
+        let job = place.job("spawn", What::Command(command), Some(self.dispatch)).await?;
         let hidden = Bar::new("submit", u64::from(self.commands));
         let began = Instant::now();
         place.submit(&job, self.commands, None, &hidden).await?;

@@ -1,7 +1,7 @@
 //! Logs: kept once, in order, within their cap.
 
 use tasuki_core::{RunId, RunState};
-use tasuki_store::{LogLine, Logged, Stream};
+use tasuki_store::{FirstLines, LogLine, Logged, Stream};
 
 use crate::given::{TestStore, at_once, contract, noon};
 
@@ -22,6 +22,38 @@ async fn texts(store: &TestStore, run: RunId, from: i64, most: u32) -> Vec<Strin
 }
 
 contract! {
+    /// Those of several attempts in one write; where there is a log, or no such attempt, nothing is kept.
+    async fn first_lines_of_several_attempts_travel_together(store: TestStore) {
+        let mut runs = Vec::new();
+        for _ in 0..3 {
+            runs.push(store.given_run(RunState::Running).await.id);
+        }
+        let lines = |texts: &[&str]| texts.iter().map(|text| line(text)).collect::<Vec<_>>();
+        store.append_log(runs[1], 1, 0, &lines(&["was there"]), 1_000).await.unwrap().unwrap();
+        let first = |run, attempt_no, texts: &[&str]| FirstLines { run, attempt_no, lines: lines(texts) };
+        let logs = [
+            first(runs[0], 1, &["one", "two \u{65e5}\u{672c}"]),
+            first(runs[1], 1, &["too late"]),
+            first(runs[2], 2, &["of an attempt that is not yet"]),
+            first(RunId(i64::MAX), 1, &["of no run"]),
+            first(runs[2], 1, &["three"]),
+            first(runs[2], 1, &["three again"]),
+        ];
+        assert!(logs.iter().all(|log| log.are_few(1_000)));
+        assert_eq!(store.open_logs(&logs).await.unwrap(), [true, false, false, false, true, false]);
+        for (run, texts) in [(0, &["one", "two \u{65e5}\u{672c}"][..]), (1, &["was there"]), (2, &["three"])] {
+            let page = store.read_log(runs[run], 1, 0, 10).await.unwrap().unwrap();
+            assert_eq!(page.lines.iter().map(|line| &*line.text).collect::<Vec<_>>(), texts);
+            let bytes: usize = texts.iter().map(|text| text.len() + 1).sum();
+            assert_eq!((page.lines_count, page.bytes, page.truncated), (texts.len() as i64, bytes as i64, false));
+        }
+        // Sent again after a lost answer it is not kept twice, and more goes on behind it.
+        let more = store.append_log(runs[0], 1, 0, &lines(&["one", "two \u{65e5}\u{672c}", "four"]), 1_000).await;
+        assert_eq!(more.unwrap().unwrap().next_line, 3);
+        assert!(!first(runs[0], 1, &["as long as the cap"]).are_few(19));
+        assert!(!first(runs[0], 1, &[]).are_few(1_000));
+    }
+
     async fn lines_are_read_as_they_were_printed_while_it_runs(store: TestStore) {
         let run = store.given_run(RunState::Running).await.id;
         assert_eq!(store.read_log(run, 1, 0, 10).await.unwrap(), None, "nothing was printed yet");

@@ -24,6 +24,7 @@ mod lists;
 mod logs;
 mod looks;
 mod matrix;
+mod news;
 mod races;
 mod real_clock;
 mod retention;

@@ -15,12 +15,13 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use serde_json::Value;
 use tasuki_core::LeaseToken;
 use tasuki_core::exit::Stopped;
-use tasuki_store::{Store, Stream};
+use tasuki_store::Stream;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{oneshot, watch};
 
 use super::attempt::{Attempt, End, Executor, Happened, Mail, Told};
 use super::config::Config;
+use super::keeper::Keeper;
 use super::launch::{self, Places, token_text};
 use super::logs::Log;
 use super::world::Clock;
@@ -39,7 +40,7 @@ pub(crate) struct Commands {
     home: String,
     /// Where ends are written.
     records: PathBuf,
-    store: Store,
+    keeper: Keeper,
     clock: Arc<dyn Clock>,
     mail: Mail,
     book: Arc<Mutex<Book>>,
@@ -65,7 +66,7 @@ impl Commands {
         spawner: Command,
         config: Config,
         home: Home,
-        store: Store,
+        keeper: Keeper,
         clock: Arc<dyn Clock>,
         mail: Mail,
         gone: impl Fn() + Send + 'static,
@@ -90,7 +91,7 @@ impl Commands {
         is_ready.await.map_err(|_| io::Error::other("the spawner ended before it was ready"))?;
         let Home { data, id, records } = home;
         let spawner = Mutex::new(Some(spawner));
-        Ok(Self { spawner, config, data, home: id, records, store, clock, mail, book })
+        Ok(Self { spawner, config, data, home: id, records, keeper, clock, mail, book })
     }
 
     fn order(&self, order: &Order, files: Vec<OwnedFd>) -> io::Result<()> {
@@ -150,7 +151,7 @@ impl Commands {
             }
         }
         let cap = self.config.log_cap;
-        let log = Log::new(self.store.clone(), Arc::clone(&self.clock), key, cap);
+        let log = Log::new(self.keeper.clone(), Arc::clone(&self.clock), key, cap);
         let (mail, token, signs) = (self.mail.clone(), attempt.token, attempt.signs.clone());
         tokio::spawn(async move {
             let (tell_end, end) = watch::channel(false);

@@ -9,10 +9,10 @@ use futures_util::FutureExt as _;
 use tasuki_core::exit::Stopped;
 use tasuki_core::work::What;
 use tasuki_core::{ErrorCode, LeaseToken};
-use tasuki_store::Store;
 use tokio::sync::{Notify, watch};
 
 use super::attempt::{Attempt, End, Executor, Happened, Mail};
+use super::keeper::Keeper;
 use super::logs::Log;
 use super::world::Clock;
 use crate::handler::{Context, Functions, TaskError};
@@ -21,7 +21,7 @@ use crate::spawner::{JobKey, Refusal};
 /// What runs functions on this node.
 pub(crate) struct Calls {
     functions: Functions,
-    store: Store,
+    keeper: Keeper,
     clock: Arc<dyn Clock>,
     mail: Mail,
     log_cap: i64,
@@ -38,14 +38,14 @@ struct Open {
 impl Calls {
     pub(crate) fn new(
         functions: Functions,
-        store: Store,
+        keeper: Keeper,
         clock: Arc<dyn Clock>,
         mail: Mail,
         log_cap: i64,
     ) -> Self {
         Self {
             functions,
-            store,
+            keeper,
             clock,
             mail,
             log_cap,
@@ -73,7 +73,7 @@ impl Executor for Calls {
             return self.mail.send(Happened { key, token, end });
         };
         let (stop, stopped) = watch::channel(false);
-        let log = Log::new(self.store.clone(), Arc::clone(&self.clock), key, self.log_cap);
+        let log = Log::new(self.keeper.clone(), Arc::clone(&self.clock), key, self.log_cap);
         let context = Context {
             run: attempt.taken.id,
             attempt_no: attempt.taken.attempt_no,

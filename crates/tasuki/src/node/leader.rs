@@ -27,6 +27,8 @@ use crate::Wake;
 
 /// How many of anything one look takes in.
 const PAGE: u32 = 500;
+/// How many a first look takes in: mostly few find room, however many wait.
+const FEW: u32 = 64;
 /// How many pages one tick goes through: the next tick is not far.
 const PAGES: usize = 20;
 /// Before every place in due.

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use rustix::pipe::fcntl_getpipe_size;
 use tasuki_core::RunId;
-use tasuki_store::{LogLine, Store, Stream};
+use tasuki_store::{FirstLines, LogLine, Stream};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, watch};
 
 use super::attempt::Signs;
+use super::keeper::Keeper;
 use super::world::Clock;
 use crate::output::Lines;
 use crate::spawner::JobKey;
@@ -33,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The log of one attempt.
 pub(crate) struct Log {
-    store: Store,
+    keeper: Keeper,
     clock: Arc<dyn Clock>,
     key: JobKey,
     cap: i64,
@@ -61,10 +62,10 @@ struct Waiting {
 }
 
 impl Log {
-    pub(crate) fn new(store: Store, clock: Arc<dyn Clock>, key: JobKey, cap: i64) -> Arc<Self> {
+    pub(crate) fn new(keeper: Keeper, clock: Arc<dyn Clock>, key: JobKey, cap: i64) -> Arc<Self> {
         let bell = Notify::new;
         let (waiting, filled, emptied) = (Mutex::default(), bell(), bell());
-        Arc::new(Self { store, clock, key, cap, waiting, filled, emptied })
+        Arc::new(Self { keeper, clock, key, cap, waiting, filled, emptied })
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -241,8 +242,18 @@ impl Log {
             return;
         }
         let (run, attempt) = (RunId(self.key.run), self.key.attempt);
+        let first = FirstLines { run, attempt_no: attempt, lines };
+        if *next_line == 0 && first.are_few(self.cap) {
+            // What is not known to be kept is kept below, once.
+            if let Ok(true) = self.keeper.open(first.clone()).await {
+                *next_line = first.lines.len() as i64;
+                self.emptied.notify_waiters();
+                return;
+            }
+        }
+        let (store, lines) = (&self.keeper.store, first.lines);
         loop {
-            match self.store.append_log(run, attempt, *next_line, &lines, self.cap).await {
+            match store.append_log(run, attempt, *next_line, &lines, self.cap).await {
                 Ok(Some(logged)) => {
                     *next_line = logged.next_line;
                     self.waiting().full |= logged.truncated;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki_store::{Error, Store};
+use tasuki_store::{Error, Listener, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -50,6 +50,7 @@ impl Loops {
             this.spawn(Self::lead),
             this.spawn(Self::plan),
             this.spawn(Self::recover),
+            this.spawn(Self::listen),
         ];
         if !this.scopes.is_empty() {
             loops.push(this.spawn(Self::scopes));
@@ -217,6 +218,38 @@ impl Loops {
             };
             if !self.rest(wait, std::future::pending()).await {
                 return;
+            }
+        }
+    }
+
+    /// Hears what other processes tell, where the database carries it.
+    async fn listen(self: Arc<Self>) {
+        let mut stopped = self.stopped.clone();
+        loop {
+            let wait = match told("listen", self.store.listen().await) {
+                Some(Some(mut listener)) => {
+                    tokio::select! {
+                        _ = stopped.wait_for(|stopped| *stopped) => {}
+                        heard = self.hear(&mut listener) => drop(told("listen", heard)),
+                    }
+                    listener.close().await;
+                    LONGEST
+                }
+                Some(None) => Duration::MAX,
+                None => LONGEST,
+            };
+            if !self.rest(wait, std::future::pending()).await {
+                return;
+            }
+        }
+    }
+
+    async fn hear(&self, listener: &mut Listener) -> Result<(), Error> {
+        loop {
+            match listener.heard().await? {
+                Some(news) => self.wake.heard(news),
+                // Something may have been missed.
+                None => self.wake.all(),
             }
         }
     }

@@ -11,6 +11,7 @@ pub mod coordinate;
 mod functions;
 mod hands;
 mod home;
+mod keeper;
 pub(crate) mod launch;
 mod leader;
 pub(crate) mod logs;
@@ -49,6 +50,7 @@ use commands::Commands;
 use coordinate::{Coordinator, DatabaseOnly};
 use functions::Calls;
 use hands::Hands;
+use keeper::Keeper;
 use loops::Loops;
 use peers::InProcess;
 use scopes::Scopes;
@@ -193,6 +195,7 @@ impl NodeBuilder {
         let id = WorkerId::from_random(dice.roll());
         let mail = Mail::default();
         let (end, ended) = watch::channel(None);
+        let keeper = Keeper::new(store.clone());
         let (home, commands) = match commands {
             None => (None, None),
             Some((home, spawner)) => {
@@ -205,7 +208,7 @@ impl NodeBuilder {
                     spawner,
                     config.clone(),
                     home.home(id)?,
-                    store.clone(),
+                    keeper.clone(),
                     Arc::clone(&clock),
                     mail.clone(),
                     gone,
@@ -226,8 +229,7 @@ impl NodeBuilder {
         if commands.is_some() {
             lanes.push((COMMAND_LANE.to_owned(), WorkKind::Command));
         }
-        let calls =
-            Calls::new(functions, store.clone(), Arc::clone(&clock), mail.clone(), config.log_cap);
+        let calls = Calls::new(functions, keeper, Arc::clone(&clock), mail.clone(), config.log_cap);
         let hands = Arc::new(Hands { commands, calls });
         let parts = worker::Parts {
             store: store.clone(),

@@ -33,6 +33,7 @@ pub use tasuki_core::Role;
 pub use tokens::{Given, hash_token, new_secret};
 
 use crate::Wake;
+use crate::announce::Announce;
 
 /// Who acts, from where, and as what.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,14 +57,20 @@ impl Actor {
 #[derive(Clone)]
 pub struct Operator {
     store: Store,
-    wake: Wake,
+    wake: Announce,
     submits: Arc<tasks::Submits>,
 }
 
 impl Operator {
     /// Over a store, and the node of this process if there is one.
     pub fn new(store: Store, wake: Wake) -> Self {
+        let wake = Announce::new(&store, wake);
         Self { store, wake, submits: Arc::default() }
+    }
+
+    /// Something was committed that others may wait for: they look at once.
+    pub fn committed(&self) {
+        self.wake.all();
     }
 
     /// Whether the database answers.

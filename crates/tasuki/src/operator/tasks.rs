@@ -108,8 +108,8 @@ impl Operator {
     }
 
     /// The same in a transaction of the application: if that commits, the runs are there, and else they never
-    /// were. Somebody who waits for work finds it a second later at most, or when [`Wake`](crate::Wake) is rung
-    /// after the commit.
+    /// were. Somebody who waits for work finds it a second later at most, or when
+    /// [`committed`](Operator::committed) is called after the commit.
     pub async fn submit_in<'a>(
         &self,
         transaction: impl Into<AppTransaction<'a>>,

@@ -283,3 +283,36 @@ async fn many_callers_at_once_each_get_their_own_run() {
     assert_eq!(client.store().create(Author::Api, &[stale]).await.unwrap().len(), 1);
     base.end(client).await;
 }
+
+/// Who submits tells the other processes, and a node listens.
+#[tokio::test]
+async fn what_one_process_submits_another_hears_of() {
+    let base = Base::new("postgres").await;
+    let (here, there) = (base.client().await, base.client().await);
+    let node = here.node("here").unwrap().handler("bill", bill).start().await.unwrap();
+    let mut admin = sqlx::PgConnection::connect(&base.url).await.unwrap();
+    let listening = async {
+        let sessions = "select count(*) from pg_stat_activity
+             where datname = current_database() and query = 'LISTEN \"tasuki\"'";
+        while sqlx::query_scalar::<_, i64>(sessions).fetch_one(&mut admin).await.unwrap() == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(ENOUGH, listening).await.expect("the node listens");
+    let mut listener = there.store().listen().await.unwrap().unwrap();
+    let made = there.submit("bill", &Order { id: 1 }).await.unwrap();
+    let heard = tokio::time::timeout(ENOUGH, listener.heard()).await.expect("it is told");
+    let heard = heard.unwrap().unwrap();
+    assert!(heard.claims && !heard.leader && !heard.leases, "{heard:?}");
+    let run = there.wait(made.run, ENOUGH).await.unwrap().now.run;
+    assert_eq!(run.state, RunState::Succeeded);
+    // After a transaction of the application it says so itself.
+    there.committed();
+    let heard = tokio::time::timeout(ENOUGH, listener.heard()).await.expect("it is told");
+    assert!(heard.unwrap().unwrap().leader);
+    listener.close().await;
+    admin.close().await.unwrap();
+    node.stop().await;
+    there.store().close().await;
+    base.end(here).await;
+}

@@ -9,7 +9,7 @@ use tasuki_store::{AssignBatch, Error, Wanted};
 
 use super::super::peers::StartOrder;
 use super::super::plan;
-use super::{Leader, PAGE, PAGES, START, signed};
+use super::{FEW, Leader, PAGE, PAGES, START, signed};
 
 impl Leader {
     /// Gives what is due within assign_ahead to workers, page by page while somebody has room.
@@ -21,9 +21,9 @@ impl Leader {
     ) -> Result<(), Error> {
         let mut place = START;
         let until = clock + signed(settings.assign_ahead());
-        let mut placing = None;
+        let (mut placing, mut most) = (None, FEW);
         for _ in 0..PAGES {
-            let page = self.store.assignable(place, until, PAGE).await?;
+            let page = self.store.assignable(place, until, most).await?;
             let Some(last) = page.last() else { return Ok(()) };
             place = (last.wanted.due_at, last.wanted.run);
             let placing = match &mut placing {
@@ -45,7 +45,6 @@ impl Leader {
                 });
             }
             let placed = placing.place(&wanted);
-            let nobody_has_room = placed.is_empty();
             let mut by_worker: BTreeMap<WorkerId, Vec<Wanted>> = BTreeMap::new();
             for one in placed {
                 let run = page.iter().find(|waiting| waiting.wanted.run == one.run);
@@ -58,9 +57,11 @@ impl Leader {
                 }
                 self.give(epoch, worker, &runs, settings).await?;
             }
-            if page.len() < PAGE as usize || nobody_has_room {
+            if page.len() < most as usize || !placing.has_room() {
                 return Ok(());
             }
+            // Nobody has room for these, or there is room for many.
+            most = PAGE;
         }
         Ok(())
     }

@@ -9,30 +9,34 @@ use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
 use tasuki_store::{Author, Error, Outcome, Waiting};
 
 use super::super::plan::{self, Verdict};
-use super::{Leader, PAGE, PAGES, START};
+use super::{FEW, Leader, PAGE, PAGES, START};
 
 impl Leader {
-    /// Looks at what is overdue, in turn. What workers claim for themselves mostly waits no longer than it takes them: that is looked at once in a while.
+    /// Looks at what is overdue, in turn: a page each time, and all of it once in a while. So too what workers
+    /// claim for themselves, which mostly waits no longer than it takes them.
     pub(super) async fn sweep(
         &self,
         epoch: Epoch,
         settings: &Settings,
         clock: Timestamp,
     ) -> Result<(), Error> {
-        let lanes = match self.all_lanes_again(settings) {
+        let all = self.all_lanes_again(settings);
+        let lanes = match all {
             true => self.store.lanes().await?,
             false => vec![String::new()],
         };
+        // Woken for something, a leader does not go through a whole backlog each time.
+        let (pages, most) = if all { (PAGES, PAGE) } else { (1, FEW) };
         for lane in lanes {
             let mut place = self.state().places.get(&lane).copied().unwrap_or(START);
-            for _ in 0..PAGES {
+            for _ in 0..pages {
                 if self.term() != Some(epoch) {
                     return Ok(());
                 }
-                let page = self.store.overdue(&lane, place, PAGE).await?;
+                let page = self.store.overdue(&lane, place, most).await?;
                 self.judge(epoch, &page, clock).await?;
                 place = match page.last() {
-                    Some(last) if page.len() == PAGE as usize => {
+                    Some(last) if page.len() == most as usize => {
                         (last.wanted.due_at, last.wanted.run)
                     }
                     Some(_) | None => START,

@@ -1,0 +1,94 @@
+//! What happens here is told to whoever sleeps in this process at once, and to other processes on the same
+//! database a moment later at most: one word for all that happened meanwhile.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tasuki_store::{Dialect, News, Store};
+use tokio::sync::mpsc;
+
+use crate::Wake;
+
+/// How long after one word the next is told at the earliest.
+const PAUSE: Duration = Duration::from_millis(10);
+
+const LEADER: u8 = 1;
+const CLAIMS: u8 = 2;
+const LEASES: u8 = 4;
+
+/// Wakes here and abroad. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Announce {
+    wake: Wake,
+    abroad: Option<Arc<Abroad>>,
+}
+
+struct Abroad {
+    store: Store,
+    untold: Arc<AtomicU8>,
+    ring: OnceLock<mpsc::Sender<()>>,
+}
+
+impl Announce {
+    pub(crate) fn new(store: &Store, wake: Wake) -> Self {
+        let abroad = (store.dialect() == Dialect::Postgres).then(|| {
+            let store = store.clone();
+            Arc::new(Abroad { store, untold: Arc::default(), ring: OnceLock::new() })
+        });
+        Self { wake, abroad }
+    }
+
+    /// Something is to be planned.
+    pub(crate) fn leader(&self) {
+        self.wake.leader();
+        self.abroad(LEADER);
+    }
+
+    /// Something can be claimed.
+    pub(crate) fn claims(&self) {
+        self.wake.claims();
+        self.abroad(CLAIMS);
+    }
+
+    /// Somebody acted; which loop it concerns is not worth telling apart.
+    pub(crate) fn all(&self) {
+        self.wake.all();
+        self.abroad(LEADER | CLAIMS | LEASES);
+    }
+
+    fn abroad(&self, whom: u8) {
+        let Some(abroad) = &self.abroad else { return };
+        abroad.untold.fetch_or(whom, Ordering::Relaxed);
+        // Without a runtime nobody can tell; they look a second later at most.
+        if tokio::runtime::Handle::try_current().is_ok() {
+            let ring = abroad.ring.get_or_init(|| abroad.teller(self.wake.id()));
+            // Full: the teller is on its way already.
+            let _ = ring.try_send(());
+        }
+    }
+}
+
+impl Abroad {
+    /// Starts who tells; it ends when nobody is left who might ring.
+    fn teller(&self, from: u64) -> mpsc::Sender<()> {
+        let (ring, mut rung) = mpsc::channel(1);
+        let (store, untold) = (self.store.clone(), Arc::clone(&self.untold));
+        tokio::spawn(async move {
+            while rung.recv().await.is_some() {
+                let whom = untold.swap(0, Ordering::Relaxed);
+                let news = News {
+                    from,
+                    leader: whom & LEADER > 0,
+                    claims: whom & CLAIMS > 0,
+                    leases: whom & LEASES > 0,
+                };
+                if let Err(error) = store.tell(news).await {
+                    tracing::debug!(%error, "others were not told; they will look by themselves");
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+        });
+        ring
+    }
+}
