@@ -333,6 +333,20 @@ impl Tx<'_> {
         })
     }
 
+    /// Rows of a statement that gives them as one JSON list on SQLite, where each row goes from thread to thread
+    /// by itself.
+    pub(crate) async fn listed(
+        &mut self,
+        sql: &Sql,
+        params: Params<'_>,
+    ) -> Result<Vec<Row>, Error> {
+        let rows = self.rows(sql, params).await?;
+        match (self.dialect(), rows.first()) {
+            (Dialect::Sqlite, Some(row)) => Row::listed(&row.text("listed")?),
+            _ => Ok(rows),
+        }
+    }
+
     /// How many rows a statement matched.
     pub(crate) async fn execute(&mut self, sql: &Sql, params: Params<'_>) -> Result<u64, Error> {
         let now = self.now;

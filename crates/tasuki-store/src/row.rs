@@ -1,5 +1,6 @@
 //! A row, whichever database it comes from.
 
+use serde_json::{Map, Value};
 use sqlx::mysql::MySqlRow;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
@@ -13,6 +14,8 @@ pub(crate) enum Row {
     Sqlite(SqliteRow),
     Postgres(PgRow),
     MySql(MySqlRow),
+    /// From a JSON list; what is not in it is null. Bytes are written in hexadecimal.
+    Listed(Map<String, Value>),
 }
 
 macro_rules! column {
@@ -21,12 +24,22 @@ macro_rules! column {
             Row::Sqlite(row) => row.try_get::<$type, _>($name),
             Row::Postgres(row) => row.try_get::<$type, _>($name),
             Row::MySql(row) => row.try_get::<$type, _>($name),
+            Row::Listed(_) => return Err(Error::broken(format!("{} is in no list", $name))),
         }
     };
 }
 
 impl Row {
+    pub(crate) fn listed(list: &str) -> Result<Vec<Self>, Error> {
+        let rows: Vec<Map<String, Value>> = serde_json::from_str(list)
+            .map_err(|error| Error::broken(format!("a list: {error}")))?;
+        Ok(rows.into_iter().map(Self::Listed).collect())
+    }
+
     pub(crate) fn opt_int(&self, name: &str) -> Result<Option<i64>, Error> {
+        if let Self::Listed(row) = self {
+            return Ok(row.get(name).and_then(Value::as_i64));
+        }
         // PostgreSQL alone insists on the exact width.
         if let Self::Postgres(row) = self {
             let index = name.index(row)?;
@@ -44,6 +57,9 @@ impl Row {
     }
 
     pub(crate) fn opt_text(&self, name: &str) -> Result<Option<String>, Error> {
+        if let Self::Listed(row) = self {
+            return Ok(row.get(name).and_then(Value::as_str).map(str::to_owned));
+        }
         // SQLite keeps what it is given: one row of bytes from some other program must not stand in the way of
         // all others.
         if let Self::Sqlite(row) = self {
@@ -61,6 +77,10 @@ impl Row {
     }
 
     pub(crate) fn opt_uuid(&self, name: &str) -> Result<Option<Uuid>, Error> {
+        if let Self::Listed(row) = self {
+            let text = row.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+            return Ok(text.and_then(|text| Uuid::try_parse(text).ok()));
+        }
         Ok(column!(self, name, Option<Uuid>)?)
     }
 

@@ -81,7 +81,7 @@ pub(crate) async fn claim(
 
 /// What a worker must know of the runs it was given, soonest first.
 pub(crate) async fn taken(tx: &mut Tx<'_>, runs: &[i64]) -> Result<Vec<Taken>, Error> {
-    let rows = tx.rows(&TAKEN, params! { ids: runs.to_vec() }).await?;
+    let rows = tx.listed(&TAKEN, params! { ids: runs.to_vec() }).await?;
     let mut taken = rows.iter().map(Taken::from_row).collect::<Result<Vec<_>, _>>()?;
     taken.sort_by_key(|taken| (taken.due_at, taken.id));
     match taken.len() == runs.len() {
@@ -104,7 +104,7 @@ impl Store {
             leases.extend(lease::lock(&mut tx, *token).await?);
         }
         let ids: Vec<i64> = good.iter().map(|ending| ending.run.0).collect();
-        let rows = tx.rows(&RUNNING, params! { ids: ids }).await?;
+        let rows = tx.listed(&RUNNING, params! { ids: ids }).await?;
         let mut left = HashMap::with_capacity(rows.len());
         for row in &rows {
             left.insert(RunId(row.int("id")?), token_of(row)?);

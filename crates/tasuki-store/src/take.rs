@@ -14,7 +14,7 @@ use crate::{Error, Outcome, Run, Store, leader, lease, sets, uuid, worker};
 static DUE_PLACE: Sql = sql!("due/place");
 static DUE_TAKE: Sql = sql!("due/take");
 static DUE_PUT: Sql = sql!("due/put");
-static DUE_LOCK: Sql = sql!("due/lock", ".mysql", ".mysql", ".mysql");
+static DUE_LOCK: Sql = sql!("due/lock", ".sqlite", ".mysql", ".mysql");
 static DUE_LIST: Sql = sql!("due/list");
 static DUE_NEXT: Sql = sql!("due/next");
 static HOLD_TAKE: Sql = sql!("hold/take", ".sqlite", ".postgres", ".mysql");
@@ -219,7 +219,7 @@ impl Store {
             return Ok(Claimed::Runs(Vec::new()));
         }
         let page = [params! { lane: batch.lane, most: batch.most }, after].concat();
-        let rows = tx.rows(&DUE_LOCK, page).await?;
+        let rows = tx.listed(&DUE_LOCK, page).await?;
         let taken = claim_rows(&mut tx, batch, &rows).await?;
         if taken.is_empty() {
             tx.commit().await?;

@@ -1,5 +1,5 @@
 -- due/lock: what can be claimed, passing over what others are claiming and what must wait for another run of its kind.
--- SQLite says it in the same words; PostgreSQL claims in one statement.
+-- PostgreSQL claims in one statement.
 select d.run_id, d.due_at, d.exclusive, d.alone
   from tasuki_due d
  where d.lane = :lane
