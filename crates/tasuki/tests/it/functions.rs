@@ -7,6 +7,7 @@ use tasuki::{Functions, TaskError};
 use tasuki_core::work::{What, Work};
 use tasuki_core::{ErrorCode, RunId, RunState};
 use tasuki_store::{Author, JobSpec, Trigger};
+use tokio::sync::watch;
 
 use crate::place::{Place, spec};
 
@@ -198,6 +199,41 @@ async fn a_function_that_falls_silent_is_ended_and_one_that_shows_progress_is_no
     // One that shows progress has a limit even where its job sets none.
     let stuck = place.call("c", &Work { stop_grace, ..function("stuck") }).await;
     assert_eq!(code(&place.ended(stuck).await).as_deref(), Some("HEARTBEAT_TIMEOUT"));
+    node.stop().await;
+    place.end().await;
+}
+
+/// However long it may take to stop: when its lease is over, somebody else may call it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_function_does_not_outlive_a_lease_that_cannot_be_renewed() {
+    struct Alive(watch::Sender<bool>);
+    impl Drop for Alive {
+        fn drop(&mut self) {
+            self.0.send_replace(false);
+        }
+    }
+    let place = Place::new().await;
+    let lease = [("lease_ttl", "3s"), ("lease_renew", "200ms"), ("outage_tolerance", "1s")];
+    let end = [("kill_margin", "900ms"), ("stop_grace", "1m")];
+    place.set(&[&lease[..], &end[..]].concat()).await;
+    let (alive, mut seen) = watch::channel(false);
+    let mut functions = Functions::default();
+    functions.add("is deaf", move |(), _| {
+        alive.send_replace(true);
+        let alive = Alive(alive.clone());
+        async move {
+            let _alive = alive;
+            std::future::pending::<Result<(), TaskError>>().await
+        }
+    });
+    let node = place.node_with(functions).await;
+    let run = place.call("deaf", &function("is deaf")).await;
+    seen.wait_for(|alive| *alive).await.unwrap();
+    let held = place.hold();
+    let gone = tokio::time::timeout(Duration::from_secs(3), seen.wait_for(|alive| !alive)).await;
+    assert!(gone.is_ok(), "its lease is over and it is still there");
+    held.release();
+    assert_eq!(place.ended(run).await.state, RunState::Failed);
     node.stop().await;
     place.end().await;
 }

@@ -9,6 +9,7 @@ mod every_second;
 mod examples;
 mod functions;
 mod idle;
+mod killed;
 mod node;
 mod place;
 mod policies;

@@ -56,21 +56,29 @@ impl Worker {
     }
 
     /// Stops what overstays its time or its silence, and everything under a lease that could not be
-    /// renewed. Returns when it is to look again.
+    /// renewed; that is given no longer than the lease lasts. Returns when it is to look again.
     pub(crate) fn tend(&self) -> Option<u64> {
         let now = self.parts.clock.boottime();
         let mut state = self.state();
         let term_after = state.settings.term_after().as_micros() as u64;
+        let kill_after = state.settings.kill_after().as_micros() as u64;
         let mut next: Option<u64> = None;
         for lease in state.leases.values_mut() {
             let lapses = lease.since.map(|since| since + term_after);
             let lapsed = lapses.is_some_and(|at| at <= now);
+            let ends = lease.since.map(|since| since + kill_after);
+            let over = ends.is_some_and(|at| at <= now);
             for running in running_in(lease) {
+                // Somebody else may have it soon, however long it may take to stop.
+                if over {
+                    running.grace = Duration::ZERO;
+                }
                 let why = running.overstays(now).or(lapsed.then_some(Stopped::Silence));
                 if let Some(why) = why {
                     self.stop(running, why);
                 }
-                let look = [running.next_look(), lapses.filter(|_| !lapsed)];
+                let leased = if lapsed { ends } else { lapses };
+                let look = [running.next_look(), leased.filter(|_| !over)];
                 next = look.into_iter().chain([next]).flatten().min();
             }
         }
