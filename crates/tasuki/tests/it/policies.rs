@@ -151,10 +151,13 @@ async fn replace_cuts_off_what_runs_when_the_next_slot_comes() {
     let node = place.node().await;
     let spec = with(ConcurrencyPolicy::Replace, &shell("exec sleep 60"));
     let job = place.job("watch", every("1s", None), spec).await;
-    let canceled = place.runs_of(job.id, 2, |state| state == RunState::Canceled).await;
-    for run in &canceled[..2] {
-        assert_eq!(run.counters.tries, 1, "it had begun: {run:?}");
-    }
+    // On a busy machine a slot may come before the run of the last one has begun.
+    let begun = async || {
+        let canceled = place.runs_of(job.id, 2, |state| state == RunState::Canceled).await;
+        let begun: Vec<_> = canceled.into_iter().filter(|run| run.counters.tries == 1).collect();
+        (begun.len() >= 2).then_some(begun)
+    };
+    let canceled = place.until("two that had begun are cut off", begun).await;
     let next = place.runs_of(job.id, 1, |state| state == RunState::Running).await;
     assert!(next[0].id > canceled[1].id);
     let job = place.store.job_by_id(job.id).await.unwrap().unwrap();
