@@ -303,11 +303,6 @@ impl Work {
 /// The lane of commands that any worker may claim.
 pub const COMMAND_LANE: &str = "commands";
 
-/// The lane of a function.
-pub fn function_lane(handler: &str) -> String {
-    Lane::new(handler).to_string()
-}
-
 fn words_in(value: &Value) -> Option<Vec<String>> {
     value.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect()
 }

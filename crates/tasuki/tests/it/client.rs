@@ -15,13 +15,13 @@ use tasuki_store::{Author, Store};
 const ENOUGH: Duration = Duration::from_secs(30);
 
 /// A database of its own for each test.
-struct Base {
-    url: String,
+pub(crate) struct Base {
+    pub(crate) url: String,
     server: Option<(String, String)>,
 }
 
 impl Base {
-    async fn new(kind: &str) -> Self {
+    pub(crate) async fn new(kind: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let name = format!("tasuki_client_{}_{count}", std::process::id());
@@ -45,12 +45,12 @@ impl Base {
         Self { url: format!("{front}/{name}"), server: Some((server.clone(), name)) }
     }
 
-    async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         Client::connect(&self.url).await.unwrap()
     }
 
     /// Everything must be as the doctor wants it; then nothing is left.
-    async fn end(self, client: Client) {
+    pub(crate) async fn end(self, client: Client) {
         let report = client.store().doctor(jiff::Timestamp::now).await.unwrap();
         assert!(report.is_clean(), "{:?}", report.findings().collect::<Vec<_>>());
         client.store().close().await;
@@ -91,6 +91,7 @@ macro_rules! each_database {
         }
     )+};
 }
+pub(crate) use each_database;
 
 mod on {
     each_database!(a_task_is_handled_and_its_result_is_kept, tasks_are_part_of_a_transaction);

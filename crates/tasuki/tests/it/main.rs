@@ -12,6 +12,7 @@ mod idle;
 mod node;
 mod place;
 mod policies;
+mod queues;
 mod spawner;
 mod supervisor;
 mod testing;
