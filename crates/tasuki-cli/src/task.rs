@@ -32,8 +32,8 @@ const MOST_TASKS: usize = 1_000;
 const MOST_BYTES: usize = 7 << 20;
 
 /// What a line of a file can say.
-const FIELDS: [&str; 6] =
-    ["job", "args", "scheduled_for", "expires_at", "scope", "idempotency_key"];
+const FIELDS: [&str; 8] =
+    ["job", "args", "scheduled_for", "expires_at", "scope", "idempotency_key", "queue", "priority"];
 
 /// Submit a task: a run of a job with arguments of its own. Or many, from a file with one JSON
 /// object per line
@@ -43,19 +43,21 @@ Examples:
   tasuki task submit resize --arg image=42.png
   tasuki task submit resize --arg image=42.png --key resize-42 --wait
   tasuki task submit report --at 2h --expires 3h
+  tasuki task submit resize --arg image=43.png --queue slow --priority high
   tasuki task submit --file tasks.jsonl
   seq 3 | jq -c '{args: {n: .}}' | tasuki task submit resize --file -
 
 A line of a file:
   {\"job\": \"resize\", \"args\": {\"image\": \"42.png\"}, \"idempotency_key\": \"resize-42\"}
-It may also have scheduled_for, expires_at and scope ({\"kind\": \"tenant\", \"id\": \"42\"}). Lines are
-sent in batches of 1,000; give them keys if you may have to send the file again.")]
+It may also have scheduled_for, expires_at, queue, priority and scope ({\"kind\": \"tenant\",
+\"id\": \"42\"}). Lines are sent in batches of 1,000; give them keys if you may have to send the file
+again.")]
 struct Submit {
     /// The job; with --file the one for lines that name none
     #[arg(required_unless_present = "file")]
     job: Option<String>,
     /// Tasks, one JSON object per line; - is stdin
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["one", "all", "at", "expires", "scope", "key", "wait", "follow", "timeout"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["one", "all", "at", "expires", "scope", "key", "queue", "priority", "wait", "follow", "timeout"])]
     file: Option<PathBuf>,
     #[command(flatten)]
     arguments: Arguments,
@@ -71,6 +73,12 @@ struct Submit {
     /// The same key twice makes one run
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
+    /// Use the slots of this queue, whatever the job says; only for functions
+    #[arg(long, value_name = "QUEUE")]
+    queue: Option<String>,
+    /// Its head start before others that wait: lowest, low, normal, high, highest; only for functions
+    #[arg(long, value_name = "PRIORITY")]
+    priority: Option<String>,
     #[command(flatten)]
     waiting: Waiting,
 }
@@ -101,6 +109,11 @@ impl Submit {
         }
         if let Some(scope) = &self.scope {
             body["scope"] = typed::scope(scope)?;
+        }
+        for (name, typed) in [("queue", &self.queue), ("priority", &self.priority)] {
+            if let Some(typed) = typed {
+                body[name] = json!(typed);
+            }
         }
         let call = client.post("/tasks").body(body).idempotency_key(self.key.as_deref());
         let answer = call.send().await?;

@@ -130,7 +130,7 @@ impl Up {
         let node = started.map_err(|error| match error {
             NodeError::Home(error) => self.homeless(&error),
             NodeError::Store(error) => database.failed(&error),
-            error @ (NodeError::Spawner(_) | NodeError::Declared(_)) => {
+            error @ (NodeError::Spawner(_) | NodeError::Declared(_) | NodeError::Queue(_)) => {
                 Failure::refused(error.to_string())
             }
         })?;

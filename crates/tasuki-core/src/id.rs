@@ -158,7 +158,7 @@ name! {
 }
 
 /// Names are for people and for keys: any script, but nothing invisible and nothing that is cut.
-fn check_name(field: &'static str, typed: &str) -> Result<String, Invalid> {
+pub(crate) fn check_name(field: &'static str, typed: &str) -> Result<String, Invalid> {
     let length = typed.chars().count();
     if length > NAME_CHARS {
         let found = format!("{length} characters");

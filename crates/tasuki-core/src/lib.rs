@@ -3,7 +3,7 @@
 //! Every other part of tasuki asks this crate: which moves of a run exist ([`run`]), what follows
 //! when an attempt fails ([`retry`]), when a schedule fires next ([`schedule`]), what to do about
 //! slots that were missed ([`misfire`]) or siblings that still run ([`concurrency`]), which worker
-//! takes a run ([`assign`]), what a command's arguments become ([`argv`]), what its end means
+//! takes a run ([`assign`]) or where it waits to be taken ([`lane`]), what a command's arguments become ([`argv`]), what its end means
 //! ([`exit`]), and how a cluster is tuned ([`settings`]).
 //!
 //! The promise: plain types and pure functions. The same question gets the same answer on every
@@ -21,6 +21,7 @@ pub mod exit;
 pub mod filter;
 pub mod id;
 mod invalid;
+pub mod lane;
 mod language;
 pub mod misfire;
 mod nearest;
@@ -35,6 +36,7 @@ pub mod work;
 pub use error_code::ErrorCode;
 pub use id::{Epoch, EventId, JobId, JobName, LeaseToken, NodeName, RunId, Scope, WorkerId};
 pub use invalid::Invalid;
+pub use lane::{Lane, Priority, Queue};
 pub use language::Language;
 pub use role::Role;
 pub use run::{AttemptOutcome, Origin, RunState};

@@ -9,8 +9,9 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::exit::FailureRules;
+use crate::lane::LONGEST_HANDLER;
 use crate::word::words;
-use crate::{ErrorCode, Invalid, duration};
+use crate::{ErrorCode, Invalid, Lane, Priority, Queue, duration};
 
 words! {
     /// Who decides where a run goes.
@@ -89,6 +90,10 @@ pub struct Work {
     pub fail_on: Vec<String>,
     /// Whether it fires for scopes that somebody lists, and not for everything.
     pub scoped: bool,
+    /// Whose slots its runs use, if it is a function that workers claim.
+    pub queue: Queue,
+    /// How much of a head start they have then.
+    pub priority: Priority,
 }
 
 impl Work {
@@ -107,6 +112,8 @@ impl Work {
             retry_on: Vec::new(),
             fail_on: Vec::new(),
             scoped: false,
+            queue: Queue::default(),
+            priority: Priority::default(),
         }
     }
 
@@ -119,12 +126,15 @@ impl Work {
         }
     }
 
-    /// Where its runs wait: the leader's lane is the empty one. A function has a lane of its own, so that
+    /// Where its runs wait: the leader's lane is the empty one. A function has lanes of its own, so that
     /// only workers that have it look there.
     pub fn lane(&self, dispatch: Dispatch) -> String {
         match (dispatch, &self.what) {
             (Dispatch::Assign, _) => String::new(),
-            (Dispatch::Claim, What::Function(handler)) => function_lane(handler),
+            (Dispatch::Claim, What::Function(handler)) => {
+                let (queue, priority) = (self.queue.clone(), self.priority);
+                Lane { queue, priority, ..Lane::new(handler) }.to_string()
+            }
             (Dispatch::Claim, What::Command(_) | What::Django(_)) => COMMAND_LANE.to_owned(),
         }
     }
@@ -143,8 +153,9 @@ impl Work {
                 let config = crate::argv::Django { python: "p".to_owned(), manage: "m".to_owned() };
                 crate::argv::django(&config, command, &self.args)?;
             }
-            What::Function(handler) => check_text("handler", handler, 150)?,
+            What::Function(handler) => check_text("handler", handler, LONGEST_HANDLER)?,
         }
+        self.check_lane(self.kind().dispatch())?;
         for (name, value) in &self.env {
             check_variable(name, value)?;
         }
@@ -170,6 +181,22 @@ impl Work {
             }
         }
         self.rules().map(drop)
+    }
+
+    /// Refuses a queue or a priority where it would mean nothing: what the leader assigns waits for no worker's
+    /// slots, and commands have slots of their own.
+    pub fn check_lane(&self, dispatch: Dispatch) -> Result<(), Invalid> {
+        if self.kind() == WorkKind::Function && dispatch == Dispatch::Claim {
+            return Ok(());
+        }
+        let expected = "none: only functions that workers claim have one";
+        if !self.queue.is_default() {
+            return Err(Invalid::typed("queue", self.queue.as_str(), expected));
+        }
+        match self.priority {
+            Priority::Normal => Ok(()),
+            other => Err(Invalid::typed("priority", other.as_str(), expected)),
+        }
     }
 
     /// As it is kept.
@@ -199,6 +226,9 @@ impl Work {
         keep("retry_on", some(self.retry_on.is_empty(), json!(self.retry_on)));
         keep("fail_on", some(self.fail_on.is_empty(), json!(self.fail_on)));
         keep("scoped", some(!self.scoped, json!(true)));
+        keep("queue", some(self.queue.is_default(), json!(self.queue.as_str())));
+        let usual = self.priority == Priority::default();
+        keep("priority", some(usual, json!(self.priority.as_str())));
         Value::Object(kept)
     }
 
@@ -256,6 +286,10 @@ impl Work {
                     work.scoped = scoped;
                     true
                 }
+                ("queue", Value::String(name)) => name.parse().map(|q| work.queue = q).is_ok(),
+                ("priority", Value::String(word)) => {
+                    word.parse().map(|priority| work.priority = priority).is_ok()
+                }
                 _ => false,
             };
             if !read {
@@ -268,11 +302,6 @@ impl Work {
 
 /// The lane of commands that any worker may claim.
 pub const COMMAND_LANE: &str = "commands";
-
-/// The lane of a function.
-pub fn function_lane(handler: &str) -> String {
-    format!("function {handler}")
-}
 
 fn words_in(value: &Value) -> Option<Vec<String>> {
     value.as_array()?.iter().map(|word| word.as_str().map(str::to_owned)).collect()
@@ -328,79 +357,4 @@ fn check_text(field: &'static str, text: &str, longest: usize) -> Result<(), Inv
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn full() -> Work {
-        Work {
-            description: Some("夜間の集計".to_owned()),
-            args: json!({"day": "today", "n": 3}).as_object().unwrap().clone(),
-            env: [("LANG".to_owned(), "C".to_owned())].into(),
-            directory: Some("/srv".to_owned()),
-            timeout: Some(Duration::from_secs(60)),
-            heartbeat_timeout: Some(Duration::from_millis(1_500)),
-            stop_grace: Some(Duration::ZERO),
-            exit_codes: [(3, "NO_DATA".parse().unwrap())].into(),
-            retry_on: vec!["NO_DATA".to_owned()],
-            fail_on: vec!["75".to_owned()],
-            ..Work::new(What::Command(vec!["report".to_owned(), "{day}".to_owned()]))
-        }
-    }
-
-    #[test]
-    fn it_reads_back_as_it_was_kept() {
-        for work in [
-            full(),
-            Work::new(What::Django("clearsessions".to_owned())),
-            Work::new(What::Function("mail".to_owned())),
-        ] {
-            work.check().unwrap();
-            assert_eq!(Work::from_json(&work.to_json().to_string()).unwrap(), work);
-        }
-        assert_eq!(Work::new(What::Function("f".to_owned())).to_json(), json!({"function": "f"}));
-    }
-
-    #[test]
-    fn strange_things_are_refused() {
-        for kept in [
-            "",
-            "[]",
-            "{}",
-            r#"{"command": "ls"}"#,
-            r#"{"command": ["a"], "function": "b"}"#,
-            r#"{"command": ["a"], "tmeout_ms": 1}"#,
-            r#"{"command": ["a"], "timeout_ms": -1}"#,
-        ] {
-            assert!(Work::from_json(kept).is_err(), "{kept}");
-        }
-    }
-
-    #[test]
-    fn what_no_worker_could_run_is_refused_by_its_field() {
-        let command =
-            |argv: &[&str]| Work::new(What::Command(argv.iter().map(|&a| a.to_owned()).collect()));
-        let sound = command(&["ls"]);
-        let env = |name: &str, value: &str| Work {
-            env: [(name.to_owned(), value.to_owned())].into(),
-            ..sound.clone()
-        };
-        for (work, field) in [
-            (command(&[]), "command"),
-            (command(&[""]), "command"),
-            (command(&["ls", "a\0b"]), "command"),
-            (command(&["x"; 1_001]), "command"),
-            (command(&["ls", &"x".repeat(200_000)]), "command"),
-            (env("TASUKI_RUN_ID", "1"), "env"),
-            (env("A=B", "1"), "env"),
-            (env("A", "\0"), "env"),
-            (Work { timeout: Some(Duration::ZERO), ..sound.clone() }, "timeout"),
-            (Work { timeout: Some(Duration::from_secs(1 << 40)), ..sound.clone() }, "timeout"),
-            (Work { retry_on: vec!["999".to_owned()], ..sound.clone() }, "retry_on"),
-            (Work { directory: Some(String::new()), ..sound.clone() }, "directory"),
-            (Work::new(What::Django("a b".to_owned())), "command"),
-            (Work::new(What::Function(" f".to_owned())), "handler"),
-        ] {
-            assert_eq!(work.check().unwrap_err().field, field, "{work:?}");
-        }
-    }
-}
+mod tests;

@@ -47,7 +47,16 @@ pub(crate) fn task(idempotency_key: Option<&str>, args: Option<&str>) -> Result<
 }
 
 pub(crate) fn runs(runs: &[NewRun<'_>]) -> Result<(), Invalid> {
-    runs.iter().try_for_each(|run| task(run.idempotency_key.as_deref(), run.args.as_deref()))
+    runs.iter().try_for_each(|run| {
+        // Who assigns and who claims is the job's to say: a run only waits in another lane of the same kind.
+        if let Some(lane) = &run.lane {
+            key("lane", lane)?;
+            if run.job.spec.lane.is_empty() {
+                return Err(Invalid::typed("lane", lane, "none where the leader assigns"));
+            }
+        }
+        task(run.idempotency_key.as_deref(), run.args.as_deref())
+    })
 }
 
 /// Text from a program, which may say anything: PostgreSQL keeps no NUL.

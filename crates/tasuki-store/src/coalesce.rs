@@ -27,6 +27,8 @@ pub struct Task {
     pub scheduled_for: Option<Timestamp>,
     /// Given up after this.
     pub expires_at: Option<Timestamp>,
+    /// Where it waits to be claimed, if not where its job says.
+    pub lane: Option<String>,
 }
 
 impl Task {
@@ -39,6 +41,7 @@ impl Task {
             scope: Scope::default(),
             scheduled_for: None,
             expires_at: None,
+            lane: None,
         }
     }
 
@@ -50,6 +53,7 @@ impl Task {
             scope: self.scope.clone(),
             scheduled_for: self.scheduled_for,
             expires_at: self.expires_at,
+            lane: self.lane.clone(),
             ..NewRun::task(&self.job)
         }
     }

@@ -2,14 +2,14 @@
 
 use jiff::Timestamp;
 use serde_json::json;
-use tasuki_core::{Epoch, EventId, Invalid, Origin, RunId, Scope, Slot};
+use tasuki_core::{Epoch, Invalid, Origin, RunId};
 
 use crate::audit::{self, Act, Actor};
 use crate::cursor::move_on;
 use crate::db::{AppTransaction, Params, Tx, params};
 use crate::sql::{Dialect, Sql, sql};
 use crate::{
-    CursorMove, Error, JobVersion, Outcome, Run, Seen, Store, check, hot, job, leader, sets,
+    CursorMove, Error, JobVersion, NewRun, Outcome, Run, Seen, Store, check, hot, job, leader, sets,
 };
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
@@ -25,59 +25,6 @@ pub enum Author {
     Leader(Epoch),
     /// Somebody through the API, or the application in its own transaction.
     Api,
-}
-
-/// A run to be made.
-#[derive(Debug, Clone)]
-pub struct NewRun<'a> {
-    /// Of which job.
-    pub job: &'a JobVersion,
-    /// What makes it.
-    pub origin: Origin,
-    /// For what.
-    pub scope: Scope,
-    /// Its planned instant; now, unless said.
-    pub scheduled_for: Option<Timestamp>,
-    /// Its slot, if a schedule makes it.
-    pub slot: Option<Slot>,
-    /// The same key twice is the same run. 1 to 191 characters, no space around them.
-    pub idempotency_key: Option<String>,
-    /// The event that makes it.
-    pub event: Option<EventId>,
-    /// The run it repeats.
-    pub rerun_of: Option<RunId>,
-    /// What it is given, as JSON; at most 1 MiB.
-    pub args: Option<String>,
-    /// Too late after this.
-    pub skip_at: Option<Timestamp>,
-    /// Given up after this.
-    pub expires_at: Option<Timestamp>,
-}
-
-impl<'a> NewRun<'a> {
-    /// A task of a job, to be run now.
-    pub fn task(job: &'a JobVersion) -> Self {
-        Self {
-            job,
-            origin: Origin::Task,
-            scope: Scope::default(),
-            scheduled_for: None,
-            slot: None,
-            idempotency_key: None,
-            event: None,
-            rerun_of: None,
-            args: None,
-            skip_at: None,
-            expires_at: None,
-        }
-    }
-}
-
-impl NewRun<'_> {
-    /// Whether it may exist already.
-    pub(crate) fn has_key(&self) -> bool {
-        self.slot.is_some() || self.idempotency_key.is_some()
-    }
 }
 
 /// A run that is there now.
@@ -351,7 +298,7 @@ pub(crate) fn columns(run: &NewRun<'_>) -> Params<'static> {
         origin: run.origin.as_str(),
         scope_kind: run.scope.kind(),
         scope_id: run.scope.id(),
-        lane: spec.lane.as_str(),
+        lane: run.lane(),
         exclusive: i64::from(spec.concurrency.needs_hold()),
         max_attempts: spec.max_attempts,
         scheduled_for: run.scheduled_for.map(Timestamp::as_microsecond),

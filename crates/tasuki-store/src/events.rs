@@ -3,11 +3,11 @@
 use jiff::Timestamp;
 use tasuki_core::{Epoch, EventId, Invalid, JobName, Origin};
 
-use crate::create::{self, Created, NewRun};
+use crate::create::{self, Created};
 use crate::db::{Row, Tx, params};
 use crate::run::timestamp;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, Seen, Store, check, job, leader};
+use crate::{Error, NewRun, Seen, Store, check, job, leader};
 
 static EMIT: Sql = sql!("event/emit", ".sqlite", ".postgres", ".mysql");
 static BY_KEY: Sql = sql!("event/by_key");

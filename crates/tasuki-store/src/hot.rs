@@ -221,7 +221,7 @@ pub(crate) async fn create(
         origins: words(&|run| run.origin.as_str()),
         scope_kinds: words(&|run| run.scope.kind()),
         scope_ids: words(&|run| run.scope.id()),
-        lanes: words(&|run| &run.job.spec.lane),
+        lanes: words(&|run| run.lane()),
         exclusives: numbers(&|run| i64::from(run.job.spec.concurrency.needs_hold())),
         max_attempts: numbers(&|run| i64::from(run.job.spec.max_attempts)),
         scheduled: ints(&|run| run.scheduled_for.map(Timestamp::as_microsecond)),

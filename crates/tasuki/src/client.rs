@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use serde_json::Value;
-use tasuki_core::{Invalid, Role, RunId, Scope};
+use tasuki_core::{Invalid, Priority, Role, RunId, Scope};
 use tasuki_store::{AppTransaction, Created, Execution, Store};
 
 use crate::node::{Config, Node, NodeBuilder};
@@ -180,6 +180,19 @@ impl NewTask<'_> {
     /// The same key twice is the same run: a task that is submitted again is found, not made.
     pub fn key(mut self, key: impl Into<String>) -> Self {
         self.draft.idempotency_key = Some(key.into());
+        self
+    }
+
+    /// Uses the slots of this queue, whatever its job says. Refused is what is no name; when it is submitted, also
+    /// a job that calls no function.
+    pub fn queue(mut self, name: &str) -> Result<Self, Invalid> {
+        self.draft.queue = Some(name.parse()?);
+        Ok(self)
+    }
+
+    /// With this head start before others, whatever its job says.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.draft.priority = Some(priority);
         self
     }
 

@@ -10,7 +10,7 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::work::{What, Work};
-use tasuki_core::{Invalid, Role, Schedule};
+use tasuki_core::{Invalid, Priority, Role, Schedule};
 use tasuki_store::Trigger;
 
 use crate::node::scopes::ScopeProvider;
@@ -99,6 +99,21 @@ impl Job {
     pub fn scopes(mut self, provider: impl ScopeProvider + 'static) -> Self {
         self.draft.work.scoped = true;
         self.scopes = Some(Arc::new(provider));
+        self
+    }
+
+    /// Its runs wait in this queue, and use the slots that nodes have for it: [`NodeBuilder::queue`]. A task may
+    /// say another.
+    ///
+    /// [`NodeBuilder::queue`]: crate::node::NodeBuilder::queue
+    pub fn queue(mut self, name: &str) -> Result<Self, Invalid> {
+        self.draft.work.queue = name.parse()?;
+        Ok(self)
+    }
+
+    /// How much of a head start its runs have before others that wait. A task may say another.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.draft.work.priority = priority;
         self
     }
 

@@ -16,6 +16,7 @@ pub use declare::Job;
 pub use handler::{Arguments, Context, Done, Functions, TaskError};
 pub use node::{Node, ProviderError, ScopeProvider};
 pub use operator::{Error, Operator};
+pub use tasuki_core::Priority;
 pub use wake::Wake;
 
 #[cfg(test)]

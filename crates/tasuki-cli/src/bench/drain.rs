@@ -29,7 +29,7 @@ const HANDLER: &str = "bench drain";
 #[command(after_help = "\
 Examples:
   tasuki bench drain --database-url sqlite:bench.db
-  tasuki bench drain --rounds 5 --database-url postgres://tasuki@localhost/bench
+  tasuki bench drain --rounds 5 --function-slots 2000 --database-url postgres://tasuki@localhost/bench
   tasuki bench drain --tasks 10000 --json --database-url mysql://tasuki@localhost/bench")]
 pub(crate) struct BenchDrain {
     #[command(flatten)]
@@ -42,6 +42,10 @@ pub(crate) struct BenchDrain {
     /// How often each is measured, in turns
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
+
+    /// How many functions the node runs at once
+    #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    function_slots: u32,
 
     /// How many rows the bare loop takes at a time
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -65,20 +69,23 @@ impl BenchDrain {
     async fn measure(&self, place: &Place) -> Result<String, Error> {
         let (batch, connections) = (self.bare_batch, place.bare.most(self.bare_connections));
         let limit = format!("bare SQL, {batch} a batch on {connections}");
-        let ours = async || drain(place, self.tasks).await;
+        let ours = async || drain(place, self.tasks, self.function_slots).await;
         let bare = async || {
             let checkpoint = async || checkpoint(&place.store).await;
             place.bare.drain(self.tasks, batch, connections, checkpoint).await
         };
         // Not counted: in its first batches a new session of PostgreSQL plans anew each time, and badly.
-        drain(place, self.tasks.div_ceil(5)).await?;
+        drain(place, self.tasks.div_ceil(5), self.function_slots).await?;
         bare().await?;
         let pair = Pair::new("drain by a node", limit, "runs/s");
         let pair = pair.measure(self.rounds, ours, bare).await?;
         let report = Report {
             bench: "drain",
             database: place.database(),
-            heading: format!("{} tasks, {} rounds", self.tasks, self.rounds),
+            heading: format!(
+                "{} tasks, {} slots, {} rounds",
+                self.tasks, self.function_slots, self.rounds
+            ),
             pairs: vec![pair],
         };
         Ok(report.told(self.json))
@@ -86,7 +93,7 @@ impl BenchDrain {
 }
 
 /// How many tasks a second a node works off, of so many that wait when it starts.
-pub(crate) async fn drain(place: &Place, tasks: u32) -> Result<f64, Error> {
+pub(crate) async fn drain(place: &Place, tasks: u32, slots: u32) -> Result<f64, Error> {
     let job = place.job("drain", What::Function(HANDLER.to_owned()), None).await?;
     let bar = Bar::new("submit", u64::from(tasks));
     place.submit(&job, tasks, None, &bar).await?;
@@ -101,7 +108,7 @@ pub(crate) async fn drain(place: &Place, tasks: u32) -> Result<f64, Error> {
     });
     let bar = Bar::new("drain", u64::from(tasks));
     let began = Instant::now();
-    let node = place.node(functions, &Wake::default()).await?;
+    let node = place.node(functions, Some(slots), &Wake::default()).await?;
     let waited = async {
         place.called(&calls, u64::from(tasks), &bar).await?;
         place.ended(&job, node.worker_id()).await

@@ -15,6 +15,9 @@ use super::place::{Place, others_at_work};
 use crate::database::Database;
 use crate::output::Failure;
 
+/// As a node has them by default.
+const SLOTS: u32 = 256;
+
 /// What the function is called that made the history, and the one that lies ahead.
 const HANDLER: &str = "bench growth";
 /// When what lies ahead is due: not while anybody looks.
@@ -92,7 +95,7 @@ impl BenchGrowth {
             order.rotate_left(round as usize % 3);
             let mut rates = [0.0; 3];
             for (place, which) in order {
-                rates[which] = drain(place, self.tasks).await?;
+                rates[which] = drain(place, self.tasks, SLOTS).await?;
                 bar.add(1);
             }
             for (pair, ours) in [(&mut with_ahead, rates[1]), (&mut with_ended, rates[2])] {

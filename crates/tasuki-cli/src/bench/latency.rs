@@ -67,7 +67,7 @@ impl BenchLatency {
             async { Ok(()) }
         });
         let wake = Wake::default();
-        let node = place.node(functions, &wake).await?;
+        let node = place.node(functions, None, &wake).await?;
         let samples = self.sample(place, &job, &wake, &mut starts).await;
         node.stop().await;
         Ok(self.told(place, &samples?))

@@ -205,8 +205,18 @@ impl Place {
     }
 
     /// A node for functions.
-    pub(crate) async fn node(&self, functions: Functions, wake: &Wake) -> Result<Node, Error> {
-        start(builder(&self.store, None, wake)?.functions(functions)).await
+    pub(crate) async fn node(
+        &self,
+        functions: Functions,
+        slots: Option<u32>,
+        wake: &Wake,
+    ) -> Result<Node, Error> {
+        let builder = builder(&self.store, None, wake)?.functions(functions);
+        start(match slots {
+            Some(slots) => builder.queue("default", slots),
+            None => builder,
+        })
+        .await
     }
 
     /// Waits until the database shows that nothing of a job waits and a worker carries nothing.

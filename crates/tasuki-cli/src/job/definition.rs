@@ -77,6 +77,12 @@ pub(crate) struct Definition {
     /// Who decides where it runs: assign (the leader), claim (any worker with room)
     #[arg(long, value_name = "WHO", help_heading = "How it runs")]
     dispatch: Option<String>,
+    /// Whose slots it uses; only for functions [default: default]
+    #[arg(long, value_name = "QUEUE", help_heading = "How it runs")]
+    queue: Option<String>,
+    /// Its head start before others that wait: lowest, low, normal, high, highest; only for functions
+    #[arg(long, value_name = "PRIORITY", help_heading = "How it runs")]
+    priority: Option<String>,
 
     /// The program and its arguments, after --
     #[arg(last = true, value_name = "COMMAND", group = "what")]
@@ -122,7 +128,12 @@ impl Definition {
                 fields.insert(name.to_owned(), text_or_default(typed));
             }
         }
-        for (name, typed) in [("concurrency", &self.concurrency), ("dispatch", &self.dispatch)] {
+        for (name, typed) in [
+            ("concurrency", &self.concurrency),
+            ("dispatch", &self.dispatch),
+            ("queue", &self.queue),
+            ("priority", &self.priority),
+        ] {
             if let Some(typed) = typed {
                 fields.insert(name.to_owned(), json!(typed));
             }

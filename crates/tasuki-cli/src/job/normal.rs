@@ -92,6 +92,13 @@ pub(super) fn wanted(fields: &Map<String, Value>, current: &Value) -> Value {
             (None, _) => wanted[name] = value,
         }
     }
+    if wanted["kind"] == "function" && wanted["dispatch"] != "assign" {
+        for (name, usual) in [("queue", "default"), ("priority", "normal")] {
+            if !fields.contains_key(name) {
+                wanted[name] = json!(usual);
+            }
+        }
+    }
     normal(&wanted)
 }
 
@@ -110,6 +117,17 @@ mod tests {
                 "zone": "Europe/Berlin", "dst_gap": "shift", "dst_fold": "once"}}});
         let fields = file.as_object().unwrap();
         assert_eq!(wanted(fields, &server), normal(&server));
+    }
+
+    #[test]
+    fn a_function_that_says_nothing_of_its_queue_is_in_the_usual_one() {
+        let fields = json!({"name": "x", "handler": "f"});
+        let mut server = json!({"name": "x", "handler": "f", "kind": "function", "args": {}, "env": {},
+            "labels": [], "dispatch": "claim", "queue": "default", "priority": "normal",
+            "trigger": {"type": "task"}});
+        assert_eq!(wanted(fields.as_object().unwrap(), &server), normal(&server));
+        server["queue"] = json!("slow");
+        assert_eq!(wanted(fields.as_object().unwrap(), &server)["queue"], json!("default"));
     }
 
     #[test]

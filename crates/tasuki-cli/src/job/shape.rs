@@ -33,6 +33,8 @@ pub(super) const JOB: &[(&str, Shape)] = &[
     ("heartbeat_timeout", Duration),
     ("stop_grace", Duration),
     ("dispatch", Text),
+    ("queue", Text),
+    ("priority", Text),
     ("concurrency", Text),
     ("labels", Texts),
     ("retry", Parts(RETRY)),

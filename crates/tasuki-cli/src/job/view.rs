@@ -53,6 +53,8 @@ pub(super) fn one(look: &Look, job: &Value) -> String {
         ("stop grace", text(job, "stop_grace")),
         ("concurrency", text(job, "concurrency")),
         ("dispatch", text(job, "dispatch")),
+        ("queue", text(job, "queue")),
+        ("priority", text(job, "priority")),
         ("labels", joined(job, "labels")),
         ("retries", retries(retry)),
         ("retry on", joined(retry, "retry_on")),

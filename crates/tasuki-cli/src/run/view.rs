@@ -57,6 +57,8 @@ pub(super) fn one(look: &Look, run: &Value) -> String {
         ("scope", Some(text(run, "scope")).filter(|s| s != "global/global").unwrap_or_default()),
         ("scheduled for", look.instant(run, "scheduled_for")),
         ("due", look.instant(run, "due_at")),
+        ("queue", text(run, "queue")),
+        ("priority", text(run, "priority")),
         ("args", text(run, "args")),
         ("attempt", attempt(run)),
         ("next retry", look.instant(run, "next_retry_at")),

@@ -292,7 +292,7 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
     })
     .collect();
     assert_snapshot!(refused.concat(), @r#"
-    jobs.toml:3: job "a": comand: unknown field, expected one of name, description, enabled, trigger, kind, command, handler, args, env, directory, timeout, heartbeat_timeout, stop_grace, dispatch, concurrency, labels, retry
+    jobs.toml:3: job "a": comand: unknown field, expected one of name, description, enabled, trigger, kind, command, handler, args, env, directory, timeout, heartbeat_timeout, stop_grace, dispatch, queue, priority, concurrency, labels, retry
     jobs.toml:5: job "a": retry.backof: unknown field, expected one of max_retries, backoff, backoff_cap, jitter_percent, retry_lost, retry_on, fail_on, exit_codes
     jobs.toml:3: job "a": command: found string, expected a list of texts
     jobs.toml:3: job "a": timeout: found integer, expected a duration such as 300ms, 1.5s, 5m, 2h or 7d

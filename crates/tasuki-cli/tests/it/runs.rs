@@ -70,6 +70,11 @@ fn runs(request: &Request) -> Reply {
             json!({"items": [failed(), succeeded()], "next": "abc", "looked_at": 2}),
         ),
         "GET /runs/8" => Reply::Json(200, shown),
+        "GET /runs/11" => {
+            let mut called = run(11, "PENDING");
+            (called["queue"], called["priority"]) = (json!("slow"), json!("high"));
+            Reply::Json(200, called)
+        }
         "GET /runs/7/logs?from=0&limit=1000" => Reply::Json(200, page(0)),
         "GET /runs/7/logs?attempt=1&from=2&limit=1000" => Reply::Json(200, page(2)),
         line if line.starts_with("GET /runs/7/wait") => Reply::Json(200, succeeded()),
@@ -274,6 +279,10 @@ fn a_task_says_all_it_was_told() {
         "tenant/42",
         "--key",
         "once",
+        "--queue",
+        "slow",
+        "--priority",
+        "high",
     ];
     assert_snapshot!(fake.told(&arguments), @r"
     exit 0
@@ -284,8 +293,20 @@ fn a_task_says_all_it_was_told() {
     assert_eq!(
         request.body,
         json!({"job": "hello", "args": {"n": 1}, "scheduled_for": "2030-01-01T00:00:00Z",
-            "expires_at": "2030-01-02T00:00:00Z", "scope": {"kind": "tenant", "id": "42"}})
+            "expires_at": "2030-01-02T00:00:00Z", "scope": {"kind": "tenant", "id": "42"},
+            "queue": "slow", "priority": "high"})
     );
+}
+
+#[test]
+fn a_run_shows_its_queue_and_its_priority() {
+    let fake = Fake::new(runs);
+    let told = fake.told(&["run", "show", "11"]);
+    let shows = |name: &str, value: &str| {
+        told.lines().any(|line| line.split_whitespace().eq([name, value]))
+    };
+    assert!(shows("queue", "slow") && shows("priority", "high"), "{told}");
+    assert!(!fake.told(&["run", "show", "8"]).contains("queue"), "a command has none");
 }
 
 #[test]

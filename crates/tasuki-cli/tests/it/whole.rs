@@ -266,6 +266,7 @@ fn what_is_exported_is_applied_as_nothing_to_do() {
             "--function",
             "f",
         ],
+        &["queued", "--function", "f", "--queue", "slow", "--priority", "high"],
         &[
             "django",
             "--django",

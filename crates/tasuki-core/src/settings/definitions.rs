@@ -170,9 +170,9 @@ settings! {
     /// How many commands a worker runs at once.
     max_jobs_per_worker: Slots = Slots::Auto, Slots::Fixed(1), Slots::Fixed(10_000),
         "1つのワーカーが同時に実行するコマンドの数。";
-    /// How many functions a worker runs at once.
+    /// How many functions of the default queue a worker runs at once.
     function_slots: u32 = 256, 1, 100_000,
-        "1つのワーカーが同時に実行する関数の数。";
+        "1つのワーカーが同時に実行する、既定のキューの関数の数。";
     /// How often a detached worker asks whether it may go on.
     continuation_retry_count: u32 = 3, 1, 1_000,
         "切り離されたワーカーが継続の可否を問い合わせる回数。";

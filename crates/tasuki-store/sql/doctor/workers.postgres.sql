@@ -1,6 +1,7 @@
--- doctor/workers: what each worker carries under its leases, and its room. A list is a JSON text here.
+-- doctor/workers: what each worker carries under its leases, and its room. A list is a JSON text here. Functions have
+-- room twice: a worker claims again while as many ends are on their way, which still show as RUNNING.
 select l.worker_id,
-       w.slots + w.function_slots as room,
+       w.slots + 2 * w.function_slots as room,
        count(distinct r.id) as carried,
        count(distinct case when r.state = 'RUNNING' then r.id end) as running
   from tasuki_lease l

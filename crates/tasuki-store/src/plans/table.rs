@@ -65,7 +65,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // What waits.
     (&["due by due_pkey on lane, due_at", "run by run_pkey on id"], "due/list"),
     (&["due by due_pkey on lane, due_at"], "due/next"),
-    (&["due by due_pkey on lane, due_at, run_id"], "due/take due/list_next"),
+    (&["due by due_pkey on lane, due_at, run_id"], "due/take due/list_next due/firsts"),
     (&["due along due_pkey"], "due/list_first due/first_lane"),
     (&["due by due_pkey on lane"], "due/lane"),
     (

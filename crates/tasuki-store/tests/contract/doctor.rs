@@ -351,6 +351,17 @@ contract! {
         finds(store, "I16", "more than it has room for", "1 run, 0 fit").await;
     }
 
+    /// A worker claims again while as many ends are on their way, and those still show as RUNNING.
+    async fn i16_functions_have_room_for_ends_on_their_way(store: TestStore) {
+        for _ in 0..4 {
+            store.given_run(RunState::Running).await;
+        }
+        typed(store, "update tasuki_worker set slots = 2, function_slots = 1").await;
+        assert_eq!(store.findings().await, [] as [String; 0]);
+        typed(store, "update tasuki_worker set slots = 1, function_slots = 1").await;
+        finds(store, "I16", "more than it has room for", "4 run, 3 fit").await;
+    }
+
     async fn i18_events_and_their_runs(store: TestStore) {
         event(store, 1, false, None).await;
         event(store, 2, true, Some(0)).await;

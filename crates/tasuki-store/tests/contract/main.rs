@@ -19,6 +19,7 @@ mod in_the_way;
 mod inputs;
 mod jobs;
 mod jobs_ahead;
+mod lanes;
 mod leader;
 mod lists;
 mod logs;

@@ -64,6 +64,13 @@ pub(crate) struct NewJob {
     /// Who decides where a run goes.
     #[schema(pattern = "^(assign|claim)$")]
     dispatch: Option<String>,
+    /// Whose slots its runs use; only of functions that workers claim. `default`, unless said.
+    #[schema(min_length = 1, max_length = 32)]
+    queue: Option<String>,
+    /// How much of a head start they have before others that wait; only of functions that workers claim. `normal`,
+    /// unless said.
+    #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
+    priority: Option<String>,
     /// What becomes of a run while another one runs.
     #[schema(pattern = "^(forbid|allow|replace)$")]
     concurrency: Option<String>,
@@ -224,6 +231,13 @@ impl NewJob {
         work.timeout = length("timeout", self.timeout.as_deref())?;
         work.heartbeat_timeout = length("heartbeat_timeout", self.heartbeat_timeout.as_deref())?;
         work.stop_grace = length("stop_grace", self.stop_grace.as_deref())?;
+        for (field, given) in [("queue", &self.queue), ("priority", &self.priority)] {
+            if given.is_some() && work.kind() != WorkKind::Function {
+                return Err(out_of_place(field, "a command: only functions have one"));
+            }
+        }
+        work.queue = choice("queue", self.queue.as_deref())?.unwrap_or_default();
+        work.priority = choice("priority", self.priority.as_deref())?.unwrap_or_default();
         let mut draft = JobDraft::new(work);
         draft.enabled = self.enabled.unwrap_or(true);
         if let Some(trigger) = &self.trigger {
@@ -322,7 +336,7 @@ fn read<T: std::str::FromStr<Err = Invalid>>(field: &str, typed: &str) -> Result
     typed.parse().map_err(|invalid| Problem::invalid(field, &invalid))
 }
 
-fn choice<T: std::str::FromStr<Err = Invalid>>(
+pub(crate) fn choice<T: std::str::FromStr<Err = Invalid>>(
     field: &str,
     typed: Option<&str>,
 ) -> Result<Option<T>, Problem> {

@@ -24,6 +24,10 @@ pub(crate) fn patched(
     if gives("handler") || gives("command") {
         let other = if gives("handler") { "command" } else { "handler" };
         job.remove(other);
+        if gives("command") {
+            job.remove("queue");
+            job.remove("priority");
+        }
         if !gives("kind") && (gives("handler") || job.get("kind") == Some(&"function".into())) {
             job.remove("kind");
         }

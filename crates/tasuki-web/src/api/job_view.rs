@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use tasuki::operator::{JobDraft, JobNow};
 use tasuki_core::misfire::Misfire;
 use tasuki_core::work::What;
-use tasuki_core::{Invalid, Language, Schedule, duration};
+use tasuki_core::{Invalid, Lane, Language, Schedule, duration};
 use tasuki_store::Trigger;
 use utoipa::ToSchema;
 
@@ -43,6 +43,12 @@ pub(crate) struct Job {
     stop_grace: Option<String>,
     #[schema(pattern = "^(assign|claim)$")]
     dispatch: &'static str,
+    /// Whose slots its runs use, if it is a function that workers claim.
+    #[schema(min_length = 1, max_length = 32)]
+    queue: Option<String>,
+    /// How much of a head start they have before others that wait.
+    #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
+    priority: Option<&'static str>,
     #[schema(pattern = "^(forbid|allow|replace)$")]
     concurrency: &'static str,
     labels: Vec<String>,
@@ -178,6 +184,7 @@ pub(crate) fn view(now: &JobNow, secrets: bool) -> Result<Job, Invalid> {
         What::Django(command) => (Some(vec![command.clone()]), None),
         What::Function(handler) => (None, Some(handler.clone())),
     };
+    let lane: Option<Lane> = spec.lane.parse().ok();
     let hide = |(name, value): (&String, &String)| {
         (name.clone(), if secrets { value.clone() } else { HIDDEN.to_owned() })
     };
@@ -199,6 +206,8 @@ pub(crate) fn view(now: &JobNow, secrets: bool) -> Result<Job, Invalid> {
         heartbeat_timeout: work.heartbeat_timeout.map(duration::show),
         stop_grace: work.stop_grace.map(duration::show),
         dispatch: if spec.lane.is_empty() { "assign" } else { "claim" },
+        queue: lane.as_ref().map(|lane| lane.queue.to_string()),
+        priority: lane.map(|lane| lane.priority.as_str()),
         concurrency: spec.concurrency.as_str(),
         labels: spec.labels.iter().cloned().collect(),
         retry: Retry {

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde_json::Value;
 use tasuki::operator::{RunDetail, RunNow};
-use tasuki_core::AttemptOutcome;
+use tasuki_core::{AttemptOutcome, Lane};
 use tasuki_store::{Execution, RunNote};
 use utoipa::ToSchema;
 
@@ -30,6 +30,12 @@ pub(crate) struct Run {
     #[schema(format = DateTime)]
     due_at: String,
     slot: Option<String>,
+    /// Whose slots it uses, if it is a function that workers claim.
+    #[schema(min_length = 1, max_length = 32)]
+    queue: Option<String>,
+    /// How much of a head start it has before others that wait.
+    #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
+    priority: Option<&'static str>,
     #[schema(value_type = Option<Object>, additional_properties)]
     args: Option<Value>,
     attempt_no: u32,
@@ -122,6 +128,7 @@ pub(crate) struct Note {
 pub(crate) fn view(now: &RunNow) -> Run {
     let run = &now.run;
     let worker = run.worker.map(|worker| worker.to_string());
+    let lane: Option<Lane> = run.lane.parse().ok();
     Run {
         id: run.id.0,
         job: now.job.clone(),
@@ -133,6 +140,8 @@ pub(crate) fn view(now: &RunNow) -> Run {
         scheduled_for: at(run.scheduled_for),
         due_at: at(run.due_at()),
         slot: run.slot.clone(),
+        queue: lane.as_ref().map(|lane| lane.queue.to_string()),
+        priority: lane.map(|lane| lane.priority.as_str()),
         args: kept(run.args.as_deref()),
         attempt_no: run.counters.attempt_no,
         tries: run.counters.tries,

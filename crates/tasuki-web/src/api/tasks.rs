@@ -9,6 +9,7 @@ use tasuki::operator::TaskDraft;
 use tasuki_core::{Invalid, Scope};
 use utoipa::ToSchema;
 
+use super::job_input::choice;
 use super::jobs::OneJob;
 use super::run_view::{Run, view};
 use super::{Answer, made};
@@ -66,6 +67,12 @@ pub(crate) struct TaskInput {
     expires_at: Option<String>,
     #[schema(value_type = Option<ScopeInput>)]
     scope: Option<Object<ScopeInput>>,
+    /// Whose slots it uses, if not those its job says; only of functions that workers claim.
+    #[schema(min_length = 1, max_length = 32)]
+    queue: Option<String>,
+    /// How much of a head start it has, if not what its job says; only of functions that workers claim.
+    #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
+    priority: Option<String>,
 }
 
 impl Input for TaskInput {}
@@ -88,6 +95,12 @@ pub(crate) struct BatchTask {
     expires_at: Option<String>,
     #[schema(value_type = Option<ScopeInput>)]
     scope: Option<Object<ScopeInput>>,
+    /// Whose slots it uses, if not those its job says; only of functions that workers claim.
+    #[schema(min_length = 1, max_length = 32)]
+    queue: Option<String>,
+    /// How much of a head start it has, if not what its job says; only of functions that workers claim.
+    #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
+    priority: Option<String>,
     /// The same key twice is the same run.
     #[schema(min_length = 1, max_length = 191)]
     idempotency_key: Option<String>,
@@ -129,6 +142,8 @@ struct Said<'a> {
     scheduled_for: Option<&'a str>,
     expires_at: Option<&'a str>,
     scope: Option<&'a ScopeInput>,
+    queue: Option<&'a str>,
+    priority: Option<&'a str>,
 }
 
 impl Said<'_> {
@@ -146,6 +161,8 @@ impl Said<'_> {
             scheduled_for: instant(&at("scheduled_for"), self.scheduled_for)?,
             expires_at: instant(&at("expires_at"), self.expires_at)?,
             idempotency_key,
+            queue: choice(&at("queue"), self.queue)?,
+            priority: choice(&at("priority"), self.priority)?,
         })
     }
 }
@@ -166,6 +183,8 @@ pub(crate) async fn trigger_job(act: Act, Body(body): Body<TriggerAsked>) -> Ans
         scheduled_for: body.scheduled_for.as_deref(),
         expires_at: None,
         scope: body.scope.as_deref(),
+        queue: None,
+        priority: None,
     };
     let draft = said.draft(act.to.0, act.headers.idempotency_key()?)?;
     let submitted = act.operator.trigger(&act.actor, &draft).await?;
@@ -192,6 +211,8 @@ pub(crate) async fn submit_task(
         scheduled_for: body.scheduled_for.as_deref(),
         expires_at: body.expires_at.as_deref(),
         scope: body.scope.as_deref(),
+        queue: body.queue.as_deref(),
+        priority: body.priority.as_deref(),
     };
     let draft = said.draft(body.job, headers.idempotency_key()?)?;
     let submitted = operator.submit(&draft).await?;
@@ -221,6 +242,8 @@ pub(crate) async fn submit_tasks(
             scheduled_for: task.scheduled_for.as_deref(),
             expires_at: task.expires_at.as_deref(),
             scope: task.scope.as_deref(),
+            queue: task.queue.as_deref(),
+            priority: task.priority.as_deref(),
         };
         drafts.push(said.draft(task.job, task.idempotency_key)?);
     }

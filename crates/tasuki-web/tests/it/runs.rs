@@ -53,6 +53,41 @@ async fn a_task_is_submitted_once_however_often_it_is_sent() {
 }
 
 #[tokio::test]
+async fn a_function_has_a_queue_and_a_priority_and_a_task_may_say_others() {
+    let server = Server::start().await;
+    let job = json!({ "name": "mail", "handler": "mail", "queue": "郵便", "priority": "low" });
+    let made = server.post("/jobs", job).await.ok(201);
+    assert_eq!((&made["queue"], &made["priority"]), (&json!("郵便"), &json!("low")));
+    let task = async |more: Value| {
+        let mut task = json!({ "job": "mail" });
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let run = server.post("/tasks", task).await.ok(201);
+        (run["queue"].clone(), run["priority"].clone())
+    };
+    assert_eq!(task(json!({})).await, (json!("郵便"), json!("low")));
+    assert_eq!(task(json!({ "priority": "highest" })).await, (json!("郵便"), json!("highest")));
+    assert_eq!(task(json!({ "queue": "default" })).await, (json!("default"), json!("low")));
+    let batch = json!({ "tasks": [{ "job": "mail" }, { "job": "mail", "queue": "q", "priority": "high" }] });
+    let made = server.post("/tasks/batch", batch).await.ok(200);
+    let run = server.get(&format!("/runs/{}", made["items"][1]["id"])).await.ok(200);
+    assert_eq!((&run["queue"], &run["priority"]), (&json!("q"), &json!("high")));
+
+    // What is patched away is as usual again, and a command has neither.
+    let patch = async |patch: Value| {
+        let shown = server.get("/jobs/mail").await;
+        let etag = shown.etag.clone().unwrap();
+        let request = server.ask(Method::PATCH, "/jobs/mail").header("If-Match", etag);
+        answer(request.json(&patch)).await.ok(200);
+        server.get("/jobs/mail").await.ok(200)
+    };
+    let usual = patch(json!({ "queue": null, "priority": null })).await;
+    assert_eq!((&usual["queue"], &usual["priority"]), (&json!("default"), &json!("normal")));
+    patch(json!({ "queue": "slow" })).await;
+    let command = patch(json!({ "command": ["true"], "dispatch": "assign" })).await;
+    assert_eq!((&command["queue"], &command["priority"]), (&Value::Null, &Value::Null));
+}
+
+#[tokio::test]
 async fn many_tasks_are_submitted_together_or_not_at_all() {
     let server = Server::start().await;
     server.given_job("a").await;
@@ -74,6 +109,10 @@ async fn many_tasks_are_submitted_together_or_not_at_all() {
         (
             json!([{ "job": "a" }, { "job": "a", "scheduled_for": "soon" }]),
             (422, "invalid_input", "tasks[1].scheduled_for"),
+        ),
+        (
+            json!([{ "job": "a" }, { "job": "a", "queue": "a/b" }]),
+            (422, "invalid_input", "tasks[1].queue"),
         ),
         (
             json!([{ "job": "a" }, { "job": "a", "prio": 1 }]),

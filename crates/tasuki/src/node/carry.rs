@@ -12,6 +12,7 @@ use tasuki_core::{RunId, RunState};
 use tasuki_store::{Finish, RenewedRun};
 
 use super::attempt::Signs;
+use super::queues::Pool;
 use super::recipes::Recipe;
 use crate::spawner::JobKey;
 
@@ -29,8 +30,8 @@ pub(crate) struct Lease {
     pub(crate) claim: Claim,
     /// Whether it was claimed; else a leader gave it.
     pub(crate) claimed: bool,
-    /// What was claimed with it; what was assigned is a command until it is launched.
-    pub(crate) kind: WorkKind,
+    /// Whose slots what was claimed with it uses; what was assigned is a command until it is launched.
+    pub(crate) pool: Pool,
     /// How many were asked for: so much room is taken until it is known how many came.
     pub(crate) asked: u32,
     /// When something was last launched under it.
@@ -137,7 +138,7 @@ impl Default for Lease {
             since: None,
             claim: Claim::Known,
             claimed: false,
-            kind: WorkKind::Command,
+            pool: Pool::Commands,
             asked: 0,
             launched: 0,
             unheard: 0,
@@ -155,20 +156,28 @@ impl Lease {
             || self.runs.values().any(|here| !matches!(here, Here::Waiting { .. }))
     }
 
-    /// How much room of a kind is taken.
-    pub(crate) fn running(&self, of: impl Fn(WorkKind) -> bool) -> usize {
+    /// How much room of a pool is taken.
+    pub(crate) fn running(&self, pool: Pool) -> usize {
         let counts = |here: &&Here| match here {
-            Here::Running(running) => of(running.recipe.work.kind()),
-            Here::Starting | Here::Unsure => of(self.kind),
+            Here::Running(running) => pool == self.pool_of(running),
+            Here::Starting | Here::Unsure => pool == self.pool,
             Here::Waiting { .. } | Here::Ended(_) => false,
         };
-        self.runs.values().filter(counts).count() + self.expected(of)
+        self.runs.values().filter(counts).count() + self.expected(pool)
     }
 
-    /// How much of a kind may come under it, of which nothing is known yet.
-    fn expected(&self, of: impl Fn(WorkKind) -> bool) -> usize {
+    /// A function that was assigned uses a slot of the default queue.
+    fn pool_of(&self, running: &Running) -> Pool {
+        match (self.pool, running.recipe.work.kind()) {
+            (Pool::Commands, WorkKind::Function) => Pool::Queue(0),
+            (pool, _) => pool,
+        }
+    }
+
+    /// How much of a pool may come under it, of which nothing is known yet.
+    fn expected(&self, pool: Pool) -> usize {
         match self.claim {
-            Claim::Sent | Claim::Unanswered if of(self.kind) => self.asked as usize,
+            Claim::Sent | Claim::Unanswered if pool == self.pool => self.asked as usize,
             Claim::Sent | Claim::Unanswered | Claim::Known => 0,
         }
     }

@@ -116,22 +116,22 @@ impl Loops {
     }
 
     async fn claim(self: Arc<Self>) {
-        let mut expects = true;
+        let mut woken = true;
         loop {
-            let next = match expects {
-                true => self.worker.claim().await,
-                false => self.worker.claim_if_any().await,
+            let next = match woken {
+                true => self.worker.claim_woken().await,
+                false => self.worker.claim().await,
             };
-            let (next, wait) = match told("claim", next) {
-                Some(next) => (next, until(next)),
-                None => (None, REST),
+            let wait = match told("claim", next) {
+                Some(next) => until(next),
+                None => REST,
             };
             // What has just been launched may make room at once, and then more than a little.
             let wait = if self.worker.is_crowded() { wait.max(COMPANY) } else { wait };
             let mut stopped = self.stopped.clone();
-            expects = tokio::select! {
+            woken = tokio::select! {
                 _ = stopped.wait_for(|stopped| *stopped) => return,
-                () = tokio::time::sleep(wait) => next.is_some(),
+                () = tokio::time::sleep(wait) => false,
                 () = self.wake.claims_woken() => true,
             };
         }

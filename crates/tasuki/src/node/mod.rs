@@ -20,6 +20,7 @@ pub mod peers;
 mod plan;
 #[cfg(test)]
 mod policies;
+pub(crate) mod queues;
 mod recipes;
 pub(crate) mod scopes;
 mod within;
@@ -31,8 +32,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasuki_core::exit::Stopped;
-use tasuki_core::work::{COMMAND_LANE, WorkKind, function_lane};
-use tasuki_core::{Settings, WorkerId};
+use tasuki_core::{Invalid, Settings, WorkerId};
 use tasuki_store::{Error, NewWorker, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -53,6 +53,7 @@ use hands::Hands;
 use keeper::Keeper;
 use loops::Loops;
 use peers::InProcess;
+use queues::{Queues, Slots, Source};
 use scopes::Scopes;
 use world::{Clock, Dice, RealClock, RealDice};
 
@@ -74,6 +75,9 @@ pub enum NodeError {
     /// A job that was declared.
     #[error(transparent)]
     Declared(#[from] operator::Error),
+    /// A queue it was to take from.
+    #[error(transparent)]
+    Queue(#[from] Invalid),
 }
 
 /// What a node needs to start.
@@ -82,6 +86,7 @@ pub struct NodeBuilder {
     store: Store,
     functions: Functions,
     jobs: Vec<(Job, Declared)>,
+    queues: Vec<(String, u32)>,
     wake: Wake,
     commands: Option<(HomeLock, Command)>,
     coordinator: Arc<dyn Coordinator>,
@@ -145,6 +150,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Takes from this queue, too, with so many slots of its own; from the default queue with so many instead of
+    /// what the settings say. With none it does not take from it. Commands have slots of their own.
+    pub fn queue(mut self, name: impl Into<String>, slots: u32) -> Self {
+        self.queues.push((name.into(), slots));
+        self
+    }
+
     /// How it starts, besides: labels, slots, what it is willing to run.
     pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
@@ -181,7 +193,8 @@ impl NodeBuilder {
 
     /// Everything but that it runs.
     pub(crate) async fn assemble(self, clock: Arc<dyn Clock>) -> Result<(Node, Loops), NodeError> {
-        let Self { config, store, functions, jobs, wake, commands, coordinator } = self;
+        let Self { config, store, functions, jobs, queues, wake, commands, coordinator } = self;
+        let queues = Queues::new(&queues)?;
         let operator = Operator::new(store.clone(), wake.clone());
         for (job, declared) in &jobs {
             let node = config.node.as_str();
@@ -219,16 +232,15 @@ impl NodeBuilder {
             }
         };
         let (runs_commands, fixed) = (commands.is_some(), config.slots);
-        let slots = move |settings: &Settings| {
-            let commands = if runs_commands { slots(fixed, settings) } else { 0 };
-            (commands, settings.function_slots())
-        };
-        register(&store, id, &config, &functions, slots(&settings)).await?;
-        let mut lanes: Vec<(String, WorkKind)> =
-            functions.names().map(|name| (function_lane(name), WorkKind::Function)).collect();
+        let mut lanes = queues.sources(functions.names());
         if commands.is_some() {
-            lanes.push((COMMAND_LANE.to_owned(), WorkKind::Command));
+            lanes.push(Source::commands());
         }
+        let slots = move |settings: &Settings| Slots {
+            commands: if runs_commands { slots(fixed, settings) } else { 0 },
+            queues: queues.slots(settings),
+        };
+        register(&store, id, &config, &functions, &slots(&settings)).await?;
         let calls = Calls::new(functions, keeper, Arc::clone(&clock), mail.clone(), config.log_cap);
         let hands = Arc::new(Hands { commands, calls });
         let parts = worker::Parts {
@@ -293,6 +305,7 @@ impl Node {
             store,
             functions: Functions::default(),
             jobs: Vec::new(),
+            queues: Vec::new(),
             wake: Wake::default(),
             commands: None,
             coordinator: Arc::new(DatabaseOnly),
@@ -369,7 +382,7 @@ async fn register(
     id: WorkerId,
     config: &Config,
     functions: &Functions,
-    slots: (u32, u32),
+    slots: &Slots,
 ) -> Result<(), Error> {
     let mut labels = config.labels.clone();
     labels.extend(functions.names().map(plan::function_label));
@@ -379,8 +392,8 @@ async fn register(
         pid: Some(std::process::id()),
         address: None,
         labels: Some(serde_json::json!(labels).to_string()),
-        slots: slots.0,
-        function_slots: slots.1,
+        slots: slots.commands,
+        function_slots: slots.functions(),
     };
     store.register_worker(&new).await
 }

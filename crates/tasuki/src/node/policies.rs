@@ -3,6 +3,7 @@
 
 mod ahead;
 mod missed;
+mod queues;
 mod slow;
 mod supervised;
 
@@ -15,7 +16,7 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::exit::Stopped;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::work::{What, Work, WorkKind, function_lane};
+use tasuki_core::work::{What, Work};
 use tasuki_core::{JobId, LeaseToken, RunId, RunState, Schedule, Settings, WorkerId};
 use tasuki_store::{
     Job, JobCreated, JobDefinition, JobSpec, NewWorker, Run, RunFilter, SettingsChange, Store,
@@ -26,6 +27,7 @@ use super::Leader;
 use super::attempt::{Attempt, End, Executor, Happened, Mail};
 use super::coordinate::DatabaseOnly;
 use super::peers::InProcess;
+use super::queues::{Queues, Slots};
 use super::worker::{Parts, Worker};
 use super::world::{Clock, Dice};
 use crate::handler::Done;
@@ -163,8 +165,8 @@ impl World {
             executor: Arc::clone(&hands) as Arc<dyn Executor>,
             mail,
             wake: wake.clone(),
-            slots: Box::new(|_| (50, 50)),
-            lanes: vec![(function_lane(FUNCTION), WorkKind::Function)],
+            slots: Box::new(|_| Slots { commands: 50, queues: vec![50] }),
+            lanes: Queues::default().sources([FUNCTION].into_iter()),
         };
         let worker = Arc::new(Worker::new(id, parts, Arc::default()));
         let peers = InProcess::default();

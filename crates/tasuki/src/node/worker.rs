@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::exit::Stopped;
-use tasuki_core::work::WorkKind;
 use tasuki_core::{LeaseToken, RunId, RunState, Settings, WorkerId};
 use tasuki_store::{Error, Store};
 use tokio::sync::Notify;
@@ -22,6 +21,7 @@ use tokio::sync::Notify;
 use super::attempt::{Executor, Mail};
 use super::carry::{Claim, Here, Lease, Running};
 use super::peers::StartOrder;
+use super::queues::{Pool, Slots, Source};
 use super::recipes::Recipes;
 use super::within::within;
 use super::world::{Clock, Dice};
@@ -35,10 +35,10 @@ pub(crate) struct Parts {
     pub(crate) executor: Arc<dyn Executor>,
     pub(crate) mail: Mail,
     pub(crate) wake: Wake,
-    /// How many commands, and how many functions, at once, under these settings.
-    pub(crate) slots: Box<dyn Fn(&Settings) -> (u32, u32) + Send + Sync>,
-    /// Where it claims from, and what is found there.
-    pub(crate) lanes: Vec<(String, WorkKind)>,
+    /// How many at once, under these settings.
+    pub(crate) slots: Box<dyn Fn(&Settings) -> Slots + Send + Sync>,
+    /// Where it claims from.
+    pub(crate) lanes: Vec<Source>,
 }
 
 /// One incarnation of a worker.
@@ -55,13 +55,21 @@ struct State {
     settings: Arc<Settings>,
     /// Which these are; `None`: those it was born with.
     settings_version: Option<i64>,
-    /// How many commands, and how many functions, at once.
-    slots: (u32, u32),
+    /// How many at once.
+    slots: Slots,
     /// How much the database's clock is ahead of ours, in microseconds; at least.
     ahead: Option<i64>,
     draining: bool,
-    /// Where it is in the lanes it claims from without an end.
-    onward: BTreeMap<String, claims::Onward>,
+    /// Where it is in the lanes it claims from without an end, by their numbers.
+    onward: BTreeMap<usize, claims::Onward>,
+    /// Which of them it goes on with.
+    course: Option<claims::Course>,
+    /// Which of them gave something last.
+    last: Option<usize>,
+    /// Which will be the next to, if it may be guessed.
+    guess: Option<usize>,
+    /// Whether it had no room for what may wait in one of them.
+    full: bool,
 }
 
 /// What a heartbeat says.
@@ -84,6 +92,10 @@ impl Worker {
             ahead: None,
             draining: false,
             onward: BTreeMap::new(),
+            course: None,
+            last: None,
+            guess: None,
+            full: false,
         };
         Self {
             id,
@@ -197,8 +209,9 @@ impl Worker {
     async fn tell_room(&self, known: (u32, u32)) -> Result<(), Error> {
         let (slots, function_slots) = {
             let state = self.state();
-            let functions = count(&state, |kind| !is_command(kind));
-            (state.slots.0.max(count(&state, is_command)), state.slots.1.max(functions))
+            let room = |pool| state.slots.of(pool).max(count(&state, pool));
+            let functions = state.slots.pools().filter(|pool| *pool != Pool::Commands);
+            (room(Pool::Commands), functions.map(room).fold(0, u32::saturating_add))
         };
         if known == (slots, function_slots) {
             return Ok(());
@@ -240,15 +253,9 @@ impl Worker {
     }
 }
 
-fn is_command(kind: WorkKind) -> bool {
-    match kind {
-        WorkKind::Command | WorkKind::Django => true,
-        WorkKind::Function => false,
-    }
-}
-
-fn count(state: &State, of: impl Fn(WorkKind) -> bool) -> u32 {
-    state.leases.values().map(|lease| lease.running(&of)).sum::<usize>() as u32
+/// How many run that use the slots of a pool.
+fn count(state: &State, pool: Pool) -> u32 {
+    state.leases.values().map(|lease| lease.running(pool)).sum::<usize>() as u32
 }
 
 fn running_in(lease: &mut Lease) -> impl Iterator<Item = &mut Running> {

@@ -125,6 +125,7 @@ impl JobDraft {
             (None, false) => Dispatch::Assign,
             (None, true) => kind.dispatch(),
         };
+        self.work.check_lane(dispatch)?;
         let spec = JobSpec {
             kind,
             spec: self.work.to_json().to_string(),
@@ -174,6 +175,14 @@ mod tests {
         assert_eq!(labelled.define(&settings).unwrap().spec.lane, "");
         let claimed = JobDraft { dispatch: Some(Dispatch::Claim), ..labelled };
         assert_eq!(claimed.define(&settings).unwrap_err().field, "labels");
+
+        // And it has no queues.
+        let work =
+            Work { queue: "slow".parse().unwrap(), ..Work::new(What::Function("pay".into())) };
+        let queued = JobDraft::new(work);
+        assert_eq!(queued.define(&settings).unwrap().spec.lane, "normal slow/pay");
+        let assigned = JobDraft { dispatch: Some(Dispatch::Assign), ..queued };
+        assert_eq!(assigned.define(&settings).unwrap_err().field, "queue");
 
         let schedule =
             Schedule::parse(ScheduleKind::Every, "5s", "UTC", DstChoice::default()).unwrap();

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use tasuki_core::{RunId, Scope};
+use tasuki_core::{Invalid, Lane, Priority, Queue, RunId, Scope};
 use tasuki_store::{AppTransaction, Author, Created, Enqueuer, Job, JobVersion, NewRun, Task};
 
 use super::{Actor, Current, Error, Operator, RunNow};
@@ -32,6 +32,10 @@ pub struct TaskDraft {
     pub expires_at: Option<Timestamp>,
     /// The same key twice is the same run.
     pub idempotency_key: Option<String>,
+    /// Whose slots it uses, if not those its job says; only of functions that workers claim.
+    pub queue: Option<Queue>,
+    /// How much of a head start it has, if not what its job says; only of functions that workers claim.
+    pub priority: Option<Priority>,
 }
 
 /// A run that is there now.
@@ -68,15 +72,36 @@ impl Submits {
 }
 
 impl TaskDraft {
-    fn task(&self, job: &Known) -> Task {
-        Task {
+    fn task(&self, job: &Known) -> Result<Task, Invalid> {
+        Ok(Task {
             scope: self.scope.clone().unwrap_or_default(),
             scheduled_for: self.scheduled_for,
             idempotency_key: self.idempotency_key.clone(),
             args: self.args.clone(),
             expires_at: self.expires_at,
+            lane: self.lane(&job.newest.spec.lane)?,
             ..Task::new(Arc::clone(&job.newest))
+        })
+    }
+
+    /// Where it waits, if not where its job says.
+    fn lane(&self, usual: &str) -> Result<Option<String>, Invalid> {
+        let (field, typed) = match (&self.queue, self.priority) {
+            (None, None) => return Ok(None),
+            (Some(queue), _) => ("queue", queue.as_str()),
+            (None, Some(priority)) => ("priority", priority.as_str()),
+        };
+        let Ok(mut lane) = usual.parse::<Lane>() else {
+            let expected = "none: only functions that workers claim have one";
+            return Err(Invalid::typed(field, typed, expected));
+        };
+        if let Some(queue) = &self.queue {
+            lane.queue = queue.clone();
         }
+        if let Some(priority) = self.priority {
+            lane.priority = priority;
+        }
+        Ok(Some(lane.to_string()))
     }
 }
 
@@ -91,7 +116,7 @@ impl Operator {
     /// each hears when its own is durable.
     pub async fn enqueue(&self, task: &TaskDraft) -> Result<Created, Error> {
         let job = self.known_job(&task.job).await?;
-        let made = self.enqueuer().enqueue(task.task(&job)).await?;
+        let made = self.enqueuer().enqueue(task.task(&job)?).await?;
         self.made(&job, made).await?;
         Ok(made)
     }
@@ -130,7 +155,8 @@ impl Operator {
                 jobs.insert(&task.job, self.known_job(&task.job).await?);
             }
         }
-        let drafts = tasks.iter().map(|task| task.task(&jobs[&*task.job])).collect();
+        let drafts =
+            tasks.iter().map(|task| task.task(&jobs[&*task.job])).collect::<Result<_, _>>()?;
         Ok((jobs, drafts))
     }
 
@@ -177,7 +203,7 @@ impl Operator {
         for _ in 0..LOOKS {
             let job = self.stored_job(&task.job).await?;
             let known = Known { newest: Arc::new(job.newest.clone()), job: job.clone() };
-            let task = task.task(&known);
+            let task = task.task(&known)?;
             let run = task.run();
             if let Some(made) = self.store.trigger(by.told(), job.seen(), &run).await? {
                 if made.existed {

@@ -4,7 +4,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use tasuki_core::work::{COMMAND_LANE, WorkKind, function_lane};
 use tasuki_core::{NodeName, WorkerId};
 use tasuki_store::{Error, NewWorker, Store};
 
@@ -14,6 +13,7 @@ use crate::Wake;
 use crate::node::attempt::{self, Mail};
 use crate::node::coordinate::Coordinator;
 use crate::node::peers::Peers;
+use crate::node::queues::{Queues, Slots, Source};
 use crate::node::world::{Clock, Dice, Parts, Pulse};
 use crate::node::{Leader, Worker};
 use crate::spawner::JobKey;
@@ -125,11 +125,9 @@ impl Boot {
             executor: Arc::new(executor),
             mail,
             wake: Wake::default(),
-            slots: Box::new(|_| SLOTS),
-            lanes: vec![
-                (function_lane(FUNCTION), WorkKind::Function),
-                (COMMAND_LANE.to_owned(), WorkKind::Command),
-            ],
+            slots: Box::new(|_| Slots { commands: SLOTS.0, queues: vec![SLOTS.1] }),
+            lanes: [Queues::default().sources([FUNCTION].into_iter()), vec![Source::commands()]]
+                .concat(),
         };
         let clock = Arc::new(SimClock { stage: stage.clone(), host });
         let world: (Arc<dyn Clock>, Arc<dyn Dice>) = (clock, Arc::new(stage.clone()));

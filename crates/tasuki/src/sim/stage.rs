@@ -1,6 +1,6 @@
 //! What everybody in a simulation shares: the time, the dice, the lines, and the processes that live.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Poll;
@@ -44,8 +44,8 @@ pub(super) struct Inside {
     pub(super) long: bool,
     /// How often in a thousand an exchange is lost where nothing special is the matter.
     pub(super) loss: u64,
-    /// What becomes of the next exchange, where a test says so.
-    pub(super) next_fault: Option<Fault>,
+    /// What becomes of the next exchanges, where a test says so.
+    pub(super) next_faults: VecDeque<Fault>,
     /// How often in a thousand an exchange is held up.
     pub(super) slowness: u64,
     /// Somebody waits on a line, and whoever drives it may do something else.
@@ -84,7 +84,7 @@ impl Stage {
             cut_until: [0; HOSTS + 1],
             long,
             loss: 8,
-            next_fault: None,
+            next_faults: VecDeque::new(),
             slowness,
             parked: false,
             processes: Vec::new(),
@@ -171,7 +171,7 @@ impl Stage {
     fn fault(&self, line: usize) -> Fault {
         let inside = &mut *self.inside();
         inside.exchanges += 1;
-        if let Some(fault) = inside.next_fault.take() {
+        if let Some(fault) = inside.next_faults.pop_front() {
             return fault;
         }
         if inside.calm {

@@ -91,7 +91,8 @@ fn who_led_last_leads_again_when_nobody_does() {
 fn two_renewals_at_once_launch_an_unanswered_claim_once() {
     story(async |world| {
         task(&world, "call").await;
-        world.stage.inside().next_fault = Some(Fault::Unanswered);
+        // The look is answered, the claim is not.
+        world.stage.inside().next_faults = [Fault::None, Fault::Unanswered].into();
         let life = world.hosts[0].life.as_ref().expect("it lives");
         let unanswered = world.drive(&mut life.tick(Tick::Claim)).await;
         assert!(unanswered.is_some_and(|told| told.is_err()));

@@ -91,6 +91,7 @@ macro_rules! each_database {
         }
     )+};
 }
+pub(crate) use each_database;
 
 mod on {
     each_database!(a_task_is_handled_and_its_result_is_kept, tasks_are_part_of_a_transaction);

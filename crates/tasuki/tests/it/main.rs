@@ -13,6 +13,7 @@ mod killed;
 mod node;
 mod place;
 mod policies;
+mod queues;
 mod spawner;
 mod supervisor;
 mod testing;

@@ -1,19 +1,30 @@
 //! T1c: what may be claimed is taken and launched.
+//!
+//! One look shows the first of every lane; whose first has waited longest, head start included, is claimed from, as
+//! far as its queue has room. While a lane gives all that is asked for, it is gone on with for a moment before the
+//! next look: a backlog costs one statement a batch, and what has a higher priority still comes within that moment.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tasuki_core::work::WorkKind;
 use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{ClaimBatch, Claimed, Error};
+use tasuki_store::{ClaimBatch, Claimed, Error, Firsts, LanePlace};
 
 use super::super::carry::{Claim, Here, Lease};
+use super::super::queues::{Pool, Source};
 use super::super::within::within;
-use super::{Worker, count, database_time, is_command, our_time};
+use super::{State, Worker, count, our_time};
 
 /// How far ahead a claimer looks for its next work.
-const LOOK_AHEAD: SignedDuration = SignedDuration::from_secs(1);
+const LOOK_AHEAD: Duration = Duration::from_secs(1);
+/// For how long, in microseconds, a claimer goes on with a lane before it looks at the others again.
+const LOOK_AGAIN: u64 = 5_000;
 /// For how long, in microseconds, a claimer goes on from where it was in a lane before it begins at its start
 /// again, where something may have come back, or be no longer in anybody's way.
 const ONWARD: u64 = 250_000;
+/// The smallest step of time.
+const TICK: SignedDuration = SignedDuration::from_micros(1);
 
 /// Where a claimer is in a lane of which it gets as much as it asks for.
 #[derive(Debug, Clone, Copy)]
@@ -23,84 +34,175 @@ pub(super) struct Onward {
     since: u64,
 }
 
+/// The lane that a claimer goes on with, by its number, and until when it needs no other look.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Course {
+    lane: usize,
+    until: u64,
+}
+
+/// What a lane gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Got {
+    /// All that was asked for: there may be more.
+    All,
+    /// Less than that, and perhaps more elsewhere.
+    Less,
+    /// Nothing: what is due there waits for somebody.
+    Nothing,
+}
+
 impl Worker {
     /// Claims what may be claimed. Returns when it is to look again.
     pub(crate) async fn claim(&self) -> Result<Option<u64>, Error> {
-        let mut next: Option<u64> = None;
-        for (lane, kind) in &self.parts.lanes {
-            let free = self.free(*kind);
-            if free == 0 || self.is_draining() {
-                continue;
-            }
-            let asked = self.parts.clock.boottime();
-            let onward = self.state().onward.remove(lane);
-            let onward = onward.filter(|onward| asked < onward.since + ONWARD);
-            let last = self.claim_from(lane, *kind, free, onward).await?;
-            if let Some(behind) = last {
-                let since = onward.map_or(asked, |onward| onward.since);
-                self.state().onward.insert(lane.clone(), Onward { behind, since });
-            }
-            // Before where we went on from there may be more, too.
-            if last.is_some() || onward.is_some() {
+        if self.is_draining() {
+            return Ok(None);
+        }
+        let free = self.all_free();
+        let now = self.parts.clock.boottime();
+        let course = self.state().course.filter(|course| now < course.until);
+        if let Some(course) = course {
+            let most = free[&self.source(course.lane).pool];
+            if most > 0 {
+                self.go_on(course, most).await?;
                 return Ok(Some(0));
             }
-            let Some(ahead) = self.state().ahead else { continue };
-            let until = database_time(self.parts.clock.boottime(), ahead) + LOOK_AHEAD;
-            // What was due before we asked and was not given waits for somebody, not for time.
-            let after = database_time(asked, ahead);
-            let soon = self.parts.store.next_due(lane, after, until).await?;
-            let at = soon.map(|due_at| our_time(due_at, ahead));
-            next = [next, at].into_iter().flatten().min();
         }
-        Ok(next)
+        let has_room = |lane: &usize| free[&self.source(*lane).pool] > 0;
+        let open: Vec<usize> = (0..self.parts.lanes.len()).filter(has_room).collect();
+        match open.is_empty() {
+            // Whatever ends wakes us.
+            true => Ok(None),
+            false => self.claim_in_turn(&open, &free).await,
+        }
+    }
+
+    /// The same for whoever was told that there is something. If nothing waited anywhere before, it mostly is where
+    /// there was something last, and starts a look sooner; what else has come has its turn right after.
+    pub(crate) async fn claim_woken(&self) -> Result<Option<u64>, Error> {
+        let guess = self.state().guess.take();
+        if let Some(lane) = guess.filter(|_| !self.is_draining()) {
+            let most = self.all_free()[&self.source(lane).pool];
+            let course = Course { lane, until: self.parts.clock.boottime() };
+            if most > 0 && self.go_on(course, most).await? != Got::Nothing {
+                return Ok(Some(0));
+            }
+        }
+        self.claim().await
+    }
+
+    /// Whether more would be claimed if there were more room.
+    pub(super) fn lacks_room(&self) -> bool {
+        let state = self.state();
+        state.full || state.course.is_some()
     }
 
     /// Whether there is so little room that it is better to wait a moment for more than to claim a few.
     pub(crate) fn is_crowded(&self) -> bool {
-        let slots = self.state().slots.1;
-        self.free(WorkKind::Function) < slots.div_ceil(2)
+        let state = self.state();
+        let pool = state.course.map_or(Pool::Queue(0), |course| self.source(course.lane).pool);
+        free(&state, pool) < state.slots.of(pool).div_ceil(2)
     }
 
-    /// The same, but looks first whether there is anything: for whoever comes by without a reason.
-    pub(crate) async fn claim_if_any(&self) -> Result<Option<u64>, Error> {
-        let ahead = self.state().ahead;
-        let Some(ahead) = ahead else { return self.claim().await };
-        let until = database_time(self.parts.clock.boottime(), ahead) + LOOK_AHEAD;
-        for (lane, _) in &self.parts.lanes {
-            if self.parts.store.next_due(lane, Timestamp::UNIX_EPOCH, until).await?.is_some() {
-                return self.claim().await;
+    /// Looks at these lanes, and claims from the one whose turn it is.
+    async fn claim_in_turn(
+        &self,
+        open: &[usize],
+        free: &BTreeMap<Pool, u32>,
+    ) -> Result<Option<u64>, Error> {
+        let looked = self.parts.clock.boottime();
+        let onward = {
+            let mut state = self.state();
+            state.course = None;
+            state.onward.retain(|_, onward| looked < onward.since + ONWARD);
+            state.onward.clone()
+        };
+        let behind = |lane: &usize| onward.get(lane).map(|onward| onward.behind);
+        let mut firsts = self.look(open, behind).await?;
+        let mut due: Vec<(Timestamp, usize)> = Vec::new();
+        for (&lane, first) in open.iter().zip(&firsts.due) {
+            if let Some(at) = first.filter(|at| *at <= firsts.clock) {
+                due.push((self.source(lane).priority.counts_from(at), lane));
             }
         }
-        Ok(None)
+        due.sort_unstable();
+        for &(_, lane) in &due {
+            let course = Course { lane, until: looked + LOOK_AGAIN };
+            match self.go_on(course, free[&self.source(lane).pool]).await? {
+                Got::All | Got::Less => return Ok(Some(0)),
+                Got::Nothing => {}
+            }
+        }
+        // Before where we went on from there may be more, too.
+        if !onward.is_empty() {
+            self.state().onward.clear();
+            return Ok(Some(0));
+        }
+        if due.is_empty() {
+            let mut state = self.state();
+            state.guess = state.last;
+        } else {
+            // What is due and was not given waits for somebody, not for time: behind it may be what does.
+            let later = (firsts.clock.saturating_add(TICK).unwrap_or(Timestamp::MAX), RunId(0));
+            firsts = self.look(open, |_| Some(later)).await?;
+        }
+        let next = firsts.due.into_iter().flatten().min();
+        let ahead = self.state().ahead;
+        Ok(next.zip(ahead).map(|(due_at, ahead)| our_time(due_at, ahead)))
     }
 
-    /// How many more of a kind it can run. No more results than it has slots may be on their way: what ends
-    /// faster than it is reported must not pile up.
-    fn free(&self, kind: WorkKind) -> u32 {
-        let state = self.state();
-        let (slots, taken) = match is_command(kind) {
-            true => (state.slots.0, count(&state, is_command)),
-            false => (state.slots.1, count(&state, |kind| !is_command(kind))),
+    /// When the first of each of these lanes is due, behind a place in it.
+    async fn look(
+        &self,
+        lanes: &[usize],
+        behind: impl Fn(&usize) -> Option<(Timestamp, RunId)>,
+    ) -> Result<Firsts, Error> {
+        let place = |lane: &usize| {
+            let start = LanePlace::start_of(&self.source(*lane).lane);
+            behind(lane).map_or(start, |(at, run)| LanePlace { at, run, ..start })
         };
-        let unheard = state.leases.values().map(|lease| lease.unheard).sum::<usize>() as u32;
-        slots.saturating_sub(taken).min((2 * slots).saturating_sub(taken + unheard))
+        let places: Vec<LanePlace<'_>> = lanes.iter().map(place).collect();
+        within(self.parts.store.firsts(&places, LOOK_AHEAD)).await
     }
 
-    /// Claims from a lane. The place of the last if it got all it asked for, so that there may be more.
+    /// Claims from a lane, from where it was there. If it gets all it asks for, that is its course.
+    async fn go_on(&self, course: Course, most: u32) -> Result<Got, Error> {
+        let asked = self.parts.clock.boottime();
+        let onward = {
+            let mut state = self.state();
+            state.course = None;
+            state.onward.remove(&course.lane).filter(|onward| asked < onward.since + ONWARD)
+        };
+        let (count, last) = self.claim_from(course.lane, most, onward).await?;
+        if count > 0 {
+            self.state().last = Some(course.lane);
+        }
+        let Some(behind) = last else {
+            let some = count > 0 || onward.is_some();
+            return Ok(if some { Got::Less } else { Got::Nothing });
+        };
+        let since = onward.map_or(asked, |onward| onward.since);
+        let mut state = self.state();
+        state.onward.insert(course.lane, Onward { behind, since });
+        state.course = Some(course);
+        Ok(Got::All)
+    }
+
+    /// Claims from a lane. How many it got, and the place of the last if it got all it asked for.
     async fn claim_from(
         &self,
-        lane: &str,
-        kind: WorkKind,
+        lane: usize,
         most: u32,
         onward: Option<Onward>,
-    ) -> Result<Option<(Timestamp, RunId)>, Error> {
+    ) -> Result<(usize, Option<(Timestamp, RunId)>), Error> {
+        let Source { lane, pool, .. } = self.source(lane);
         let token = LeaseToken::from_random(self.parts.dice.roll());
         let sent = self.parts.clock.boottime();
         let settings = self.settings();
         // Known before it is sent: nobody else may take what is found under it for lost.
         let since = Some(sent);
-        let (claim, claimed, asked) = (Claim::Sent, true, most);
-        let lease = Lease { since, claim, claimed, kind, asked, ..Lease::default() };
+        let (claim, claimed, asked, pool) = (Claim::Sent, true, most, *pool);
+        let lease = Lease { since, claim, claimed, pool, asked, ..Lease::default() };
         self.state().leases.insert(token, lease);
         let batch =
             ClaimBatch { worker: self.id, token, lane, most, lease_ttl: settings.lease_ttl() };
@@ -111,11 +213,11 @@ impl Worker {
         };
         let runs = {
             let mut state = self.state();
-            let Some(lease) = state.leases.get_mut(&token) else { return Ok(None) };
+            let Some(lease) = state.leases.get_mut(&token) else { return Ok((0, None)) };
             match claimed {
                 Ok(Claimed::Runs(runs)) if runs.is_empty() => {
                     state.leases.remove(&token);
-                    return Ok(None);
+                    return Ok((0, None));
                 }
                 Ok(Claimed::Runs(runs)) => {
                     lease.claim = Claim::Known;
@@ -124,7 +226,7 @@ impl Worker {
                 }
                 Ok(Claimed::Before) => {
                     lease.claim = Claim::Unanswered;
-                    return Ok(None);
+                    return Ok((0, None));
                 }
                 Err(error) => {
                     lease.claim = Claim::Unanswered;
@@ -133,9 +235,34 @@ impl Worker {
             }
         };
         self.parts.executor.lease(token, sent + settings.kill_after().as_micros() as u64);
-        let full = runs.len() as u32 >= most.min(tasuki_store::MOST_CLAIMED);
+        let count = runs.len();
+        let full = count as u32 >= most.min(tasuki_store::MOST_CLAIMED);
         let last = runs.last().filter(|_| full).map(|taken| (taken.due_at, taken.id));
         self.launch(token, runs).await;
-        Ok(last)
+        Ok((count, last))
     }
+
+    fn source(&self, lane: usize) -> &Source {
+        &self.parts.lanes[lane]
+    }
+
+    /// How many more each pool has room for.
+    fn all_free(&self) -> BTreeMap<Pool, u32> {
+        let mut state = self.state();
+        let all: BTreeMap<Pool, u32> =
+            state.slots.pools().map(|pool| (pool, free(&state, pool))).collect();
+        // Under one lock with what ends, which asks for it.
+        state.full = self.parts.lanes.iter().any(|lane| all[&lane.pool] == 0);
+        all
+    }
+}
+
+/// How many more of a pool can run. No more results than it has slots may be on their way: what ends faster than
+/// it is reported must not pile up.
+fn free(state: &State, pool: Pool) -> u32 {
+    let (slots, taken) = (state.slots.of(pool), count(state, pool));
+    let of_pool = state.leases.values().filter(|lease| lease.pool == pool);
+    let unheard = of_pool.map(|lease| lease.unheard).sum::<usize>() as u32;
+    let with_ends = slots.saturating_mul(2).saturating_sub(taken.saturating_add(unheard));
+    slots.saturating_sub(taken).min(with_ends)
 }

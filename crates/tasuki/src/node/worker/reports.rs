@@ -42,7 +42,9 @@ impl Worker {
             return Ok(());
         }
         // What has ended makes room, heard or not.
-        self.parts.wake.claims();
+        if self.lacks_room() {
+            self.parts.wake.claims();
+        }
         let outcomes = within(self.parts.store.finish_all(&endings, &closing)).await?;
         for ((key, Ending { run, .. }), outcome) in keys.iter().zip(&endings).zip(outcomes) {
             if let Outcome::Lost(lost) = outcome {
@@ -126,7 +128,9 @@ impl Worker {
         if assigned {
             self.parts.wake.leader();
         }
-        self.parts.wake.claims();
+        if self.lacks_room() {
+            self.parts.wake.claims();
+        }
         self.orders.notify_one();
     }
 }

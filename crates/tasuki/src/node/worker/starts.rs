@@ -8,8 +8,9 @@ use tasuki_store::{Error, Finish, Outcome, Taken};
 
 use super::super::attempt::{self, Attempt, End};
 use super::super::carry::{Ended, Here, Running};
+use super::super::queues::Pool;
 use super::super::within::within;
-use super::{Worker, count, database_time, drop_if_empty, is_command, our_time};
+use super::{Worker, count, database_time, drop_if_empty, our_time};
 use crate::spawner::JobKey;
 
 /// How long after a start that came too early it is tried again.
@@ -53,7 +54,7 @@ impl Worker {
         let mut state = self.state();
         let Some(ahead) = state.ahead.filter(|_| !state.draining) else { return Vec::new() };
         let now = database_time(ours, ahead);
-        let mut room = state.slots.0.saturating_sub(count(&state, is_command));
+        let mut room = state.slots.commands.saturating_sub(count(&state, Pool::Commands));
         let mut due = Vec::new();
         for (token, lease) in &mut state.leases {
             let mut runs = Vec::new();

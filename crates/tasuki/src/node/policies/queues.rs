@@ -1,0 +1,128 @@
+//! Whose turn it is among lanes, with hours between two looks.
+
+use super::*;
+use tasuki_core::{Lane, Priority};
+use tasuki_store::{Author, NewRun};
+
+/// As many as the worker runs at once.
+const SLOTS: usize = 50;
+
+impl World {
+    async fn submit_all(&self, job: &Job, priority: Priority, count: usize) -> Vec<RunId> {
+        let lane = Lane { priority, ..Lane::new(FUNCTION) }.to_string();
+        let runs = vec![NewRun { lane: Some(lane), ..NewRun::task(&job.newest) }; count];
+        let made = self.store.create(Author::Api, &runs).await.unwrap();
+        made.into_iter().map(|made| made.run).collect()
+    }
+
+    /// All that runs ends, and is reported.
+    async fn end_all(&self) -> usize {
+        let open: Vec<RunId> =
+            self.hands.open.lock().unwrap().iter().map(|(key, _)| RunId(key.run)).collect();
+        open.iter().for_each(|run| self.hands.end(*run));
+        self.worker.report_all().await.unwrap();
+        open.len()
+    }
+
+    fn runs_now(&self, run: RunId) -> bool {
+        self.hands.open.lock().unwrap().iter().any(|(key, _)| key.run == run.0)
+    }
+}
+
+async fn with_job() -> (World, Job) {
+    let world = World::with_patience("12:00:00").await;
+    let job = world.create("job", &World::definition(Trigger::Task, "", true)).await;
+    world.worker.pulse().await.unwrap();
+    (world, job)
+}
+
+#[tokio::test]
+async fn what_has_a_head_start_goes_before_what_waits_already() {
+    let (world, job) = with_job().await;
+    let normal = world.submit_all(&job, Priority::Normal, 2 * SLOTS).await;
+    world.jump(at("12:30:00"));
+    let high = world.submit_all(&job, Priority::High, 1).await[0];
+    let low = world.submit_all(&job, Priority::Low, 1).await[0];
+    world.work().await;
+    assert!(world.runs_now(high), "half an hour is less than its head start");
+    // The lane that was first gave one; the rest of the room went to what comes next.
+    assert!(world.runs_now(normal[SLOTS - 2]) && !world.runs_now(normal[SLOTS - 1]));
+    assert_eq!(world.end_all().await, SLOTS);
+    world.work().await;
+    assert!(!world.runs_now(low));
+    assert_eq!(world.end_all().await, SLOTS);
+    world.work().await;
+    assert!(world.runs_now(low));
+    assert_eq!(world.end_all().await, 2);
+    world.work().await;
+    world.end().await;
+}
+
+/// Work of normal priority never ends, and yet a low one has its turn, an hour after it would have had it.
+#[tokio::test]
+async fn nothing_starves() {
+    let (world, job) = with_job().await;
+    let low = world.submit_all(&job, Priority::Low, 1).await[0];
+    world.submit_all(&job, Priority::Normal, SLOTS).await;
+    let mut started = None;
+    for minutes in (0..=100).step_by(10) {
+        world.jump(at("12:00:00") + SignedDuration::from_mins(minutes));
+        let newest = world.submit_all(&job, Priority::Normal, SLOTS).await;
+        world.work().await;
+        assert!(!world.runs_now(newest[0]) || minutes == 0, "there is always more to do");
+        if world.runs_now(low) {
+            started = Some(minutes);
+            break;
+        }
+        assert_eq!(world.end_all().await, SLOTS);
+    }
+    // Until 13:10 what was submitted until 13:00 is before it.
+    assert_eq!(started, Some(80));
+    while world.end_all().await > 0 {
+        world.work().await;
+    }
+    world.end().await;
+}
+
+/// What is due first cannot be claimed: another of its kind runs. What waits in other lanes goes on.
+#[tokio::test]
+async fn a_lane_in_which_nothing_can_be_claimed_stops_no_other() {
+    let (world, job) = with_job().await;
+    let mut definition = World::definition(Trigger::Task, "one at a time", true);
+    definition.spec.concurrency = ConcurrencyPolicy::Forbid;
+    let single = world.create("single", &definition).await;
+    let one_by_one = world.submit_all(&single, Priority::Highest, 2).await;
+    let normal = world.submit_all(&job, Priority::Normal, 3).await;
+    world.jump(at("12:00:01"));
+    world.work().await;
+    assert!(world.runs_now(one_by_one[0]) && !world.runs_now(one_by_one[1]));
+    assert!(normal.iter().all(|run| world.runs_now(*run)));
+    // It is asked for when something is due, not all the time.
+    assert_eq!(world.worker.claim().await.unwrap(), None);
+    while world.end_all().await > 0 {
+        world.work().await;
+    }
+    assert_eq!(world.store.run(one_by_one[1]).await.unwrap().unwrap().state, RunState::Succeeded);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn what_comes_due_behind_what_is_blocked_is_waited_for() {
+    let (world, job) = with_job().await;
+    let mut definition = World::definition(Trigger::Task, "one at a time", true);
+    definition.spec.concurrency = ConcurrencyPolicy::Forbid;
+    let single = world.create("single", &definition).await;
+    world.submit_all(&single, Priority::Normal, 2).await;
+    let soon = at("12:00:00") + SignedDuration::from_millis(800);
+    let later = NewRun { scheduled_for: Some(soon), ..NewRun::task(&job.newest) };
+    world.store.create(Author::Api, &[later]).await.unwrap();
+    world.work().await;
+    assert_eq!(world.hands.open.lock().unwrap().len(), 1);
+    assert_eq!(world.worker.claim().await.unwrap(), Some(800_000));
+    world.jump(soon);
+    world.work().await;
+    assert_eq!(world.end_all().await, 2);
+    world.work().await;
+    world.end_all().await;
+    world.end().await;
+}
