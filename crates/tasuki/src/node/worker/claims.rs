@@ -19,7 +19,7 @@ use super::{State, Worker, count, our_time};
 /// How far ahead a claimer looks for its next work.
 const LOOK_AHEAD: Duration = Duration::from_secs(1);
 /// For how long, in microseconds, a claimer goes on with a lane before it looks at the others again.
-const LOOK_AGAIN: u64 = 5_000;
+const LOOK_AGAIN: u64 = 20_000;
 /// For how long, in microseconds, a claimer goes on from where it was in a lane before it begins at its start
 /// again, where something may have come back, or be no longer in anybody's way.
 const ONWARD: u64 = 250_000;
@@ -257,12 +257,16 @@ impl Worker {
     }
 }
 
-/// How many more of a pool can run. No more results than it has slots may be on their way: what ends faster than
-/// it is reported must not pile up.
+/// How many more of a pool can run. No more results of functions than it has slots may be on their way, and none of
+/// commands: what ends faster than it is reported must not pile up.
 fn free(state: &State, pool: Pool) -> u32 {
     let (slots, taken) = (state.slots.of(pool), count(state, pool));
     let of_pool = state.leases.values().filter(|lease| lease.pool == pool);
     let unheard = of_pool.map(|lease| lease.unheard).sum::<usize>() as u32;
-    let with_ends = slots.saturating_mul(2).saturating_sub(taken.saturating_add(unheard));
+    let carried = match pool {
+        Pool::Commands => slots,
+        Pool::Queue(_) => slots.saturating_mul(2),
+    };
+    let with_ends = carried.saturating_sub(taken.saturating_add(unheard));
     slots.saturating_sub(taken).min(with_ends)
 }
