@@ -154,7 +154,7 @@ async fn streams_and_waits_end_when_the_server_stops() {
     let (run, _, follower) = followed(&server).await;
     let wait =
         tokio::spawn(server.ask(Method::GET, &format!("/runs/{run}/wait?timeout=60s")).send());
-    // The wait is under way once the server has answered something that was asked after it.
+    // Nothing outside shows that a wait is under way: it has a moment to get there.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let took = server.stop().await;
     assert!(took < Duration::from_secs(5), "{took:?}");

@@ -17,6 +17,7 @@ use tasuki_store::SettingsChange;
 use tokio::sync::watch;
 
 use crate::client::Base;
+use crate::place::until;
 use crew::{Crew, JOB, Task};
 use witness::History;
 
@@ -70,7 +71,8 @@ async fn one_of_three_is_killed_again_and_again_and_every_task_succeeds_once() {
     assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
 
     let mut crew = Crew::new(&base.url, PROCESSES);
-    until("a node has declared its job", async || client.operator().job(JOB).await.ok()).await;
+    until(ENOUGH, "a node has declared its job", async || client.operator().job(JOB).await.ok())
+        .await;
     let (stop, stopped) = watch::channel(false);
     let load = tokio::spawn(load(client.clone(), pool.clone(), stopped));
     let (kills, interval) = size();
@@ -85,7 +87,7 @@ async fn one_of_three_is_killed_again_and_again_and_every_task_succeeds_once() {
     }
     stop.send(true).unwrap();
     let (submitted, least) = load.await.unwrap();
-    until("nothing waits and nothing is carried", async || {
+    until(ENOUGH, "nothing waits and nothing is carried", async || {
         (count(&pool, OPEN).await == 0).then_some(())
     })
     .await;
@@ -169,20 +171,4 @@ async fn history(pool: &PgPool) -> History {
     };
     assert_eq!(history.attempts.len(), attempts.len(), "an attempt stands in two places");
     history
-}
-
-/// Waits for a condition.
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let found = async {
-        loop {
-            if let Some(found) = look().await {
-                return found;
-            }
-            tokio::time::sleep(LOOK).await;
-        }
-    };
-    match tokio::time::timeout(ENOUGH, found).await {
-        Ok(found) => found,
-        Err(_) => panic!("waited in vain until {what}"),
-    }
 }

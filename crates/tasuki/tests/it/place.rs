@@ -213,18 +213,7 @@ sys.stdin.read()";
 
     /// Waits for a condition.
     pub(crate) async fn until<T>(&self, what: &str, look: impl AsyncFn() -> Option<T>) -> T {
-        let found = async {
-            loop {
-                if let Some(found) = look().await {
-                    return found;
-                }
-                tokio::time::sleep(LOOK).await;
-            }
-        };
-        match tokio::time::timeout(ENOUGH, found).await {
-            Ok(found) => found,
-            Err(_) => panic!("waited in vain until {what}"),
-        }
+        until(ENOUGH, what, look).await
     }
 
     pub(crate) async fn log(&self, run: RunId) -> Vec<String> {
@@ -262,4 +251,24 @@ pub(crate) fn every(value: &str, misfire: Option<Misfire>) -> Trigger {
     let dst = DstChoice::default();
     let schedule = Schedule::parse(ScheduleKind::Every, value, "UTC", dst).unwrap();
     Trigger::Time { schedule, misfire }
+}
+
+/// Waits for a condition, for so long at most.
+pub(crate) async fn until<T>(
+    enough: Duration,
+    what: &str,
+    mut look: impl AsyncFnMut() -> Option<T>,
+) -> T {
+    let found = async {
+        loop {
+            if let Some(found) = look().await {
+                return found;
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    };
+    match tokio::time::timeout(enough, found).await {
+        Ok(found) => found,
+        Err(_) => panic!("waited in vain until {what}"),
+    }
 }

@@ -141,8 +141,9 @@ impl Crew {
         for &life in &self.up {
             let life = &mut self.lives[life];
             drop(life.child.stdin.take());
-            let status =
-                super::until("a node has stopped", async || life.child.try_wait().unwrap());
+            let status = super::until(super::ENOUGH, "a node has stopped", async || {
+                life.child.try_wait().unwrap()
+            });
             assert!(status.await.success(), "{} did not stop in order", life.node);
         }
         &self.lives
