@@ -32,6 +32,20 @@ pub struct Task {
 }
 
 impl Task {
+    /// Where it waits to be claimed; nowhere if a leader assigns it.
+    pub fn lane(&self) -> &str {
+        self.lane.as_deref().unwrap_or(&self.job.spec.lane)
+    }
+
+    /// Whether nothing but room decides when it starts: it is due, nobody can have asked for it before, and it need
+    /// not be alone.
+    pub fn is_plain(&self) -> bool {
+        self.idempotency_key.is_none()
+            && self.scheduled_for.is_none()
+            && self.expires_at.is_none()
+            && !self.job.spec.concurrency.needs_hold()
+    }
+
     /// A task to be run now.
     pub fn new(job: Arc<JobVersion>) -> Self {
         Self {
@@ -73,15 +87,36 @@ pub struct Enqueuer {
 impl Enqueuer {
     /// Begins to take tasks for a store. The returned future does the work: whoever calls owns it.
     pub fn new(store: Store) -> (Self, impl Future<Output = ()> + Send) {
+        Self::by(move |tasks: Arc<[Task]>| {
+            let store = store.clone();
+            async move {
+                let runs: Vec<NewRun<'_>> = tasks.iter().map(Task::run).collect();
+                store.create(Author::Api, &runs).await
+            }
+        })
+    }
+
+    /// The same with a way of one's own to make runs of tasks, all or none, in their order.
+    pub fn by<F>(make: impl Fn(Arc<[Task]>) -> F + Send) -> (Self, impl Future<Output = ()> + Send)
+    where
+        F: Future<Output = Result<Vec<Created>, Error>> + Send,
+    {
         let (waiting, mut arrivals) = mpsc::channel::<Waiting>(MOST);
         let work = async move {
             let mut batch = Vec::with_capacity(MOST);
             // While one insert is under way the next ones gather; nobody waits for company.
             while arrivals.recv_many(&mut batch, MOST).await > 0 {
-                enqueue(&store, std::mem::take(&mut batch)).await;
+                let (tasks, answers): (Vec<Task>, Vec<_>) =
+                    batch.drain(..).map(|one| (one.task, one.answer)).unzip();
+                tell(answers, make(tasks.into()).await);
             }
         };
         (Self { waiting }, work)
+    }
+
+    /// Whether nobody works on it any more.
+    pub fn has_stopped(&self) -> bool {
+        self.waiting.is_closed()
     }
 
     /// Enqueues one task; returns when it is durable. A task that cannot be stored is refused before it
@@ -95,17 +130,15 @@ impl Enqueuer {
     }
 }
 
-async fn enqueue(store: &Store, batch: Vec<Waiting>) {
-    let runs: Vec<NewRun<'_>> = batch.iter().map(|one| one.task.run()).collect();
-    let made = store.create(Author::Api, &runs).await.map_err(Arc::new);
-    drop(runs);
-    for (index, one) in batch.into_iter().enumerate() {
-        let answer = match &made {
+fn tell(answers: Vec<oneshot::Sender<Result<Created, Error>>>, made: Result<Vec<Created>, Error>) {
+    let made = made.map_err(Arc::new);
+    for (index, answer) in answers.into_iter().enumerate() {
+        let told = match &made {
             Ok(created) => Ok(created[index]),
             Err(error) => Err(Error::Shared(Arc::clone(error))),
         };
         // A caller that has gone away does not mind.
-        let _ = one.answer.send(answer);
+        let _ = answer.send(told);
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) use crate::bind::{Params, params};
 use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
 use crate::pools::{LOOK, Pools};
 pub(crate) use crate::row::Row;
+use crate::session::{OpenMySql, Session};
 use crate::sql::{Dialect, Sql};
 
 /// No instant: the clock is the database's own.
@@ -53,6 +54,18 @@ pub(crate) struct Db {
     /// Microseconds since 1970, or [`OWN_CLOCK`].
     bound_now: Arc<AtomicI64>,
     line: Option<Arc<dyn Line>>,
+}
+
+/// Does it to its end, also when whoever asked has gone away meanwhile. A session that was told to begin and not
+/// heard would go back to its pool inside a transaction nobody knows of, and whoever writes on it next would be
+/// told of a commit that never comes. (On SQLite the pool looks for it; on MySQL [`Session`] does.)
+async fn whole<T: Send + 'static>(
+    begin: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
+) -> Result<T, Error> {
+    match tokio::spawn(begin).await {
+        Ok(begun) => Ok(begun?),
+        Err(_) => Err(Error::broken("the program is ending")),
+    }
 }
 
 impl Db {
@@ -113,8 +126,13 @@ impl Db {
             Pools::Sqlite { writer, .. } => {
                 OpenTx::Sqlite(Open::Ours(writer.begin_with("begin immediate").await?))
             }
-            Pools::Postgres(pool) => OpenTx::Postgres(Open::Ours(pool.begin().await?)),
-            Pools::MySql(pool) => OpenTx::MySql(Open::Ours(pool.begin().await?)),
+            Pools::Postgres(pool) => {
+                let pool = pool.clone();
+                OpenTx::Postgres(Open::Ours(whole(async move { pool.begin().await }).await?))
+            }
+            Pools::MySql(pool) => {
+                OpenTx::MySql(OpenMySql::Ours(Session::begin(pool, "begin").await?))
+            }
         };
         Ok(Tx { open, now: self.now(), line: self.line.clone(), fault })
     }
@@ -123,10 +141,14 @@ impl Db {
     pub(crate) async fn look(&self) -> Result<Tx<'static>, Error> {
         let open = match &self.pools {
             Pools::Sqlite { readers, .. } => OpenTx::Sqlite(Open::Ours(readers.begin().await?)),
-            Pools::Postgres(pool) => OpenTx::Postgres(Open::Ours(pool.begin_with(LOOK).await?)),
+            Pools::Postgres(pool) => {
+                let pool = pool.clone();
+                let begun = whole(async move { pool.begin_with(LOOK).await });
+                OpenTx::Postgres(Open::Ours(begun.await?))
+            }
             Pools::MySql(pool) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
-                OpenTx::MySql(Open::Ours(pool.begin_with(begin).await?))
+                OpenTx::MySql(OpenMySql::Ours(Session::begin(pool, begin).await?))
             }
         };
         Ok(Tx { open, now: self.now(), line: None, fault: Fault::None })
@@ -159,7 +181,10 @@ impl Db {
             Pools::Postgres(pool) => {
                 rows!(Postgres, postgres, pool, ready, params, now)
             }
-            Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
+            Pools::MySql(pool) => {
+                let mut session = Session::take(pool).await?;
+                rows!(MySql, mysql, session, ready, params, now)
+            }
         };
         Self::answer(self.line.as_ref(), fault).await?;
         Ok(rows)
@@ -176,7 +201,10 @@ impl Db {
         let rows = match &self.pools {
             Pools::Sqlite { writer, .. } => rows!(Sqlite, sqlite, writer, ready, params, now),
             Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
-            Pools::MySql(pool) => rows!(MySql, mysql, pool, ready, params, now),
+            Pools::MySql(pool) => {
+                let mut session = Session::take(pool).await?;
+                rows!(MySql, mysql, session, ready, params, now)
+            }
         };
         Self::answer(self.line.as_ref(), fault).await?;
         Ok(rows)
@@ -198,7 +226,11 @@ impl Db {
             Pools::Postgres(pool) => {
                 bind_postgres(ready, values).execute(pool).await?.rows_affected()
             }
-            Pools::MySql(pool) => bind_mysql(ready, values).execute(pool).await?.rows_affected(),
+            Pools::MySql(pool) => {
+                let mut session = Session::take(pool).await?;
+                let told = bind_mysql(ready, values).execute(session.ask()).await;
+                session.heard(told)?.rows_affected()
+            }
         };
         Self::answer(self.line.as_ref(), fault).await?;
         Ok(matched)
@@ -206,13 +238,13 @@ impl Db {
 
     /// Runs a script of several statements without parameters, as migrations are.
     pub(crate) async fn script(&self, text: &str) -> Result<(), Error> {
-        let text = AssertSqlSafe(text.to_owned());
+        let owned = AssertSqlSafe(text.to_owned());
         match &self.pools {
-            Pools::Sqlite { writer, .. } => writer.execute(sqlx::raw_sql(text)).await.map(drop)?,
+            Pools::Sqlite { writer, .. } => writer.execute(sqlx::raw_sql(owned)).await.map(drop)?,
             Pools::Postgres(pool) => {
-                pool.execute(sqlx::raw_sql(text)).await.map(drop)?;
+                pool.execute(sqlx::raw_sql(owned)).await.map(drop)?;
             }
-            Pools::MySql(pool) => pool.execute(sqlx::raw_sql(text)).await.map(drop)?,
+            Pools::MySql(pool) => Session::take(pool).await?.say(text).await?,
         }
         Ok(())
     }
@@ -234,10 +266,10 @@ impl Db {
 pub struct AppTransaction<'a>(OpenTx<'a>);
 
 macro_rules! from_sqlx {
-    ($($variant:ident $connection:ident),+) => {$(
+    ($($variant:ident $connection:ident $open:ident),+) => {$(
         impl<'a> From<&'a mut $connection> for AppTransaction<'a> {
             fn from(theirs: &'a mut $connection) -> Self {
-                Self(OpenTx::$variant(Open::Theirs(theirs)))
+                Self(OpenTx::$variant($open::Theirs(theirs)))
             }
         }
 
@@ -248,7 +280,7 @@ macro_rules! from_sqlx {
         }
     )+};
 }
-from_sqlx!(Sqlite SqliteConnection, Postgres PgConnection, MySql MySqlConnection);
+from_sqlx!(Sqlite SqliteConnection Open, Postgres PgConnection Open, MySql MySqlConnection OpenMySql);
 
 /// A transaction. Dropped without a commit, it never was.
 pub(crate) struct Tx<'a> {
@@ -261,7 +293,7 @@ pub(crate) struct Tx<'a> {
 enum OpenTx<'a> {
     Sqlite(Open<'a, Sqlite>),
     Postgres(Open<'a, Postgres>),
-    MySql(Open<'a, MySql>),
+    MySql(OpenMySql<'a>),
 }
 
 /// Whose transaction it is.
@@ -329,7 +361,7 @@ impl Tx<'_> {
         Ok(match &mut self.open {
             OpenTx::Sqlite(tx) => rows!(Sqlite, sqlite, &mut **tx, ready, params, now),
             OpenTx::Postgres(tx) => rows!(Postgres, postgres, &mut **tx, ready, params, now),
-            OpenTx::MySql(tx) => rows!(MySql, mysql, &mut **tx, ready, params, now),
+            OpenTx::MySql(tx) => rows!(MySql, mysql, tx, ready, params, now),
         })
     }
 
@@ -362,10 +394,11 @@ impl Tx<'_> {
                     .await?
                     .rows_affected()
             }
-            OpenTx::MySql(tx) => bind_mysql(ready, in_order(ready, &ready.names, params, now))
-                .execute(&mut **tx)
-                .await?
-                .rows_affected(),
+            OpenTx::MySql(tx) => {
+                let query = bind_mysql(ready, in_order(ready, &ready.names, params, now));
+                let told = query.execute(tx.ask()).await;
+                tx.heard(told)?.rows_affected()
+            }
         })
     }
 
@@ -388,7 +421,8 @@ impl Tx<'_> {
             }
             OpenTx::MySql(tx) => {
                 let query = bind_mysql(&ready, values);
-                query.execute(&mut **tx).await?.last_insert_id() as i64
+                let told = query.execute(tx.ask()).await;
+                tx.heard(told)?.last_insert_id() as i64
             }
             OpenTx::Postgres(_) => return Err(Error::broken("PostgreSQL inserts from arrays")),
         })
@@ -400,7 +434,10 @@ impl Tx<'_> {
         match &mut self.open {
             OpenTx::Sqlite(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
             OpenTx::Postgres(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
-            OpenTx::MySql(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
+            OpenTx::MySql(tx) => {
+                let told = tx.ask().execute(sqlx::raw_sql(text)).await;
+                tx.heard(told)?;
+            }
         }
         Ok(())
     }
@@ -409,7 +446,7 @@ impl Tx<'_> {
         match self.open {
             OpenTx::Sqlite(tx) => tx.commit().await?,
             OpenTx::Postgres(tx) => tx.commit().await?,
-            OpenTx::MySql(tx) => tx.commit().await?,
+            OpenTx::MySql(tx) => tx.end("commit").await?,
         }
         Db::answer(self.line.as_ref(), self.fault).await
     }
@@ -419,7 +456,7 @@ impl Tx<'_> {
         match self.open {
             OpenTx::Sqlite(tx) => tx.rollback().await?,
             OpenTx::Postgres(tx) => tx.rollback().await?,
-            OpenTx::MySql(tx) => tx.rollback().await?,
+            OpenTx::MySql(tx) => tx.end("rollback").await?,
         }
         Db::answer(self.line.as_ref(), self.fault).await
     }
@@ -443,14 +480,11 @@ macro_rules! rows {
                 .await?
         )
     };
-    ($variant:ident, mysql, $on:expr, $ready:expr, $params:expr, $now:expr) => {
-        wrap!(
-            $variant,
-            bind_mysql($ready, in_order($ready, &$ready.names, $params, $now))
-                .fetch_all($on)
-                .await?
-        )
-    };
+    ($variant:ident, mysql, $on:expr, $ready:expr, $params:expr, $now:expr) => {{
+        let query = bind_mysql($ready, in_order($ready, &$ready.names, $params, $now));
+        let told = query.fetch_all($on.ask()).await;
+        wrap!($variant, $on.heard(told)?)
+    }};
 }
 use rows;
 

@@ -129,6 +129,15 @@ impl Finish {
     }
 }
 
+/// What became of successes that were reported together.
+#[derive(Debug, Default)]
+pub struct Succeeded {
+    /// Those that have ended so.
+    pub ended: HashSet<(RunId, LeaseToken)>,
+    /// Leases that were to be closed and are not: something may be left under them.
+    pub open: Vec<LeaseToken>,
+}
+
 impl Ending {
     /// As every database can keep it.
     fn sound(&self) -> Cow<'_, Self> {
@@ -174,6 +183,29 @@ impl Store {
         ends: &[Ending],
         closing: &[LeaseToken],
     ) -> Result<Vec<Outcome<Finished>>, Error> {
+        let Succeeded { ended, open } = self.succeed_all(ends, closing).await?;
+        let mut outcomes = Vec::with_capacity(ends.len());
+        for ending in ends {
+            outcomes.push(match ended.contains(&(ending.run, ending.token)) {
+                true => Outcome::Applied(Finished { state: RunState::Succeeded }),
+                false => self.finish_open(ending).await?,
+            });
+        }
+        // Something failed, or came too late.
+        for token in open {
+            self.close_if_empty(token).await?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Reports those of several ends that are successes, together, and closes these leases where nothing is left
+    /// under them. What is not among those it tells of has still to be reported one by one.
+    pub async fn succeed_all(
+        &self,
+        ends: &[Ending],
+        closing: &[LeaseToken],
+    ) -> Result<Succeeded, Error> {
+        // What no database can keep is no success.
         let ends: Vec<Cow<'_, Ending>> = ends.iter().map(Ending::sound).collect();
         let good = ends.iter().filter(|ending| ending.finish.failure.is_none());
         let mut good: Vec<&Ending> = good.map(|ending| &**ending).collect();
@@ -194,18 +226,12 @@ impl Store {
             ended.extend(together.ended);
             open.retain(|token| !together.closed.contains(token));
         }
-        let mut outcomes = Vec::with_capacity(ends.len());
-        for ending in &ends {
-            outcomes.push(match ended.contains(&(ending.run, ending.token)) {
-                true => Outcome::Applied(Finished { state: RunState::Succeeded }),
-                false => self.finish_sound(ending.token, ending.run, &ending.finish).await?,
-            });
-        }
-        // Something failed, or came too late.
-        for token in open {
-            self.close_if_empty(token).await?;
-        }
-        Ok(outcomes)
+        Ok(Succeeded { ended, open })
+    }
+
+    /// Reports one end, as [`Store::finish`], and leaves its lease open.
+    pub async fn finish_open(&self, ending: &Ending) -> Result<Outcome<Finished>, Error> {
+        self.finish_sound(ending.token, ending.run, &ending.finish.sound()).await
     }
 
     async fn finish_sound(

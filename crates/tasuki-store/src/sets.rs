@@ -9,7 +9,7 @@ use tasuki_core::{LeaseToken, RunId};
 use crate::create::columns;
 use crate::db::{Params, Row, Tx, params};
 use crate::finish::Together;
-use crate::sql::{Sql, sql};
+use crate::sql::{Dialect, Sql, sql};
 use crate::{ClaimBatch, Created, Ending, Error, NewRun, Store, Taken, check, lease, uuid};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql").without(ON_CONFLICT);
@@ -20,6 +20,7 @@ static TAKEN: Sql = sql!("run/taken", ".sqlite", ".mysql", ".mysql");
 static RUNNING: Sql = sql!("run/running", ".sqlite", ".mysql", ".mysql");
 static SUCCEED: Sql = sql!("run/succeed_many", ".sqlite", ".mysql", ".mysql");
 static STAT_ADD: Sql = sql!("stat/add_many", ".sqlite", ".mysql", ".mysql");
+static STEP: Sql = sql!("run/step", ".mysql", ".mysql", ".mysql");
 static HOLD_GIVE: Sql = sql!("hold/give");
 
 const ON_CONFLICT: &str = "on conflict do nothing\nreturning id";
@@ -47,11 +48,8 @@ pub(crate) async fn insert_plain(
     runs: &[NewRun<'_>],
 ) -> Result<Option<Vec<Created>>, Error> {
     let mut created = Vec::with_capacity(runs.len());
-    let trips = check::trips(runs, MOST, |run| 200 + run.args.as_ref().map_or(0, String::len));
-    for some in trips.into_iter().flat_map(in_powers_of_two) {
-        let rows: Vec<Params<'_>> = some.iter().map(columns).collect();
-        let first = tx.insert_many(&INSERT, rows).await?;
-        let last = first + some.len() as i64 - 1;
+    for some in trips(runs) {
+        let (first, last) = insert_rows(tx, some).await?;
         let waiting = tx.execute(&DUE_PUT, params! { first: first, last: last }).await?;
         if waiting != some.len() as u64 {
             return Ok(None);
@@ -59,6 +57,40 @@ pub(crate) async fn insert_plain(
         created.extend((first..=last).map(|id| Created { run: RunId(id), existed: false }));
     }
     Ok(Some(created))
+}
+
+/// The same, carried at once: no due row is put, and none taken. Returns their ids.
+pub(crate) async fn insert_begun(
+    tx: &mut Tx<'_>,
+    batch: &ClaimBatch<'_>,
+    runs: &[NewRun<'_>],
+) -> Result<Option<Vec<i64>>, Error> {
+    if tx.dialect() == Dialect::MySql {
+        let step = tx.rows(&STEP, params! {}).await?;
+        if step.first().map(|row| row.int("step")).transpose()? != Some(1) {
+            return Ok(None);
+        }
+    }
+    let mut ids = Vec::with_capacity(runs.len());
+    for some in trips(runs) {
+        let (first, last) = insert_rows(tx, some).await?;
+        ids.extend(first..=last);
+    }
+    let moved = start(tx, batch, ids.clone()).await?;
+    Ok((moved == runs.len() as u64).then_some(ids))
+}
+
+/// What travels in one insert each.
+fn trips<'r, 'j>(runs: &'r [NewRun<'j>]) -> impl Iterator<Item = &'r [NewRun<'j>]> {
+    let trips = check::trips(runs, MOST, |run| 200 + run.args.as_ref().map_or(0, String::len));
+    trips.into_iter().flat_map(in_powers_of_two)
+}
+
+/// The first and the last id.
+async fn insert_rows(tx: &mut Tx<'_>, runs: &[NewRun<'_>]) -> Result<(i64, i64), Error> {
+    let rows: Vec<Params<'_>> = runs.iter().map(columns).collect();
+    let first = tx.insert_many(&INSERT, rows).await?;
+    Ok((first, first + runs.len() as i64 - 1))
 }
 
 /// Takes and starts runs that need no hold and whose due rows are locked. Returns how many it really
@@ -71,12 +103,18 @@ pub(crate) async fn claim(
     let list: Vec<Value> = places.iter().map(|(due_at, run)| json!([due_at, run.0])).collect();
     let due = params! { lane: batch.lane, places: Value::Array(list).to_string() };
     let taken = tx.execute(&DUE_TAKE, due).await?;
+    let ids = places.iter().map(|(_, run)| run.0).collect();
+    Ok(taken.min(start(tx, batch, ids).await?))
+}
+
+/// Moves runs that nobody else can take. Returns how many it moved.
+async fn start(tx: &mut Tx<'_>, batch: &ClaimBatch<'_>, ids: Vec<i64>) -> Result<u64, Error> {
     let guard = params! {
-        ids: places.iter().map(|(_, run)| run.0).collect::<Vec<_>>(),
+        ids: ids,
         worker_id: uuid(batch.worker.as_bytes()),
         token: uuid(batch.token.as_bytes()),
     };
-    Ok(taken.min(tx.execute(&CLAIM, guard).await?))
+    tx.execute(&CLAIM, guard).await
 }
 
 /// What a worker must know of the runs it was given, soonest first.

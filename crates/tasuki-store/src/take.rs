@@ -28,7 +28,7 @@ static SHOW: Sql = sql!("run/show");
 /// The most runs one claim takes, whatever it asks for: a longer transaction serves nobody.
 pub const MOST_CLAIMED: u32 = 1_000;
 /// The place before all others in a lane.
-const BEGINNING: (Timestamp, RunId) = (Timestamp::MIN, RunId(0));
+pub(crate) const BEGINNING: (Timestamp, RunId) = (Timestamp::MIN, RunId(0));
 
 /// A run that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -205,10 +205,10 @@ impl Store {
     pub async fn claim_behind(
         &self,
         batch: &ClaimBatch<'_>,
-        (at, run): (Timestamp, RunId),
+        place: (Timestamp, RunId),
     ) -> Result<Claimed, Error> {
         let batch = &ClaimBatch { most: batch.most.min(MOST_CLAIMED), ..batch.clone() };
-        let after = params! { after_at: at.as_microsecond(), after_run: run.0 };
+        let after = after(place);
         if self.dialect() == Dialect::Postgres {
             return self.claim_in_one_trip(batch, after).await;
         }
@@ -314,6 +314,11 @@ impl Store {
         guard.push(("run_id", run.0.into()));
         Ok(!self.db.rows(&EARLY, guard).await?.is_empty())
     }
+}
+
+/// Behind a place in a lane.
+pub(crate) fn after((at, run): (Timestamp, RunId)) -> Params<'static> {
+    params! { after_at: at.as_microsecond(), after_run: run.0 }
 }
 
 fn carrier(worker: WorkerId, token: LeaseToken) -> Params<'static> {

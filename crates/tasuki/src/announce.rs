@@ -2,7 +2,7 @@
 //! database a moment later at most: one word for all that happened meanwhile.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tasuki_store::{Dialect, News, Store};
@@ -27,16 +27,21 @@ pub(crate) struct Announce {
 struct Abroad {
     store: Store,
     untold: Arc<AtomicU8>,
-    ring: OnceLock<mpsc::Sender<()>>,
+    ring: Mutex<Option<mpsc::Sender<()>>>,
 }
 
 impl Announce {
     pub(crate) fn new(store: &Store, wake: Wake) -> Self {
         let abroad = (store.dialect() == Dialect::Postgres).then(|| {
             let store = store.clone();
-            Arc::new(Abroad { store, untold: Arc::default(), ring: OnceLock::new() })
+            Arc::new(Abroad { store, untold: Arc::default(), ring: Mutex::default() })
         });
         Self { wake, abroad }
+    }
+
+    /// Whom it wakes here.
+    pub(crate) fn wake(&self) -> &Wake {
+        &self.wake
     }
 
     /// Something is to be planned.
@@ -51,6 +56,12 @@ impl Announce {
         self.abroad(CLAIMS);
     }
 
+    /// Something about what is carried changed.
+    pub(crate) fn leases(&self) {
+        self.wake.leases();
+        self.abroad(LEASES);
+    }
+
     /// Somebody acted; which loop it concerns is not worth telling apart.
     pub(crate) fn all(&self) {
         self.wake.all();
@@ -62,9 +73,14 @@ impl Announce {
         abroad.untold.fetch_or(whom, Ordering::Relaxed);
         // Without a runtime nobody can tell; they look a second later at most.
         if tokio::runtime::Handle::try_current().is_ok() {
-            let ring = abroad.ring.get_or_init(|| abroad.teller(self.wake.id()));
+            let mut ring = abroad.ring.lock().unwrap_or_else(PoisonError::into_inner);
+            // The one who told may have ended with the runtime it was started on.
+            let teller = match ring.take() {
+                Some(ring) if !ring.is_closed() => ring,
+                Some(_) | None => abroad.teller(self.wake.id()),
+            };
             // Full: the teller is on its way already.
-            let _ = ring.try_send(());
+            let _ = ring.insert(teller).try_send(());
         }
     }
 }

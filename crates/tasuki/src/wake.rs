@@ -2,10 +2,10 @@
 //!
 //! A wake-up carries nothing and may be lost or repeated: whoever is woken looks at the database.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use tasuki_store::News;
-use tokio::sync::Notify;
+use tasuki_store::{Created, Error, News, Task};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 /// Wakes the loops of the node in this process. Cheap to clone; harmless where no node is.
 #[derive(Debug, Clone, Default)]
@@ -21,6 +21,16 @@ struct Bells {
     claims: Notify,
     leases: Notify,
     recovery: Notify,
+    /// Where a node of this process takes tasks in.
+    door: Mutex<Option<mpsc::Sender<Arrival>>>,
+}
+
+/// Tasks that are submitted in this process, and might be carried at once.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) tasks: Arc<[Task]>,
+    /// `None`: not here, and nothing was made.
+    pub(crate) answer: oneshot::Sender<Result<Option<Vec<Created>>, Error>>,
 }
 
 impl Default for Bells {
@@ -29,13 +39,34 @@ impl Default for Bells {
         let (leader, claims, leases, recovery) = (bell(), bell(), bell(), bell());
         // Without randomness two might be taken for one, and then wait for a second.
         let id = getrandom::u64().unwrap_or_default();
-        Self { id, leader, claims, leases, recovery }
+        Self { id, leader, claims, leases, recovery, door: Mutex::default() }
     }
 }
 
 impl Wake {
     pub(crate) fn id(&self) -> u64 {
         self.bells.id
+    }
+
+    /// A node stands here, to which tasks can be brought until it drops this.
+    pub(crate) fn door(&self) -> mpsc::Receiver<Arrival> {
+        let (door, arrivals) = mpsc::channel(1);
+        *self.bells.door.lock().unwrap_or_else(PoisonError::into_inner) = Some(door);
+        arrivals
+    }
+
+    /// Brings tasks to the node of this process. `None`: it does not take them, and nothing was made.
+    pub(crate) async fn bring(&self, tasks: &Arc<[Task]>) -> Result<Option<Vec<Created>>, Error> {
+        let door = self.bells.door.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(door) = door else { return Ok(None) };
+        let (answer, told) = oneshot::channel();
+        let tasks = Arc::clone(tasks);
+        if door.send(Arrival { tasks, answer }).await.is_err() {
+            return Ok(None);
+        }
+        // It was taken from the door, and may have been made: whoever submits must not believe otherwise.
+        let ended = || Error::Broken("the node that took the task ended before it told".to_owned());
+        told.await.map_err(|_| ended())?
     }
 
     /// Another process tells what happened there.

@@ -1,19 +1,17 @@
 //! `tasuki bench latency`: how long an idle node takes to start what was just submitted.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
-use tasuki::{Functions, Wake};
+use tasuki::{Client, Functions};
 use tasuki_core::work::What;
-use tasuki_store::{Enqueuer, Error, Job};
+use tasuki_store::{Error, Job};
 use tokio::sync::mpsc;
 
 use super::bar::Bar;
-use super::enqueue::enqueue;
 use super::figures::Times;
-use super::place::{Place, in_place};
+use super::place::{self, Place, in_place};
 use crate::database::Database;
 use crate::output::Failure;
 
@@ -27,8 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Measure how long an idle node takes to start a task that was just submitted, beside two bare commits.
 ///
 /// Two figures for each task: from the call that submits it to the start of its function, and from the
-/// acknowledgement. Durably, this cannot be had for less than two commits, the task's and the claim's: beside each
-/// task a bare row is inserted and deleted, a commit each.
+/// acknowledgement. The node is in the program that submits, as with the library: it carries the task from its first
+/// commit on. With --apart it is told of it only, as it is of what other programs submit, and claims it with a second
+/// commit. Beside each task a bare row is inserted and deleted, a commit each.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -45,6 +44,10 @@ pub(crate) struct BenchLatency {
     /// How long to pause between two, in milliseconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pause_ms: u32,
+
+    /// Submit without the node's knowing, as from another program
+    #[arg(long)]
+    apart: bool,
 
     /// Print JSON
     #[arg(long)]
@@ -66,9 +69,13 @@ impl BenchLatency {
             let _ = started.send(Instant::now());
             async { Ok(()) }
         });
-        let wake = Wake::default();
-        let node = place.node(functions, None, &wake).await?;
-        let samples = self.sample(place, &job, &wake, &mut starts).await;
+        let client = Client::new(place.store.clone());
+        let node = match self.apart {
+            true => Client::new(place.store.clone()).node("bench"),
+            false => client.node("bench"),
+        };
+        let node = place::start(node?.functions(functions)).await?;
+        let samples = self.sample(place, &job, &client, &mut starts).await;
         node.stop().await;
         Ok(self.told(place, &samples?))
     }
@@ -77,12 +84,9 @@ impl BenchLatency {
         &self,
         place: &Place,
         job: &Job,
-        wake: &Wake,
+        client: &Client,
         starts: &mut mpsc::UnboundedReceiver<Instant>,
     ) -> Result<[Times; 3], Error> {
-        let (enqueuer, work) = Enqueuer::new(place.store.clone());
-        let work = tokio::spawn(work);
-        let job = Arc::new(job.newest.clone());
         let times = |what| Times { what, micros: Vec::new() };
         let mut found = ["call to start", "acknowledged to start", "two bare commits"].map(times);
         let bar = Bar::new("latency", u64::from(self.samples));
@@ -91,9 +95,9 @@ impl BenchLatency {
             let pause = self.pause_ms + number * 7 % (self.pause_ms / 2 + 1);
             tokio::time::sleep(Duration::from_millis(u64::from(pause))).await;
             let called = Instant::now();
-            enqueue(&enqueuer, &job).await?;
+            let submitted = client.submit(job.name.as_str(), &json!({ "i": 1 })).await;
             let acknowledged = Instant::now();
-            wake.claims();
+            submitted.map_err(|error| Error::Broken(error.to_string()))?;
             let Ok(Some(start)) = tokio::time::timeout(PATIENCE, starts.recv()).await else {
                 return Err(Error::Broken("a task was submitted and not started".to_owned()));
             };
@@ -106,8 +110,6 @@ impl BenchLatency {
                 bar.add(1);
             }
         }
-        drop(enqueuer);
-        work.await.expect("the enqueuer does not panic");
         Ok(found)
     }
 

@@ -22,8 +22,10 @@ create trigger tasuki_run_legal_move after update of state on tasuki_run for eac
     execute function tasuki_refuse('a run does not move like this');
 alter table tasuki_run enable always trigger tasuki_run_legal_move;
 
+-- Or it begins and is claimed in one write.
 create trigger tasuki_run_legal_entry before insert on tasuki_run for each row
-    when (new.state is distinct from 'PENDING')
+    when (new.state is distinct from 'PENDING'
+        and (new.state <> 'RUNNING' or new.tries <> 1 or new.attempt_no <> 1 or new.lease_token is null or new.worker_id is null))
     execute function tasuki_refuse('a run begins as PENDING');
 alter table tasuki_run enable always trigger tasuki_run_legal_entry;
 

@@ -1,6 +1,6 @@
 -- due/assignable: what the leader can give away, soonest first, from where the last page ended: in time, and not waiting
 -- for another run of its kind.
-select d.run_id, d.due_at, d.exclusive, d.skip_at, r.attempt_no, r.job_id, r.job_version, r.scope_kind, r.scope_id,
+select d.run_id, d.due_at, d.exclusive, case when r.tries = 0 then r.skip_at end as skip_at, r.attempt_no, r.job_id, r.job_version, r.scope_kind, r.scope_id,
        r.scheduled_for, r.origin, r.state, r.tries, r.releases, r.expires_at, null as holder
   from tasuki_due d
   join tasuki_run r on r.id = d.run_id
@@ -9,7 +9,6 @@ select d.run_id, d.due_at, d.exclusive, d.skip_at, r.attempt_no, r.job_id, r.job
    and d.due_at >= :at
    and (d.due_at > :at or d.run_id > :id)
    and (d.skip_at is null or d.skip_at >= :now)
-   and (r.expires_at is null or r.expires_at >= :now)
    and (d.exclusive = 0 or not exists (
            select 1
              from tasuki_hold h

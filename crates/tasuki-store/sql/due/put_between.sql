@@ -1,5 +1,6 @@
 -- due/put_between: the runs that were just made in one insert wait.
 insert into tasuki_due (lane, due_at, run_id, exclusive, skip_at)
-select lane, scheduled_for, id, exclusive, skip_at
+select lane, scheduled_for, id, exclusive,
+       case when skip_at is null or expires_at < skip_at then expires_at else skip_at end
   from tasuki_run
  where id between :first and :last

@@ -1,5 +1,5 @@
 -- due/sweep: what waits in a lane although it is due, from where the last look ended, and who is in its way.
-select d.run_id, d.due_at, d.exclusive, d.skip_at, r.attempt_no, r.job_id, r.job_version, r.scope_kind, r.scope_id,
+select d.run_id, d.due_at, d.exclusive, case when r.tries = 0 then r.skip_at end as skip_at, r.attempt_no, r.job_id, r.job_version, r.scope_kind, r.scope_id,
        r.scheduled_for, r.origin, r.state, r.tries, r.releases, r.expires_at,
        (select h.run_id
           from tasuki_hold h

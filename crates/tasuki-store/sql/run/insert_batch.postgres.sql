@@ -18,9 +18,11 @@ with clock as materialized (
            as g (number, job_id, job_version, origin, scope_kind, scope_id, lane, exclusive, max_attempts, scheduled_for,
                slot, idempotency_key, event_id, rerun_of, args, skip_at, expires_at), clock
     on conflict do nothing
-    returning id, lane, scheduled_for, exclusive, skip_at, job_id, scope_kind, scope_id, slot, idempotency_key
+    returning id, lane, scheduled_for, exclusive, skip_at, expires_at, job_id, scope_kind, scope_id, slot, idempotency_key
 ), queued as (
     insert into tasuki_due (lane, due_at, run_id, exclusive, skip_at)
-    select lane, scheduled_for, id, exclusive, skip_at from made
+    select lane, scheduled_for, id, exclusive,
+        case when skip_at is null or expires_at < skip_at then expires_at else skip_at end
+      from made
 )
 select id, job_id, scope_kind, scope_id, slot, idempotency_key from made

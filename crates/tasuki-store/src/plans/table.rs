@@ -27,6 +27,10 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "run/claim_batch",
     ),
     (
+        &["due by due_pkey on lane, due_at", "sorted", "worker by worker_pkey on id"],
+        "run/take_in",
+    ),
+    (
         &[
             "hold by hold_pkey on job_id, scope_kind, scope_id",
             "lease by lease_pkey on token",

@@ -351,15 +351,18 @@ contract! {
         finds(store, "I16", "more than it has room for", "1 run, 0 fit").await;
     }
 
-    /// A worker claims again while as many ends are on their way, and those still show as RUNNING.
-    async fn i16_functions_have_room_for_ends_on_their_way(store: TestStore) {
-        for _ in 0..4 {
+    /// A worker claims again while as many ends are on their way, and those still show as RUNNING; and commands that it
+    /// claims have slots besides those that are assigned.
+    async fn i16_there_is_room_for_ends_on_their_way_and_for_claimed_commands(store: TestStore) {
+        for _ in 0..5 {
             store.given_run(RunState::Running).await;
         }
-        typed(store, "update tasuki_worker set slots = 2, function_slots = 1").await;
-        assert_eq!(store.findings().await, [] as [String; 0]);
+        for slots in ["slots = 2, function_slots = 1", "slots = 1, function_slots = 2"] {
+            typed(store, &format!("update tasuki_worker set {slots}")).await;
+            assert_eq!(store.findings().await, [] as [String; 0]);
+        }
         typed(store, "update tasuki_worker set slots = 1, function_slots = 1").await;
-        finds(store, "I16", "more than it has room for", "4 run, 3 fit").await;
+        finds(store, "I16", "more than it has room for", "5 run, 4 fit").await;
     }
 
     async fn i18_events_and_their_runs(store: TestStore) {

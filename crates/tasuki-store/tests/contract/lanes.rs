@@ -103,4 +103,23 @@ contract! {
         assert_eq!(first(behind(-9, RunId(0))).await, None);
         assert!(store.finish(token, taken[0].id, &Finish::default()).await.unwrap().is_applied());
     }
+
+    /// It is given up, however late whoever does that comes.
+    async fn what_has_expired_is_not_claimed(store: TestStore) {
+        let job = store.given_job(&mail()).await;
+        let until = |seconds| NewRun { expires_at: Some(later(seconds)), ..NewRun::task(&job) };
+        let new = [until(5), until(7), NewRun { slot: None, ..NewRun::task(&job) }];
+        let made = store.create(Author::Api, &new).await.unwrap();
+        let keyed = NewRun { idempotency_key: Some("k".to_owned()), ..until(5) };
+        let keyed = store.create(Author::Api, &[keyed]).await.unwrap()[0].run;
+        store.at(6);
+        let (token, taken) = store.try_claim(USUAL, 10).await;
+        assert_eq!(taken.iter().map(|run| run.id).collect::<Vec<_>>(), [made[1].run, made[2].run]);
+        for run in taken {
+            assert!(store.finish(token, run.id, &Finish::default()).await.unwrap().is_applied());
+        }
+        for run in [made[0].run, keyed] {
+            assert!(store.expire(store.epoch, run).await.unwrap().is_applied());
+        }
+    }
 }

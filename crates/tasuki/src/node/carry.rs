@@ -100,6 +100,8 @@ pub(crate) struct Ended {
     pub(crate) finish: Finish,
     /// When it was noticed.
     pub(crate) at: u64,
+    /// Whether something else may be claimed once this is reported: its hold is given back, or it has another try.
+    pub(crate) stirs: bool,
 }
 
 impl Running {
@@ -326,7 +328,7 @@ pub(crate) mod tests {
         use RunState::{Assigned, Running};
         let ended = || {
             let finish = Finish::default();
-            Here::Ended(Box::new(Ended { key: JobKey::default(), finish, at: 0 }))
+            Here::Ended(Box::new(Ended { key: JobKey::default(), finish, at: 0, stirs: false }))
         };
         let run = RunId(1);
         let table: [(Option<Here>, Vec<RenewedRun>, Vec<Todo>); 15] = [

@@ -66,11 +66,19 @@ impl Executor for Calls {
 
     fn launch(&self, attempt: Attempt) {
         let (key, token) = (attempt.key(), attempt.token);
-        let What::Function(name) = &attempt.recipe.work.what else { return };
-        let Some(handler) = self.functions.get(name) else {
-            let why = format!("this worker has no function {name:?}");
-            let end = End::Refused(Refusal::NotFound(why));
-            return self.mail.send(Happened { key, token, end });
+        let handler = match &attempt.recipe.work.what {
+            What::Function(name) => self
+                .functions
+                .get(name)
+                .ok_or_else(|| format!("this worker has no function {name:?}")),
+            What::Command(_) | What::Django(_) => Err("this worker runs no commands".to_owned()),
+        };
+        let handler = match handler {
+            Ok(handler) => handler,
+            Err(why) => {
+                let end = End::Refused(Refusal::NotFound(why));
+                return self.mail.send(Happened { key, token, end });
+            }
         };
         let (stop, stopped) = watch::channel(false);
         let log = Log::new(self.keeper.clone(), Arc::clone(&self.clock), key, self.log_cap);

@@ -24,6 +24,7 @@ use super::recipes::Recipes;
 use super::within::within;
 use super::world::{Clock, Dice};
 use crate::Wake;
+use crate::announce::Announce;
 
 /// How many of anything one look takes in.
 const PAGE: u32 = 500;
@@ -51,6 +52,7 @@ pub struct Leader {
     clock: Arc<dyn Clock>,
     dice: Arc<dyn Dice>,
     wake: Wake,
+    announce: Announce,
     recipes: Recipes,
     state: Mutex<State>,
 }
@@ -77,7 +79,8 @@ impl Leader {
     ) -> Self {
         let (clock, dice) = world;
         let (recipes, state) = (Recipes::default(), Mutex::default());
-        Self { me, store, coordinator, peers, clock, dice, wake, recipes, state }
+        let announce = Announce::new(&store, wake.clone());
+        Self { me, store, coordinator, peers, clock, dice, wake, announce, recipes, state }
     }
 
     /// Keeps the lead, or takes it where nobody has it. Whether it leads.

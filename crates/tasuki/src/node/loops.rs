@@ -44,6 +44,7 @@ impl Loops {
             this.spawn(Self::pulse),
             this.spawn(Self::start_due),
             this.spawn(Self::claim),
+            this.spawn(Self::take_in),
             this.spawn(Self::renew),
             this.spawn(Self::tend),
             this.spawn(Self::report),
@@ -134,6 +135,21 @@ impl Loops {
                 () = tokio::time::sleep(wait) => false,
                 () = self.wake.claims_woken() => true,
             };
+        }
+    }
+
+    /// One arrival at a time: those who come meanwhile travel together then.
+    async fn take_in(self: Arc<Self>) {
+        let mut door = self.wake.door();
+        let mut stopped = self.stopped.clone();
+        loop {
+            let arrival = tokio::select! {
+                _ = stopped.wait_for(|stopped| *stopped) => return,
+                Some(arrival) = door.recv() => arrival,
+            };
+            let taken = self.worker.take_in(&arrival.tasks).await;
+            // Who has gone away does not mind.
+            let _ = arrival.answer.send(taken);
         }
     }
 
@@ -232,7 +248,8 @@ impl Loops {
                         _ = stopped.wait_for(|stopped| *stopped) => {}
                         heard = self.hear(&mut listener) => drop(told("listen", heard)),
                     }
-                    listener.close().await;
+                    // A database that is silent keeps nobody from stopping.
+                    let _ = tokio::time::timeout(LONGEST, listener.close()).await;
                     LONGEST
                 }
                 Some(None) => Duration::MAX,

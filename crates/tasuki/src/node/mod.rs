@@ -31,6 +31,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tasuki_core::exit::Stopped;
 use tasuki_core::{Invalid, Settings, WorkerId};
 use tasuki_store::{Error, NewWorker, Store};
@@ -55,10 +56,13 @@ use loops::Loops;
 use peers::InProcess;
 use queues::{Queues, Slots, Source};
 use scopes::Scopes;
+use within::within;
 use world::{Clock, Dice, RealClock, RealDice};
 
 /// How often a node that waits for itself looks again.
 const LOOK: Duration = Duration::from_millis(20);
+/// How long a stopping node waits for what its loops are about.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Why a node cannot start or go on.
 #[derive(Debug, thiserror::Error)]
@@ -336,7 +340,8 @@ impl Node {
     pub async fn stop(mut self) {
         let id = self.worker.id();
         self.worker.drain();
-        if let Err(error) = self.store.drain_worker(id.to_string().as_str(), id).await {
+        let by = id.to_string();
+        if let Err(error) = within(self.store.drain_worker(by.as_str(), id)).await {
             tracing::warn!(%error, "the drain could not be told");
         }
         if !self.idle_within(self.drain).await {
@@ -344,17 +349,21 @@ impl Node {
             self.worker.stop_all(Stopped::Drain);
             self.idle_within(grace + Duration::from_secs(5)).await;
         }
-        if let Err(error) = self.leader.resign().await {
+        if let Err(error) = within(self.leader.resign()).await {
             tracing::warn!(%error, "the lead could not be given up");
         }
         let _ = self.stop.send(true);
-        for one in self.loops.drain(..) {
-            let _ = one.await;
+        // Each of them ends with what it is about; one that waits for a silent database is not waited for.
+        let ends = join_all(self.loops.drain(..));
+        if tokio::time::timeout(LAST_WORDS, ends).await.is_err() {
+            tracing::warn!(
+                "the database does not answer: what was under way is left to the next incarnation"
+            );
         }
         // The spawner first: what it may still have ends before anybody else may think so.
         self.hands.end();
         if self.worker.is_idle() {
-            match self.store.worker_gone(id).await {
+            match within(self.store.worker_gone(id)).await {
                 Ok(_) => drop(self.home.take().map(|home| home.leave(id))),
                 Err(error) => tracing::warn!(%error, "the leave could not be told"),
             }

@@ -116,6 +116,7 @@ struct World {
     began: Timestamp,
     leader: Leader,
     worker: Arc<Worker>,
+    wake: Wake,
     hands: Arc<Hands>,
     line: Arc<slow::SlowLine>,
 }
@@ -174,8 +175,8 @@ impl World {
         let world = (Arc::clone(&clock) as Arc<dyn Clock>, dice as Arc<dyn Dice>);
         let leader =
             Leader::new(id, lined, Arc::new(DatabaseOnly), Arc::new(peers), world, wake.clone());
-        let operator = Operator::new(store.clone(), wake);
-        Self { store, operator, clock, began, leader, worker, hands, line }
+        let operator = Operator::new(store.clone(), wake.clone());
+        Self { store, operator, clock, began, leader, worker, wake, hands, line }
     }
 
     /// From now on it is this time, and nobody has done anything since.

@@ -9,8 +9,10 @@ use tasuki_core::{Invalid, Lane, Priority, Queue, Settings};
 /// Whose slots a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Pool {
-    /// Those for commands.
+    /// Those for commands that a leader assigns.
     Commands,
+    /// Those for commands that it claims: as many again, so that neither keeps the other from its turn.
+    Claimed,
     /// Those of a queue of functions, by its number on this node. The default queue is number 0, and what a leader
     /// assigns counts there, too.
     Queue(usize),
@@ -27,7 +29,7 @@ pub(crate) struct Slots {
 impl Slots {
     pub(crate) fn of(&self, pool: Pool) -> u32 {
         match pool {
-            Pool::Commands => self.commands,
+            Pool::Commands | Pool::Claimed => self.commands,
             Pool::Queue(number) => self.queues.get(number).copied().unwrap_or(0),
         }
     }
@@ -39,7 +41,8 @@ impl Slots {
 
     /// All there are.
     pub(crate) fn pools(&self) -> impl Iterator<Item = Pool> + use<> {
-        std::iter::once(Pool::Commands).chain((0..self.queues.len()).map(Pool::Queue))
+        let commands = [Pool::Commands, Pool::Claimed];
+        commands.into_iter().chain((0..self.queues.len()).map(Pool::Queue))
     }
 }
 
@@ -55,7 +58,7 @@ impl Source {
     /// Where commands wait that any worker may claim.
     pub(crate) fn commands() -> Self {
         let lane = COMMAND_LANE.to_owned();
-        Self { lane, pool: Pool::Commands, priority: Priority::Normal }
+        Self { lane, pool: Pool::Claimed, priority: Priority::Normal }
     }
 }
 

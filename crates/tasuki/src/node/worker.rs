@@ -4,6 +4,7 @@
 //! What it carries is remembered here, but only the database says whether it still does.
 
 mod claims;
+mod intake;
 mod renewals;
 mod reports;
 mod starts;
@@ -70,6 +71,10 @@ struct State {
     guess: Option<usize>,
     /// Whether it had no room for what may wait in one of them.
     full: bool,
+    /// Claims that were given up and may still land: when, and whose slots.
+    late: BTreeMap<LeaseToken, (u64, Pool)>,
+    /// Whether nothing was due in any of them when it last looked, and nobody has told of anything since.
+    calm: bool,
 }
 
 /// What a heartbeat says.
@@ -96,6 +101,8 @@ impl Worker {
             last: None,
             guess: None,
             full: false,
+            late: BTreeMap::new(),
+            calm: false,
         };
         Self {
             id,
@@ -193,7 +200,9 @@ impl Worker {
     async fn adopt_unknown(&self) -> Result<(), Error> {
         let mut unknown: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
         for carried in within(self.parts.store.carried_by(self.id)).await? {
-            if carried.state == RunState::Assigned {
+            if carried.state == RunState::Running {
+                self.adopt_late(carried.token);
+            } else if carried.state == RunState::Assigned {
                 unknown.entry(carried.token).or_default().push((carried.run, carried.due_at));
             }
         }
@@ -210,7 +219,7 @@ impl Worker {
         let (slots, function_slots) = {
             let state = self.state();
             let room = |pool| state.slots.of(pool).max(count(&state, pool));
-            let functions = state.slots.pools().filter(|pool| *pool != Pool::Commands);
+            let functions = state.slots.pools().filter(|pool| matches!(pool, Pool::Queue(_)));
             (room(Pool::Commands), functions.map(room).fold(0, u32::saturating_add))
         };
         if known == (slots, function_slots) {
@@ -220,6 +229,12 @@ impl Worker {
         self.parts.wake.leader();
         self.parts.wake.claims();
         Ok(())
+    }
+
+    /// Claims that were given up and may still land.
+    #[cfg(test)]
+    pub(crate) fn late(&self) -> Vec<LeaseToken> {
+        self.state().late.keys().copied().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -242,6 +257,16 @@ impl Worker {
         let runs = runs.iter().map(|&(run, due_at)| (run, waiting(due_at))).collect();
         state.leases.insert(token, Lease { runs, ..Lease::default() });
         true
+    }
+
+    /// A claim landed after nobody waited for its answer any more: the next renewal tells what is under it.
+    fn adopt_late(&self, token: LeaseToken) {
+        let mut state = self.state();
+        if let Some((_, pool)) = state.late.remove(&token) {
+            let (claim, claimed) = (Claim::Unanswered, true);
+            state.leases.insert(token, Lease { claim, claimed, pool, ..Lease::default() });
+            self.parts.wake.leases();
+        }
     }
 
     fn stop(&self, running: &mut Running, why: Stopped) {

@@ -1,12 +1,16 @@
 //! Runs that somebody asks for: tasks, one or many, and a job run by hand.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tasuki_core::{Invalid, Lane, Priority, Queue, RunId, Scope};
-use tasuki_store::{AppTransaction, Author, Created, Enqueuer, Job, JobVersion, NewRun, Task};
+use tasuki_store::{
+    AppTransaction, Author, Created, Enqueuer, Job, JobVersion, NewRun, Store, Task,
+};
+
+use crate::announce::Announce;
 
 use super::{Actor, Current, Error, Operator, RunNow};
 
@@ -57,7 +61,7 @@ struct Known {
 #[derive(Default)]
 pub(super) struct Submits {
     known: Mutex<HashMap<String, (Instant, Arc<Known>)>>,
-    enqueuer: OnceLock<Enqueuer>,
+    enqueuer: Mutex<Option<Enqueuer>>,
 }
 
 impl Submits {
@@ -117,7 +121,9 @@ impl Operator {
     pub async fn enqueue(&self, task: &TaskDraft) -> Result<Created, Error> {
         let job = self.known_job(&task.job).await?;
         let made = self.enqueuer().enqueue(task.task(&job)?).await?;
-        self.made(&job, made).await?;
+        if made.existed {
+            self.is_of(made.run, &job.job).await?;
+        }
         Ok(made)
     }
 
@@ -160,12 +166,17 @@ impl Operator {
         Ok((jobs, drafts))
     }
 
-    fn enqueuer(&self) -> &Enqueuer {
-        self.submits.enqueuer.get_or_init(|| {
-            let (enqueuer, work) = Enqueuer::new(self.store.clone());
-            tokio::spawn(work);
-            enqueuer
-        })
+    fn enqueuer(&self) -> Enqueuer {
+        let mut known = self.submits.enqueuer.lock().unwrap_or_else(PoisonError::into_inner);
+        // It ends with the runtime it was started on, and the next one begins where it is asked for.
+        if let Some(enqueuer) = known.as_ref().filter(|enqueuer| !enqueuer.has_stopped()) {
+            return enqueuer.clone();
+        }
+        let (store, announce) = (self.store.clone(), self.wake.clone());
+        let make = move |tasks| make(store.clone(), announce.clone(), tasks);
+        let (enqueuer, work) = Enqueuer::by(make);
+        tokio::spawn(work);
+        known.insert(enqueuer).clone()
     }
 
     /// A run was made, or was there: if it is of the right job, those are woken whom it concerns.
@@ -173,10 +184,7 @@ impl Operator {
         if made.existed {
             return self.is_of(made.run, &job.job).await;
         }
-        match job.newest.spec.lane.is_empty() {
-            true => self.wake.leader(),
-            false => self.wake.claims(),
-        }
+        tell_of(&self.wake, &job.newest.spec.lane);
         Ok(())
     }
 
@@ -239,5 +247,31 @@ impl Operator {
                 Err(Error::lost(what, Current::Run(found)))
             }
         }
+    }
+}
+
+/// Makes runs of tasks of several callers: carried by the node of this process at once if it can, or else put where
+/// whoever has room finds them.
+async fn make(
+    store: Store,
+    announce: Announce,
+    tasks: Arc<[Task]>,
+) -> Result<Vec<Created>, tasuki_store::Error> {
+    if let Some(created) = announce.wake().bring(&tasks).await? {
+        return Ok(created);
+    }
+    let runs: Vec<NewRun<'_>> = tasks.iter().map(Task::run).collect();
+    let created = store.create(Author::Api, &runs).await?;
+    for (task, _) in tasks.iter().zip(&created).filter(|(_, made)| !made.existed) {
+        tell_of(&announce, task.lane());
+    }
+    Ok(created)
+}
+
+/// Wakes those who are to do something about a run that waits in this lane.
+fn tell_of(announce: &Announce, lane: &str) {
+    match lane.is_empty() {
+        true => announce.leader(),
+        false => announce.claims(),
     }
 }

@@ -17,7 +17,8 @@ impl World {
     pub(super) async fn tick(&mut self, host: usize, tick: Tick) -> Result<(), Error> {
         let up = self.hosts[host].is_up();
         let Some(life) = self.hosts[host].life.as_mut().filter(|_| up) else { return Ok(()) };
-        let twice = self.twice && tick != Tick::Claim && self.stage.draw(|rng| rng.chance(500));
+        let alone = matches!(tick, Tick::Claim | Tick::TakeIn);
+        let twice = self.twice && !alone && self.stage.draw(|rng| rng.chance(500));
         let under_way = life.ticks.iter().position(|(kind, _)| *kind == tick && !twice);
         let one = match under_way {
             Some(index) => life.ticks.swap_remove(index),
@@ -82,6 +83,7 @@ impl World {
             Tick::Pulse
             | Tick::StartDue
             | Tick::Claim
+            | Tick::TakeIn
             | Tick::Renew
             | Tick::RenewAll
             | Tick::Tend

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use tasuki_core::{NodeName, WorkerId};
-use tasuki_store::{Error, NewWorker, Store};
+use tasuki_store::{Error, NewWorker, Store, Task};
 
 use super::processes::{SimExecutor, Spooled};
 use super::stage::{SimClock, SimLine, Stage};
@@ -42,6 +42,7 @@ pub(super) struct Life {
     pub(super) id: WorkerId,
     pub(super) worker: Arc<Worker>,
     pub(super) leader: Arc<Leader>,
+    store: Store,
     pub(super) ticks: Vec<(Tick, Pending<Pulse>)>,
 }
 
@@ -51,6 +52,7 @@ pub(super) enum Tick {
     Pulse,
     StartDue,
     Claim,
+    TakeIn,
     Renew,
     RenewAll,
     Tend,
@@ -131,12 +133,14 @@ impl Boot {
         };
         let clock = Arc::new(SimClock { stage: stage.clone(), host });
         let world: (Arc<dyn Clock>, Arc<dyn Dice>) = (clock, Arc::new(stage.clone()));
-        let leader = Leader::new(id, store, self.coordinator, self.peers, world, Wake::default());
+        let leader =
+            Leader::new(id, store.clone(), self.coordinator, self.peers, world, Wake::default());
         stage.tell(|| format!("node {host} begins as {id}"));
         Ok(Life {
             id,
             worker: Arc::new(Worker::new(id, parts, settings)),
             leader: Arc::new(leader),
+            store,
             ticks: Vec::new(),
         })
     }
@@ -158,16 +162,25 @@ async fn report_spool(stage: &Stage, store: &Store, old: WorkerId) -> Result<(),
     Ok(())
 }
 
+/// A program in the worker's process submits something.
+async fn take_in(worker: &Worker, store: &Store) -> Result<(), Error> {
+    let Some(job) = store.job(&"call".parse()?).await? else { return Ok(()) };
+    let task = Task::new(Arc::new(job.newest));
+    worker.take_in(&[task.clone(), task]).await.map(drop)
+}
+
 impl Life {
     /// One tick, ready to be polled.
     pub(super) fn tick(&self, tick: Tick) -> Pending<Pulse> {
         let (worker, leader) = (Arc::clone(&self.worker), Arc::clone(&self.leader));
+        let store = self.store.clone();
         Box::pin(async move {
             let settings = worker.settings();
             match tick {
                 Tick::Pulse => return worker.pulse().await,
                 Tick::StartDue => drop(worker.start_due().await?),
                 Tick::Claim => drop(worker.claim().await?),
+                Tick::TakeIn => take_in(&worker, &store).await?,
                 Tick::Renew => worker.renew(false).await?,
                 Tick::RenewAll => worker.renew(true).await?,
                 Tick::Tend => drop(worker.tend()),

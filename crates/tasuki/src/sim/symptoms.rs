@@ -1,7 +1,9 @@
 //! What simulations have found, each as a short story of its own.
 
+use std::sync::Arc;
+
 use tasuki_core::{RunId, RunState};
-use tasuki_store::{Author, Fault, NewRun};
+use tasuki_store::{Author, ClaimBatch, Fault, NewRun};
 
 use super::host::Tick;
 use super::people;
@@ -106,6 +108,50 @@ fn two_renewals_at_once_launch_an_unanswered_claim_once() {
         }
         let broken = world.stage.inside().broken.take();
         assert_eq!((broken, launched(&world)), (None, 1));
+    });
+}
+
+/// The worker asked, heard nothing, asked what is there, and heard: nothing. Only then did the claim land.
+#[test]
+fn a_claim_that_lands_late_is_launched() {
+    story(async |mut world| {
+        let run = task(&world, "call").await;
+        // The look is answered, the claim is held up on its way.
+        world.stage.inside().next_faults = [Fault::None, Fault::Unsent].into();
+        let life = world.hosts[0].life.as_ref().expect("it lives");
+        let unanswered = world.drive(&mut life.tick(Tick::Claim)).await;
+        assert!(unanswered.is_some_and(|told| told.is_err()));
+        let worker = Arc::clone(&life.worker);
+        ticks(&mut world, &[Tick::RenewAll]).await;
+        let [token] = worker.late()[..] else { panic!("{:?}", worker.late()) };
+        let job = world.store.job(&"call".parse().expect("a name")).await.expect("an answer");
+        let lane = &job.expect("it is there").newest.spec.lane;
+        let lease_ttl = worker.settings().lease_ttl();
+        let batch = ClaimBatch { worker: worker.id(), token, lane, most: 1, lease_ttl };
+        world.store.claim(&batch).await.expect("it lands");
+        ticks(&mut world, &[Tick::Pulse, Tick::RenewAll]).await;
+        assert_eq!((launched(&world), worker.late().len()), (1, 0));
+        let run = world.store.run(run).await.expect("an answer").expect("it is there");
+        assert_eq!((run.state, run.counters.attempt_no), (RunState::Running, 1));
+    });
+}
+
+/// Whoever submitted hears that it does not know; the worker carries what was made all the same.
+#[test]
+fn an_unanswered_intake_is_launched_once() {
+    story(async |mut world| {
+        task(&world, "call").await;
+        ticks(&mut world, &[Tick::Claim, Tick::Claim]).await;
+        assert_eq!(launched(&world), 1);
+        // The job is read, the tasks are made, and nobody hears of it.
+        world.stage.inside().next_faults = [Fault::None, Fault::Unanswered].into();
+        let life = world.hosts[0].life.as_ref().expect("it lives");
+        let unanswered = world.drive(&mut life.tick(Tick::TakeIn)).await;
+        assert!(unanswered.is_some_and(|told| told.is_err()));
+        assert_eq!(launched(&world), 1);
+        ticks(&mut world, &[Tick::RenewAll, Tick::Renew]).await;
+        let broken = world.stage.inside().broken.take();
+        assert_eq!((broken, launched(&world)), (None, 3));
     });
 }
 

@@ -100,6 +100,7 @@ const TICKS: &[(u64, Tick)] = &[
     (8, Tick::Pulse),
     (20, Tick::StartDue),
     (6, Tick::Claim),
+    (2, Tick::TakeIn),
     (16, Tick::Renew),
     (3, Tick::RenewAll),
     (8, Tick::Tend),

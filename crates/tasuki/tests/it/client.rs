@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _};
@@ -94,7 +95,11 @@ macro_rules! each_database {
 pub(crate) use each_database;
 
 mod on {
-    each_database!(a_task_is_handled_and_its_result_is_kept, tasks_are_part_of_a_transaction);
+    each_database!(
+        a_task_is_handled_and_its_result_is_kept,
+        a_task_starts_with_the_commit_that_makes_it,
+        tasks_are_part_of_a_transaction
+    );
 }
 
 #[derive(Serialize, Deserialize)]
@@ -316,4 +321,37 @@ async fn what_one_process_submits_another_hears_of() {
     node.stop().await;
     there.store().close().await;
     base.end(here).await;
+}
+
+/// What is submitted where a node with room is runs from its first commit on, by itself and together with others.
+async fn a_task_starts_with_the_commit_that_makes_it(kind: &str) {
+    let base = Base::new(kind).await;
+    let client = base.client().await;
+    let node = client.node("here").unwrap().handler("bill", bill).job(Job::task("bill"));
+    let node = node.start().await.unwrap();
+    // The first ones may come before it has looked round. (Elsewhere the clock goes on within a commit.)
+    let mut at_once = kind != "postgres";
+    for _ in 0..200 {
+        let made = client.submit("bill", &Order { id: 7 }).await.unwrap();
+        let run = client.wait(made.run, ENOUGH).await.unwrap().now.run;
+        assert_eq!(run.state, RunState::Succeeded);
+        at_once |= run.started_at == Some(run.scheduled_for);
+        if at_once {
+            break;
+        }
+    }
+    assert!(at_once);
+    let callers = (0..40).map(async |id| {
+        let made = client.submit("bill", &Order { id }).await.unwrap();
+        client.wait(made.run, ENOUGH).await.unwrap().now.run
+    });
+    for (id, run) in join_all(callers).await.into_iter().enumerate() {
+        let good = (RunState::Succeeded, Some(json!({ "total": id * 2 }).to_string()));
+        match id {
+            13 => assert_eq!(run.state, RunState::Failed),
+            _ => assert_eq!((run.state, run.result), good),
+        }
+    }
+    node.stop().await;
+    base.end(client).await;
 }

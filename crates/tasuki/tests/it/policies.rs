@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use tasuki::Functions;
 use tasuki::node::Node;
 use tasuki_core::RunState;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::work::Work;
-use tasuki_store::{Author, Job, JobSpec, NewRun, Run};
+use tasuki_core::work::{COMMAND_LANE, Work};
+use tasuki_store::{Author, Job, JobSpec, NewRun, Run, Trigger};
 
 use crate::place::{Place, every, shell, spec};
 
@@ -80,9 +81,9 @@ async fn forbid_lets_tasks_wait_for_their_turn() {
         let node = place.node().await;
         let mut spec = with(ConcurrencyPolicy::Forbid, &waits_for(&place.data));
         if claimed {
-            spec.lane = tasuki_core::work::COMMAND_LANE.to_owned();
+            spec.lane = COMMAND_LANE.to_owned();
         }
-        let job = place.job("slow", tasuki_store::Trigger::Task, spec).await;
+        let job = place.job("slow", Trigger::Task, spec).await;
         let tasks = place.submit_some(&job, 3).await;
         place.until("one begins", async || (place.story().len() == 1).then_some(())).await;
         let all = place.runs_of(job.id, 3, |_| true).await;
@@ -127,7 +128,7 @@ async fn replace_starts_the_newest_when_nothing_of_the_older_is_left() {
     );
     let work = Work { stop_grace: Some(Duration::from_millis(700)), ..shell(&script) };
     let spec = with(ConcurrencyPolicy::Replace, &work);
-    let job = place.job("sync", tasuki_store::Trigger::Task, spec).await;
+    let job = place.job("sync", Trigger::Task, spec).await;
     let first = place.submit(&job, None).await;
     place.runs(first).await;
     place.until("it has begun", async || pid.exists().then_some(())).await;
@@ -168,5 +169,24 @@ async fn replace_cuts_off_what_runs_when_the_next_slot_comes() {
         place.wake.all();
         place.ended(run.id).await;
     }
+    place.over(node).await;
+}
+
+/// Whatever is claimed, what a leader gives finds the room that the leader saw.
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_that_are_claimed_leave_room_for_those_that_are_assigned() {
+    let place = Place::new().await;
+    let node = place.node_like(Functions::default(), |config| config.slots = Some(1)).await;
+    let lane = COMMAND_LANE.to_owned();
+    let claimed = JobSpec { lane, ..spec(&waits_for(&place.data)) };
+    let claimed = place.job("claimed", Trigger::Task, claimed).await;
+    let first = place.submit_some(&claimed, 2).await[0];
+    place.runs(first).await;
+    let assigned = place.task("assigned", &shell("true")).await;
+    let run = place.submit_some(&assigned, 1).await[0];
+    let ended = place.ended(run).await;
+    assert_eq!((ended.state, ended.counters.releases), (RunState::Succeeded, 0));
+    assert_eq!(place.story().len(), 1, "one claimed command runs, and one waits");
+    place.go_on();
     place.over(node).await;
 }

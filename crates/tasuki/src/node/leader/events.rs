@@ -88,7 +88,7 @@ impl Leader {
             runs.push(NewRun { args: args.clone(), ..NewRun::task(&job.newest) });
         }
         if self.store.take_event(epoch, event.id, &seen, &runs).await?.is_some() {
-            self.wake.claims();
+            self.announce.claims();
         }
         Ok(())
     }

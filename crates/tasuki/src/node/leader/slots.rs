@@ -71,7 +71,7 @@ impl Leader {
                 if made.is_some_and(|made| !made.is_empty())
                     && !known.job.newest.spec.lane.is_empty()
                 {
-                    self.wake.claims();
+                    self.announce.claims();
                 }
             }
         }

@@ -104,7 +104,7 @@ impl Leader {
                     let why = format!("run {run} takes its place");
                     let asked = self.store.cancel(author, holder, me.as_str(), Some(&why)).await?;
                     if let Outcome::Applied(_) = asked {
-                        self.wake.leases();
+                        self.announce.leases();
                     }
                 }
                 Verdict::Leave => {}

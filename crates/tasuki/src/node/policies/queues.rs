@@ -1,6 +1,7 @@
 //! Whose turn it is among lanes, with hours between two looks.
 
 use super::*;
+use futures_util::FutureExt as _;
 use tasuki_core::{Lane, Priority};
 use tasuki_store::{Author, NewRun};
 
@@ -124,5 +125,23 @@ async fn what_comes_due_behind_what_is_blocked_is_waited_for() {
     assert_eq!(world.end_all().await, 2);
     world.work().await;
     world.end_all().await;
+    world.end().await;
+}
+
+/// Somebody waited for it, and nobody else tells them.
+#[tokio::test]
+async fn an_end_that_gives_back_a_hold_wakes_whoever_claims() {
+    let (world, job) = with_job().await;
+    let mut definition = World::definition(Trigger::Task, "one at a time", true);
+    definition.spec.concurrency = ConcurrencyPolicy::Forbid;
+    let single = world.create("single", &definition).await;
+    for (job, wakes) in [(&job, false), (&single, true)] {
+        world.submit_all(job, Priority::Normal, 1).await;
+        world.work().await;
+        let _ = world.wake.claims_woken().now_or_never();
+        assert_eq!(world.end_all().await, 1);
+        assert_eq!(world.wake.claims_woken().now_or_never().is_some(), wakes);
+    }
+    world.work().await;
     world.end().await;
 }

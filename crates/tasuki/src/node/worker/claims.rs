@@ -5,11 +5,12 @@
 //! next look: a backlog costs one statement a batch, and what has a higher priority still comes within that moment.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{ClaimBatch, Claimed, Error, Firsts, LanePlace};
+use tasuki_core::{LeaseToken, RunId, Settings};
+use tasuki_store::{ClaimBatch, Claimed, Error, Firsts, LanePlace, Taken};
 
 use super::super::carry::{Claim, Here, Lease};
 use super::super::queues::{Pool, Source};
@@ -39,6 +40,14 @@ pub(super) struct Onward {
 pub(super) struct Course {
     lane: usize,
     until: u64,
+}
+
+/// A lease that something was asked for with.
+pub(super) struct Asked {
+    pub(super) token: LeaseToken,
+    sent: u64,
+    most: u32,
+    settings: Arc<Settings>,
 }
 
 /// What a lane gave.
@@ -80,7 +89,11 @@ impl Worker {
     /// The same for whoever was told that there is something. If nothing waited anywhere before, it mostly is where
     /// there was something last, and starts a look sooner; what else has come has its turn right after.
     pub(crate) async fn claim_woken(&self) -> Result<Option<u64>, Error> {
-        let guess = self.state().guess.take();
+        let guess = {
+            let mut state = self.state();
+            state.calm = false;
+            state.guess.take()
+        };
         if let Some(lane) = guess.filter(|_| !self.is_draining()) {
             let most = self.all_free()[&self.source(lane).pool];
             let course = Course { lane, until: self.parts.clock.boottime() };
@@ -114,6 +127,7 @@ impl Worker {
         let onward = {
             let mut state = self.state();
             state.course = None;
+            state.calm = false;
             state.onward.retain(|_, onward| looked < onward.since + ONWARD);
             state.onward.clone()
         };
@@ -141,6 +155,7 @@ impl Worker {
         if due.is_empty() {
             let mut state = self.state();
             state.guess = state.last;
+            state.calm = open.len() == self.parts.lanes.len();
         } else {
             // What is due and was not given waits for somebody, not for time: behind it may be what does.
             let later = (firsts.clock.saturating_add(TICK).unwrap_or(Timestamp::MAX), RunId(0));
@@ -196,50 +211,68 @@ impl Worker {
         onward: Option<Onward>,
     ) -> Result<(usize, Option<(Timestamp, RunId)>), Error> {
         let Source { lane, pool, .. } = self.source(lane);
-        let token = LeaseToken::from_random(self.parts.dice.roll());
-        let sent = self.parts.clock.boottime();
-        let settings = self.settings();
-        // Known before it is sent: nobody else may take what is found under it for lost.
-        let since = Some(sent);
-        let (claim, claimed, asked, pool) = (Claim::Sent, true, most, *pool);
-        let lease = Lease { since, claim, claimed, pool, asked, ..Lease::default() };
-        self.state().leases.insert(token, lease);
-        let batch =
-            ClaimBatch { worker: self.id, token, lane, most, lease_ttl: settings.lease_ttl() };
+        let asked = self.ask(&mut self.state(), *pool, most);
+        let batch = self.batch(&asked, lane);
         let store = &self.parts.store;
         let claimed = match onward {
             Some(onward) => within(store.claim_behind(&batch, onward.behind)).await,
             None => within(store.claim(&batch)).await,
         };
-        let runs = {
-            let mut state = self.state();
-            let Some(lease) = state.leases.get_mut(&token) else { return Ok((0, None)) };
-            match claimed {
-                Ok(Claimed::Runs(runs)) if runs.is_empty() => {
-                    state.leases.remove(&token);
-                    return Ok((0, None));
-                }
-                Ok(Claimed::Runs(runs)) => {
-                    lease.claim = Claim::Known;
-                    lease.runs.extend(runs.iter().map(|taken| (taken.id, Here::Starting)));
-                    runs
-                }
-                Ok(Claimed::Before) => {
-                    lease.claim = Claim::Unanswered;
-                    return Ok((0, None));
-                }
-                Err(error) => {
-                    lease.claim = Claim::Unanswered;
-                    return Err(error);
-                }
-            }
-        };
-        self.parts.executor.lease(token, sent + settings.kill_after().as_micros() as u64);
+        let runs = self.hear_of(&asked, claimed)?;
         let count = runs.len();
         let full = count as u32 >= most.min(tasuki_store::MOST_CLAIMED);
         let last = runs.last().filter(|_| full).map(|taken| (taken.due_at, taken.id));
-        self.launch(token, runs).await;
+        self.launch(asked.token, runs).await;
         Ok((count, last))
+    }
+
+    /// A lease to ask for so many with. It is known before it is sent: nobody else may take what is found under it for
+    /// lost.
+    pub(super) fn ask(&self, state: &mut State, pool: Pool, most: u32) -> Asked {
+        let token = LeaseToken::from_random(self.parts.dice.roll());
+        let sent = self.parts.clock.boottime();
+        let (since, claim, claimed, asked) = (Some(sent), Claim::Sent, true, most);
+        let lease = Lease { since, claim, claimed, pool, asked, ..Lease::default() };
+        state.leases.insert(token, lease);
+        Asked { token, sent, most, settings: Arc::clone(&state.settings) }
+    }
+
+    pub(super) fn batch<'l>(&self, asked: &Asked, lane: &'l str) -> ClaimBatch<'l> {
+        let (token, most, lease_ttl) = (asked.token, asked.most, asked.settings.lease_ttl());
+        ClaimBatch { worker: self.id, token, lane, most, lease_ttl }
+    }
+
+    /// What came of asking: what is to be launched now.
+    pub(super) fn hear_of(
+        &self,
+        asked: &Asked,
+        claimed: Result<Claimed, Error>,
+    ) -> Result<Vec<Taken>, Error> {
+        let mut state = self.state();
+        let Some(lease) = state.leases.get_mut(&asked.token) else { return Ok(Vec::new()) };
+        let runs = match claimed {
+            Ok(Claimed::Runs(runs)) if runs.is_empty() => {
+                state.leases.remove(&asked.token);
+                return Ok(runs);
+            }
+            Ok(Claimed::Runs(runs)) => {
+                lease.claim = Claim::Known;
+                lease.runs.extend(runs.iter().map(|taken| (taken.id, Here::Starting)));
+                runs
+            }
+            Ok(Claimed::Before) => {
+                lease.claim = Claim::Unanswered;
+                return Ok(Vec::new());
+            }
+            Err(error) => {
+                lease.claim = Claim::Unanswered;
+                return Err(error);
+            }
+        };
+        drop(state);
+        let kill_at = asked.sent + asked.settings.kill_after().as_micros() as u64;
+        self.parts.executor.lease(asked.token, kill_at);
+        Ok(runs)
     }
 
     fn source(&self, lane: usize) -> &Source {
@@ -259,12 +292,12 @@ impl Worker {
 
 /// How many more of a pool can run. No more results of functions than it has slots may be on their way, and none of
 /// commands: what ends faster than it is reported must not pile up.
-fn free(state: &State, pool: Pool) -> u32 {
+pub(super) fn free(state: &State, pool: Pool) -> u32 {
     let (slots, taken) = (state.slots.of(pool), count(state, pool));
     let of_pool = state.leases.values().filter(|lease| lease.pool == pool);
     let unheard = of_pool.map(|lease| lease.unheard).sum::<usize>() as u32;
     let carried = match pool {
-        Pool::Commands => slots,
+        Pool::Commands | Pool::Claimed => slots,
         Pool::Queue(_) => slots.saturating_mul(2),
     };
     let with_ends = carried.saturating_sub(taken.saturating_add(unheard));

@@ -13,6 +13,9 @@ use super::super::within::within;
 use super::{Worker, drop_if_empty, running_in};
 use crate::spawner::JobKey;
 
+/// For how long, in microseconds, a claim that was given up may still land.
+const LATEST: u64 = 600_000_000;
+
 impl Worker {
     /// Renews its leases, those whose time it is or all, and does what the answers ask for.
     pub(crate) async fn renew(&self, all: bool) -> Result<(), Error> {
@@ -163,7 +166,12 @@ impl Worker {
         self.put(
             token,
             taken.id,
-            Here::Ended(Box::new(Ended { key, finish, at: self.parts.clock.boottime() })),
+            Here::Ended(Box::new(Ended {
+                key,
+                finish,
+                at: self.parts.clock.boottime(),
+                stirs: true,
+            })),
         );
         self.parts.mail.ring();
     }
@@ -178,8 +186,15 @@ impl Worker {
         }
         // What is being started or reported learns for itself that it lost.
         lease.runs.retain(|_, here| matches!(here, Here::Starting | Here::Ended(_)));
+        let (unanswered, pool) = (lease.claim == Claim::Unanswered, lease.pool);
         lease.claim = Claim::Known;
         drop_if_empty(&mut state, token);
+        if unanswered {
+            // Nothing is there yet, which is not to say that nothing comes.
+            let now = self.parts.clock.boottime();
+            state.late.retain(|_, (since, _)| now < *since + LATEST);
+            state.late.insert(token, (now, pool));
+        }
     }
 
     /// One run is no longer ours.

@@ -1,7 +1,8 @@
 //! T4 to T6, T11: what has ended is reported, and reported again until somebody has heard it.
 
+use futures_util::future::join_all;
 use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{Ending, Error, Outcome};
+use tasuki_store::{Dialect, Ending, Error, Outcome, Succeeded};
 
 use super::super::attempt::{self, End, Happened};
 use super::super::carry::{Ended, Here, Lease};
@@ -9,14 +10,25 @@ use super::super::within::within;
 use super::{Worker, drop_if_empty};
 use crate::spawner::JobKey;
 
+/// How many ends are told at the same time where they cannot be told together.
+const AT_ONCE: usize = 4;
+
 /// What is to be reported.
 #[derive(Default)]
 struct Ends {
     endings: Vec<Ending>,
-    /// Which attempts these are.
-    keys: Vec<JobKey>,
+    /// What else is known of each.
+    known: Vec<Known>,
     /// Leases under which there is nothing else.
     closing: Vec<LeaseToken>,
+}
+
+/// What is known of an end, besides what is told.
+#[derive(Clone, Copy)]
+struct Known {
+    /// Which attempt it is.
+    key: JobKey,
+    stirs: bool,
 }
 
 impl Worker {
@@ -37,7 +49,7 @@ impl Worker {
     /// Reports what has ended, and waits for nothing.
     pub(crate) async fn report_all(&self) -> Result<(), Error> {
         self.open_mail();
-        let Ends { endings, keys, closing } = self.ended();
+        let Ends { endings, known, closing } = self.ended();
         if endings.is_empty() {
             return Ok(());
         }
@@ -45,15 +57,47 @@ impl Worker {
         if self.lacks_room() {
             self.parts.wake.claims();
         }
-        let outcomes = within(self.parts.store.finish_all(&endings, &closing)).await?;
-        for ((key, Ending { run, .. }), outcome) in keys.iter().zip(&endings).zip(outcomes) {
-            if let Outcome::Lost(lost) = outcome {
-                tracing::info!(run_id = %run, worker_id = %self.id, state = ?lost.state, "a result came too late");
+        let store = &self.parts.store;
+        let mut failed = None;
+        let Succeeded { ended, open } =
+            within(store.succeed_all(&endings, &closing)).await.unwrap_or_else(|error| {
+                failed = Some(error);
+                Succeeded { open: closing, ..Succeeded::default() }
+            });
+        let (told, left): (Vec<_>, Vec<_>) = endings
+            .iter()
+            .zip(&known)
+            .partition(|(ending, _)| ended.contains(&(ending.run, ending.token)));
+        self.done(&told);
+        // The rest a few at a time, and each for itself: what cannot be told now keeps no other from being told, and
+        // what was told is not told again.
+        for some in left.chunks(self.at_once()) {
+            let each = some.iter().map(|(ending, _)| within(store.finish_open(ending)));
+            for (one, outcome) in some.iter().zip(join_all(each).await) {
+                match outcome {
+                    Ok(Outcome::Lost(lost)) => {
+                        tracing::info!(run_id = %one.0.run, worker_id = %self.id, state = ?lost.state, "a result came too late");
+                        self.done(&[*one]);
+                    }
+                    Ok(_) => self.done(&[*one]),
+                    Err(error) => failed = failed.or(Some(error)),
+                }
             }
-            self.parts.executor.forget(*key);
         }
-        self.done(&endings);
-        Ok(())
+        for token in open {
+            if let Err(error) = within(store.close_if_empty(token)).await {
+                failed = failed.or(Some(error));
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// How many ends are told at the same time where they cannot be told together.
+    fn at_once(&self) -> usize {
+        match self.parts.store.dialect() {
+            Dialect::Sqlite => 1,
+            Dialect::Postgres | Dialect::MySql => AT_ONCE,
+        }
     }
 
     /// Turns what executors told into ends to be reported.
@@ -74,7 +118,8 @@ impl Worker {
                     let good = stopped.is_none() && matches!(end, End::Returned(Ok(_)));
                     let dice = if good { 0 } else { self.roll() };
                     let finish = attempt::finish(recipe, end, stopped, dice);
-                    let ended = Here::Ended(Box::new(Ended { key, finish, at }));
+                    let stirs = finish.failure.is_some() || recipe.spec.concurrency.needs_hold();
+                    let ended = Here::Ended(Box::new(Ended { key, finish, at, stirs }));
                     lease.put(run, ended);
                 }
                 // Told twice.
@@ -100,7 +145,7 @@ impl Worker {
         for (&token, lease) in &state.leases {
             for (&run, here) in &lease.runs {
                 if let Here::Ended(ended) = here {
-                    ends.keys.push(ended.key);
+                    ends.known.push(Known { key: ended.key, stirs: ended.stirs });
                     ends.endings.push(Ending { token, run, finish: ended.finish.clone() });
                 }
             }
@@ -112,11 +157,15 @@ impl Worker {
     }
 
     /// What was carried and is reported: there is room again.
-    fn done(&self, endings: &[Ending]) {
+    fn done(&self, told: &[(&Ending, &Known)]) {
+        if told.is_empty() {
+            return;
+        }
         let now = self.parts.clock.boottime();
+        let (mut assigned, mut stirs) = (false, false);
         let mut state = self.state();
-        let mut assigned = false;
-        for Ending { token, run, .. } in endings {
+        for (Ending { token, run, .. }, known) in told {
+            stirs |= known.stirs;
             let Some(lease) = state.leases.get_mut(token) else { continue };
             assigned |= !lease.claimed;
             lease.take(*run);
@@ -124,11 +173,14 @@ impl Worker {
             drop_if_empty(&mut state, *token);
         }
         drop(state);
+        for (_, known) in told {
+            self.parts.executor.forget(known.key);
+        }
         // Room for what was claimed is no business of the leader's.
         if assigned {
             self.parts.wake.leader();
         }
-        if self.lacks_room() {
+        if stirs || self.lacks_room() {
             self.parts.wake.claims();
         }
         self.orders.notify_one();

@@ -180,7 +180,8 @@ impl Worker {
                 }
                 Ok(Err(finish)) => {
                     self.parts.mail.ring();
-                    Here::Ended(Box::new(Ended { key, finish, at: self.parts.clock.boottime() }))
+                    let at = self.parts.clock.boottime();
+                    Here::Ended(Box::new(Ended { key, finish, at, stirs: true }))
                 }
                 Ok(Ok(mut attempt)) => {
                     let running = self.running(&attempt);

@@ -1,0 +1,43 @@
+//! T0 and T1c at once: what is submitted in this process is carried here from the moment it is there, if there is room
+//! and nobody who waits is passed over.
+
+use tasuki_store::{Claimed, Created, Error, NewRun, Taken, Task};
+
+use super::super::within::within;
+use super::Worker;
+use super::claims::free;
+
+impl Worker {
+    /// Makes runs of tasks, and carries them. `None`, and nothing was made: they have to wait for their turn.
+    pub(crate) async fn take_in(&self, tasks: &[Task]) -> Result<Option<Vec<Created>>, Error> {
+        let Some(lane) = common_lane(tasks) else { return Ok(None) };
+        let Some(source) = self.parts.lanes.iter().find(|source| source.lane == lane) else {
+            return Ok(None);
+        };
+        let asked = {
+            let mut state = self.state();
+            let room = free(&state, source.pool) as usize;
+            if state.draining || !state.calm || room < tasks.len() {
+                return Ok(None);
+            }
+            self.ask(&mut state, source.pool, tasks.len() as u32)
+        };
+        let runs: Vec<NewRun<'_>> = tasks.iter().map(Task::run).collect();
+        let taken = within(self.parts.store.take_in(&self.batch(&asked, lane), &runs)).await;
+        // Whatever becomes of them here: once they are made, nobody may make them again.
+        let made = |runs: &Vec<Taken>| {
+            runs.iter().map(|taken| Created { run: taken.id, existed: false }).collect()
+        };
+        let made = taken.as_ref().ok().filter(|runs| !runs.is_empty()).map(made);
+        let taken = self.hear_of(&asked, taken.map(Claimed::Runs))?;
+        self.launch(asked.token, taken).await;
+        Ok(made)
+    }
+}
+
+/// The lane that all these tasks wait in, if nothing else decides when they start.
+fn common_lane(tasks: &[Task]) -> Option<&str> {
+    let lane = tasks.first()?.lane();
+    let fit = |task: &Task| task.lane() == lane && task.is_plain();
+    (!lane.is_empty() && tasks.iter().all(fit)).then_some(lane)
+}
