@@ -12,9 +12,10 @@ use tasuki_core::{NodeName, RunId, WorkerId};
 use tasuki_store::{Error, Store};
 
 use super::attempt::{self, End};
-use super::commands::{Home, read_result};
+use super::commands::Home;
 use super::launch::{folder, token_from};
 use super::recipes::Recipes;
+use super::results::read_result;
 use super::world::{Dice, RealDice};
 use crate::spawner::{Exit, JobKey};
 

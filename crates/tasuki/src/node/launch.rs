@@ -19,7 +19,7 @@ const LONGEST: usize = 128 << 10;
 pub(crate) struct Places {
     /// The file it may write its result to.
     pub(crate) result: PathBuf,
-    /// Where its end is written before it is told.
+    /// Where its end is written while nobody has heard it.
     pub(crate) record: PathBuf,
 }
 
@@ -114,6 +114,7 @@ pub(crate) fn command(
         env,
         directory,
         record: Some(places.record.clone()),
+        captured: true,
     })
 }
 

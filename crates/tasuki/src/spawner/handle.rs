@@ -15,6 +15,8 @@ use super::{Order, Report};
 /// How long its end is waited for, before it is made to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(1);
+/// More bytes of orders than this do not travel together.
+const TOGETHER: usize = 64 << 10;
 
 /// A spawner process. When this is dropped, it ends, and everything it runs with it.
 pub struct Spawner {
@@ -29,10 +31,10 @@ type Sent = (Vec<u8>, Vec<OwnedFd>);
 
 impl Spawner {
     /// Starts one by a command that will call [`run`](super::run) with its standard input. What it
-    /// reports is handed on as it comes; `None` is the last: it is gone.
+    /// reports is handed on as it comes, and together what comes together; `None` is the last: it is gone.
     pub fn start(
         mut command: Command,
-        mut heard: impl FnMut(Option<Report>) + Send + 'static,
+        mut heard: impl FnMut(Option<Vec<Report>>) + Send + 'static,
     ) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
         let child = command.stdin(OwnedFd::from(theirs)).spawn()?;
@@ -42,9 +44,14 @@ impl Spawner {
         spawner.thread("spawner-heard", move || {
             let mut inbox = Inbox::default();
             while let Ok(true) = inbox.fill(&listening) {
-                while let Ok(Some(report)) = inbox.next() {
-                    heard(Some(report));
+                let mut reports = Vec::new();
+                while let Ok(Some(mut report)) = inbox.next() {
+                    if let Report::Prints { from, .. } = &mut report {
+                        *from = inbox.files();
+                    }
+                    reports.push(report);
                 }
+                heard(Some(reports));
             }
             heard(None);
         })?;
@@ -71,12 +78,27 @@ impl Spawner {
     }
 }
 
-/// Sends orders as they come, until there are none any more or nobody is there to obey.
+/// Sends orders as they come, and in one go what has come, until there are none any more or nobody is there to
+/// obey.
 fn speak(socket: &UnixStream, given: &Receiver<Sent>) {
-    for (order, files) in given {
-        let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
-        if send(socket, &order, &files).is_err() {
-            return;
+    while let Ok((mut orders, mut files)) = given.recv() {
+        loop {
+            let next = given.try_recv();
+            let joins = |next: &Sent| next.1.is_empty() && orders.len() < TOGETHER;
+            if let Ok((order, _)) =
+                next.as_ref().map_err(|_| ()).and_then(|next| joins(next).then_some(next).ok_or(()))
+            {
+                orders.extend(order);
+                continue;
+            }
+            let beside: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+            if send(socket, &orders, &beside).is_err() {
+                return;
+            }
+            match next {
+                Ok(next) => (orders, files) = next,
+                Err(_) => break,
+            }
         }
     }
 }

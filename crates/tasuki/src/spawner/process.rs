@@ -16,10 +16,12 @@ use rustix::process::{
 };
 use tasuki_core::exit::Stopped;
 
+use super::capture::{self, Pipes};
 use super::cgroup::{Cgroup, Cgroups};
-use super::record::{Ended, Recorder};
+use super::record::{Ended, Unheard};
+use super::tree::{self, Children};
 use super::wire::{Inbox, Outbox};
-use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime, tree};
+use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime};
 
 /// What every process of a job has in its environment, so that those that ran away are known.
 const MARK: &str = "TASUKI_SPAWNED";
@@ -27,6 +29,8 @@ const MARK: &str = "TASUKI_SPAWNED";
 pub const HOME: &str = "TASUKI_HOME_ID";
 /// How often it looks whether what was killed is gone, in microseconds.
 const LOOK: u64 = 5_000;
+/// How long nobody reads what a captured command prints, in microseconds: most are over by then.
+const YOUNG: u64 = 20_000;
 
 /// As [`run`], for one data directory: waits until the spawner of the worker before has ended, and kills
 /// what that left behind should it have been killed itself. Then it says that it is ready.
@@ -94,7 +98,8 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
         told: Outbox::default(),
         puzzling: HashSet::new(),
         cgroups: Cgroups::find(),
-        records: Recorder::start()?,
+        unheard: Unheard::start()?,
+        children: Children::open(),
     };
     let heard = keeper.serve(socket);
     keeper.end_all();
@@ -111,7 +116,8 @@ struct Keeper {
     /// What was left behind by nobody knows whom, when last looked at.
     puzzling: HashSet<Pid>,
     cgroups: Option<Cgroups>,
-    records: Recorder,
+    unheard: Unheard,
+    children: Children,
 }
 
 struct Job {
@@ -120,6 +126,10 @@ struct Job {
     pid: Pid,
     /// Becomes readable when the process ends; it is looked at now and then where there was no room for it.
     end: Option<OwnedFd>,
+    /// That has become so, or cannot.
+    is_readable: bool,
+    /// What it prints to, as long as nobody else reads it, and until when that is so.
+    pipes: Option<(Pipes, u64)>,
     stopped: Option<Stopped>,
     kill_at: Option<u64>,
     lease_passed: bool,
@@ -147,23 +157,24 @@ impl Keeper {
             while let Some(order) = inbox.next()? {
                 self.obey(order, &mut inbox)?;
             }
-            self.look_after(boottime());
-            for report in self.records.written() {
-                self.told.push(&report)?;
-            }
+            let now = boottime();
+            self.look_after(now);
+            self.unheard.look_after(now);
             self.told.flush(socket)?;
         }
     }
 
     /// Waits for an order, the end of a job or a deadline. Whether there is something to read.
-    fn wait(&self, socket: &UnixStream) -> io::Result<bool> {
+    fn wait(&mut self, socket: &UnixStream) -> io::Result<bool> {
         let now = boottime();
         let ending = self.jobs.iter().any(|job| {
             let out_of_time = job.lease_passed || job.kill_at.is_some_and(|at| at <= now);
             job.exit.is_some() || job.end.is_none() || out_of_time
         });
         let lease = |job: &Job| self.leases.get(&job.launch.token).copied();
-        let deadlines = self.jobs.iter().flat_map(|job| [job.kill_at, lease(job)]).flatten();
+        let young = |job: &Job| job.pipes.as_ref().map(|(_, until)| *until);
+        let of_job = |job: &Job| [job.kill_at, lease(job), young(job)].into_iter().flatten().min();
+        let deadlines = self.jobs.iter().filter_map(of_job).chain(self.unheard.next());
         let next = match ending {
             true => Some(now + LOOK),
             false => deadlines.min(),
@@ -171,8 +182,7 @@ impl Keeper {
         let timeout = next.map(|next| timespec(next.saturating_sub(now)));
         let mut interest = PollFlags::IN;
         interest.set(PollFlags::OUT, !self.told.is_empty());
-        let bell = PollFd::new(self.records.bell(), PollFlags::IN);
-        let mut watched = vec![PollFd::new(socket, interest), bell];
+        let mut watched = vec![PollFd::new(socket, interest)];
         let running = self.jobs.iter().filter(|job| job.exit.is_none());
         let ends = running.filter_map(|job| job.end.as_ref());
         watched.extend(ends.map(|end| PollFd::new(end, PollFlags::IN)));
@@ -180,7 +190,13 @@ impl Keeper {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(watched[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
+        let told = watched[0].revents();
+        let ends: Vec<bool> = watched[1..].iter().map(|end| !end.revents().is_empty()).collect();
+        let running = self.jobs.iter_mut().filter(|job| job.exit.is_none() && job.end.is_some());
+        for (job, ended) in running.zip(ends) {
+            job.is_readable = ended;
+        }
+        Ok(told.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
     }
 
     fn obey(&mut self, order: Order, inbox: &mut Inbox) -> io::Result<()> {
@@ -190,15 +206,25 @@ impl Keeper {
             }
             Order::Start(launch) => {
                 let job = launch.job;
-                let started = match <[OwnedFd; 2]>::try_from(inbox.files()) {
-                    Ok(files) => self.start(launch, files),
-                    Err(_) => Err(Refusal::Unable("the spawner has too many files open".into())),
+                let crowded = || Refusal::Unable("the spawner has too many files open".into());
+                let files = match launch.captured {
+                    true => capture::pipes().map(|(pipes, files)| (Some(pipes), files)),
+                    false => {
+                        <[OwnedFd; 2]>::try_from(inbox.files()).ok().map(|files| (None, files))
+                    }
+                };
+                let started = match files {
+                    Some((pipes, files)) => self.start(launch, pipes, files),
+                    None => Err(crowded()),
                 };
                 match started {
-                    Ok(pid) => self.told.push(&Report::Started { job, pid })?,
+                    // What is captured is mostly over before anybody could want to know.
+                    Ok(None) => {}
+                    Ok(Some(pid)) => self.told.push(&Report::Started { job, pid })?,
                     Err(why) => self.told.push(&Report::Refused { job, why })?,
                 }
             }
+            Order::Forget { job } => self.unheard.forget(job),
             Order::Stop { job, why, grace } => {
                 if let Some(job) = self.jobs.iter_mut().find(|known| known.launch.job == job) {
                     // What had ended by then was not ended by it.
@@ -214,7 +240,13 @@ impl Keeper {
         Ok(())
     }
 
-    fn start(&mut self, launch: Launch, files: [OwnedFd; 2]) -> Result<u32, Refusal> {
+    /// Returns its process, unless that is told with its pipes.
+    fn start(
+        &mut self,
+        launch: Launch,
+        pipes: Option<Pipes>,
+        files: [OwnedFd; 2],
+    ) -> Result<Option<u32>, Refusal> {
         if self.leases.get(&launch.token).is_none_or(|&until| until <= boottime()) {
             return Err(Refusal::Lease);
         }
@@ -240,19 +272,21 @@ impl Keeper {
         let child = command.spawn().map_err(|error| Refusal::from_error(name, &error))?;
         let pid = Pid::from_child(&child);
         let end = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        let id = child.id();
+        let told = pipes.is_none().then(|| child.id());
         self.jobs.push(Job {
             launch,
             child,
             pid,
+            is_readable: false,
             end,
+            pipes: pipes.map(|pipes| (pipes, boottime() + YOUNG)),
             stopped: None,
             kill_at: None,
             lease_passed: false,
             exit: None,
             cgroup,
         });
-        Ok(id)
+        Ok(told)
     }
 
     /// Kills what is out of time, notices what has ended, and tells what is wholly gone.
@@ -260,8 +294,11 @@ impl Keeper {
         for job in &mut self.jobs {
             // What had ended by then was not ended by it.
             let passed = self.leases.get(&job.launch.token).is_none_or(|&until| until <= now);
-            job.lease_passed |= !job.has_ended() && passed;
+            if passed || job.is_readable || job.end.is_none() {
+                job.lease_passed |= !job.has_ended() && passed;
+            }
         }
+        self.hand_over(now);
         let strays = self.strays();
         for (stray, told) in &strays {
             let of_nobody = |told: &String| self.jobs.iter().all(|job| mark(&job.launch) != *told);
@@ -312,11 +349,27 @@ impl Keeper {
         });
     }
 
+    /// What goes on for longer has its output read by the worker, as it comes.
+    fn hand_over(&mut self, now: u64) {
+        for job in &mut self.jobs {
+            if job.exit.is_some() {
+                continue;
+            }
+            if let Some((pipes, _)) = job.pipes.take_if(|(_, until)| *until <= now) {
+                let (key, pid) = (job.launch.job, job.child.id());
+                // Only what cannot be encoded is refused, and this can.
+                let _ = self.told.push(&Report::Started { job: key, pid });
+                let prints = Report::Prints { job: key, from: Vec::new() };
+                let _ = self.told.push_with(&prints, pipes.into());
+            }
+        }
+    }
+
     /// What jobs have left behind: it is ours since its own parent ended. With the mark of its job, where
     /// it has one: a program may have been given another environment.
     fn strays(&self) -> Vec<(Pid, Option<String>)> {
         let is_job = |pid: &Pid| self.jobs.iter().any(|job| job.pid == *pid);
-        let others = tree::children(self.me).into_iter().filter(|pid| !is_job(pid));
+        let others = self.children.list().into_iter().filter(|pid| !is_job(pid));
         // One that has ended too waits only for this.
         let ended = |pid: &Pid| {
             matches!(rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG), Ok(Some(_)))
@@ -340,11 +393,20 @@ impl Keeper {
             lease_passed: job.lease_passed,
             stopped: job.stopped,
         };
-        match record {
-            Some(path) => self.records.write(Ended { path, token, job: key, exit }),
-            // A report that cannot be written down is as good as one that cannot be sent.
-            None => drop(self.told.push(&Report::Ended { job: key, exit })),
+        if let Some(path) = record {
+            self.unheard.add(Ended { path, token, job: key, exit }, boottime());
         }
+        let printed = match job.pipes.map(|(pipes, _)| capture::read(pipes)) {
+            None => None,
+            Some(Ok(printed)) => Some(printed),
+            Some(Err(pipes)) => {
+                let prints = Report::Prints { job: key, from: Vec::new() };
+                let _ = self.told.push_with(&prints, pipes.into());
+                None
+            }
+        };
+        // Only what cannot be encoded is refused, and this can.
+        let _ = self.told.push(&Report::Ended { job: key, exit, printed });
     }
 
     /// The worker is gone: nothing that it started stays.
