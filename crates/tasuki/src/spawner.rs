@@ -11,6 +11,7 @@ mod handle;
 mod order;
 mod process;
 mod record;
+mod spawn;
 mod tree;
 mod wire;
 

@@ -2,9 +2,7 @@
 //! soon over; else what it prints is read as it comes. The spawner remembers an end until it is told to forget it.
 
 use std::collections::HashMap;
-use std::fs;
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +16,7 @@ use tokio::sync::oneshot;
 use super::attempt::{Attempt, End, Executor, Happened, Mail, Signs};
 use super::config::Config;
 use super::ends::{Ended, Ends};
+use super::folders::Folders;
 use super::keeper::Keeper;
 use super::launch::{self, Places, token_text};
 use super::world::Clock;
@@ -27,10 +26,10 @@ use crate::spawner::{JobKey, Order, Refusal, Report, Spawner};
 pub(crate) struct Commands {
     spawner: Mutex<Option<Spawner>>,
     config: Config,
-    data: PathBuf,
     home: String,
     /// Where ends are written.
     records: PathBuf,
+    folders: Mutex<Folders>,
     mail: Mail,
     book: Arc<Mutex<Book>>,
 }
@@ -127,7 +126,9 @@ impl Commands {
         is_ready.await.map_err(|_| io::Error::other("the spawner ended before it was ready"))?;
         let Home { data, id, records } = home;
         let spawner = Mutex::new(Some(spawner));
-        Ok(Self { spawner, config, data, home: id, records, mail, book })
+        let worker = records.file_name().unwrap_or_default().to_string_lossy();
+        let folders = Mutex::new(Folders::new(&data, &worker));
+        Ok(Self { spawner, config, home: id, records, folders, mail, book })
     }
 
     fn order(&self, order: &Order) -> io::Result<()> {
@@ -149,28 +150,20 @@ impl Commands {
         drop(lock(&self.spawner).take());
     }
 
-    fn places(&self, key: JobKey) -> Places {
-        Places {
-            result: launch::folder(&self.data, key.run, key.attempt).join("result.json"),
-            record: self.records.join(format!("{}-{}.json", key.run, key.attempt)),
-        }
-    }
-
     /// Launches it, or says how it ended at once.
     fn try_launch(&self, attempt: &Attempt) -> Result<(), Box<End>> {
         let key = attempt.key();
-        let places = self.places(key);
-        let inherited = |name: &str| std::env::var(name).ok();
-        let launch = launch::command(attempt, &self.config, &self.home, &places, inherited)
-            .map_err(|refused| Box::new(End::Unfit(refused)))?;
         // Of this worker, and of this moment: another try may fare better.
         let unable = |what: &str, error: io::Error| {
             Box::new(End::Refused(Refusal::Unable(format!("{what}: {error}"))))
         };
-        if let Some(folder) = places.result.parent() {
-            let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
-            made.map_err(|error| unable(&folder.display().to_string(), error))?;
-        }
+        let folder = lock(&self.folders).take(key);
+        let folder = folder.map_err(|error| unable("a folder for its result", error))?;
+        let record = self.records.join(format!("{}-{}.json", key.run, key.attempt));
+        let places = Places { result: folder.join("result.json"), record };
+        let inherited = |name: &str| std::env::var(name).ok();
+        let launch = launch::command(attempt, &self.config, &self.home, &places, inherited)
+            .map_err(|refused| Box::new(End::Unfit(refused)))?;
         let mut book = lock(&self.book);
         self.order(&Order::Start(launch)).map_err(|error| unable("the spawner", error))?;
         let (token, signs, result) = (attempt.token, attempt.signs.clone(), places.result);
@@ -220,10 +213,6 @@ impl Executor for Commands {
         lock(&self.book).stops.remove(&key);
         // One that has ended has written down what it knows, and nobody needs that any more.
         let _ = self.order(&Order::Forget { job: key });
-        let folder = launch::folder(&self.data, key.run, key.attempt);
-        // Mostly there is nothing in it.
-        if fs::remove_dir(&folder).is_err() {
-            let _ = fs::remove_dir_all(&folder);
-        }
+        lock(&self.folders).give_back(key);
     }
 }

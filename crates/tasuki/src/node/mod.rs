@@ -9,6 +9,7 @@ mod commands;
 pub mod config;
 pub mod coordinate;
 mod ends;
+mod folders;
 mod functions;
 mod hands;
 mod home;

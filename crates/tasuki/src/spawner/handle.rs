@@ -9,8 +9,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+use super::process::{CALLED, MARK};
 use super::wire::{Inbox, encode, send};
-use super::{Order, Report};
+use super::{Order, Report, tree};
 
 /// How long its end is waited for, before it is made to end.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,7 +40,9 @@ impl Spawner {
         mut heard: impl FnMut(Option<Vec<Report>>) + Send + 'static,
     ) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
-        let child = command.stdin(OwnedFd::from(theirs)).spawn()?;
+        let called = format!("{:016x}.", getrandom::u64()?);
+        let child = command.stdin(OwnedFd::from(theirs)).env(CALLED, &called).spawn()?;
+        let pid = Pid::from_child(&child);
         let (listening, speaking) = (socket.try_clone()?, socket.try_clone()?);
         let (orders, given) = channel();
         let mut spawner = Self { orders: Some(orders), socket, child, threads: Vec::new() };
@@ -53,6 +58,7 @@ impl Spawner {
                 }
                 heard(Some(reports));
             }
+            sweep_after(pid, &called);
             heard(None);
         })?;
         spawner.thread("spawner-told", move || speak(&speaking, &given))?;
@@ -75,6 +81,29 @@ impl Spawner {
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.child.id()
+    }
+}
+
+/// Waits until a spawner has ended. One that was killed could not kill what it ran: that is done here.
+fn sweep_after(spawner: Pid, called: &str) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    let ended = loop {
+        match waitid(WaitId::Pid(spawner), options) {
+            Err(rustix::io::Errno::INTR) => {}
+            // Whoever waits for it too may have been quicker, and knows how it ended.
+            ended => break ended.ok().flatten(),
+        }
+    };
+    if ended.is_some_and(|ended| ended.exit_status() == Some(0)) {
+        return;
+    }
+    // One that was just being started may not be known at the first look.
+    let mut looks_without = 0;
+    while looks_without < 3 {
+        let left = tree::with_variable(MARK, |mark| mark.starts_with(called));
+        looks_without = if left.is_empty() { looks_without + 1 } else { 0 };
+        left.into_iter().for_each(tree::kill);
+        std::thread::sleep(5 * LOOK);
     }
 }
 

@@ -61,6 +61,8 @@ pub struct Launch {
     pub directory: Option<PathBuf>,
     /// Where to write how it ended, should nobody want to forget it soon.
     pub record: Option<PathBuf>,
+    /// Where it may write its result: told with that.
+    pub result: Option<PathBuf>,
     /// Whether the spawner makes the pipes that it prints to.
     pub captured: bool,
 }

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
@@ -19,12 +19,15 @@ use tasuki_core::exit::Stopped;
 use super::capture::{self, Pipes};
 use super::cgroup::{Cgroup, Cgroups};
 use super::record::{Ended, Unheard};
+use super::spawn::{Nursery, Start};
 use super::tree::{self, Children};
 use super::wire::{Inbox, Outbox};
 use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime};
 
 /// What every process of a job has in its environment, so that those that ran away are known.
-const MARK: &str = "TASUKI_SPAWNED";
+pub(super) const MARK: &str = "TASUKI_SPAWNED";
+/// What a worker calls its spawner: the marks of its jobs begin with it.
+pub(super) const CALLED: &str = "TASUKI_SPAWNER";
 /// What the processes of all jobs of one data directory have in their environment.
 pub const HOME: &str = "TASUKI_HOME_ID";
 /// How often it looks whether what was killed is gone, in microseconds.
@@ -50,7 +53,7 @@ pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
     // Whoever started us may itself have been started by a job.
     let above = tree::above(rustix::process::getpid());
     loop {
-        let left = tree::with_variable(HOME, home);
+        let left = tree::with_variable(HOME, |value| value == home);
         let left: Vec<Pid> = left.into_iter().filter(|pid| !above.contains(pid)).collect();
         if left.is_empty() {
             break;
@@ -92,7 +95,9 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(me))?;
     let mut keeper = Keeper {
         me,
-        files: raise_open_files(),
+        called: std::env::var(CALLED).unwrap_or_default(),
+        // As many files as we may have open at first, a job may.
+        nursery: Nursery::new(me, raise_open_files())?,
         leases: HashMap::new(),
         jobs: Vec::new(),
         told: Outbox::default(),
@@ -108,8 +113,9 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
 
 struct Keeper {
     me: Pid,
-    /// How many files a job may have open, as long as it does not ask for more: as many as we at first.
-    files: Rlimit,
+    /// What its worker calls it.
+    called: String,
+    nursery: Nursery,
     leases: HashMap<String, u64>,
     jobs: Vec<Job>,
     told: Outbox,
@@ -122,7 +128,6 @@ struct Keeper {
 
 struct Job {
     launch: Launch,
-    child: Child,
     pid: Pid,
     /// Becomes readable when the process ends; it is looked at now and then where there was no room for it.
     end: Option<OwnedFd>,
@@ -141,7 +146,9 @@ impl Job {
     /// Whether its process has; what that left behind may not.
     fn has_ended(&mut self) -> bool {
         if self.exit.is_none() {
-            self.exit = self.child.try_wait().unwrap_or_default();
+            let ended = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
+            self.exit =
+                ended.unwrap_or_default().map(|(_, status)| ExitStatus::from_raw(status.as_raw()));
         }
         self.exit.is_some()
     }
@@ -243,7 +250,7 @@ impl Keeper {
     /// Returns its process, unless that is told with its pipes.
     fn start(
         &mut self,
-        launch: Launch,
+        mut launch: Launch,
         pipes: Option<Pipes>,
         files: [OwnedFd; 2],
     ) -> Result<Option<u32>, Refusal> {
@@ -253,29 +260,24 @@ impl Keeper {
         if self.jobs.iter().any(|known| known.launch.job == launch.job) {
             return Err(Refusal::Doubled);
         }
-        let Some((name, arguments)) = launch.argv.split_first() else {
+        let Some(name) = launch.argv.first() else {
             return Err(Refusal::NotFound("no program is named".to_owned()));
         };
-        let [output, errors] = files;
-        let mut command = Command::new(name);
-        command.args(arguments).env_clear().envs(launch.env.iter().cloned());
-        command.env(MARK, mark(&launch));
-        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let name = name.clone();
         if let Some(directory) = &launch.directory {
             // Asked first: what the start says of it cannot be told from what it says of the program.
             check_directory(directory)?;
-            command.current_dir(directory);
         }
         let cgroup = self.cgroups.as_ref().and_then(|cgroups| cgroups.make(launch.job));
-        let entry = cgroup.as_ref().and_then(|cgroup| cgroup.entry.try_clone().ok());
-        own_session(&mut command, self.me, self.files, entry);
-        let child = command.spawn().map_err(|error| Refusal::from_error(name, &error))?;
-        let pid = Pid::from_child(&child);
+        launch.env.push((MARK.to_owned(), self.mark(&launch)));
+        let directory = launch.directory.as_deref();
+        let start = Start { argv: &launch.argv, env: &launch.env, directory, files };
+        let pid = self.nursery.start(start, cgroup.as_ref());
+        let pid = pid.map_err(|error| Refusal::from_error(&name, &error))?;
         let end = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        let told = pipes.is_none().then(|| child.id());
+        let told = pipes.is_none().then(|| number(pid));
         self.jobs.push(Job {
             launch,
-            child,
             pid,
             is_readable: false,
             end,
@@ -301,7 +303,8 @@ impl Keeper {
         self.hand_over(now);
         let strays = self.strays();
         for (stray, told) in &strays {
-            let of_nobody = |told: &String| self.jobs.iter().all(|job| mark(&job.launch) != *told);
+            let of_nobody =
+                |told: &String| self.jobs.iter().all(|job| self.mark(&job.launch) != *told);
             // What was missed when its job ended.
             if told.as_ref().is_some_and(of_nobody) {
                 tree::kill(*stray);
@@ -318,7 +321,7 @@ impl Keeper {
             if job.exit.is_none() {
                 tree::kill(job.pid);
             }
-            let mark = mark(&job.launch);
+            let mark = self.mark(&job.launch);
             let mut left = false;
             if let Some(cgroup) = &job.cgroup
                 && cgroup.is_populated()
@@ -349,6 +352,11 @@ impl Keeper {
         });
     }
 
+    fn mark(&self, launch: &Launch) -> String {
+        let JobKey { run, attempt } = launch.job;
+        format!("{}{}.{run}.{attempt}", self.called, launch.token)
+    }
+
     /// What goes on for longer has its output read by the worker, as it comes.
     fn hand_over(&mut self, now: u64) {
         for job in &mut self.jobs {
@@ -356,7 +364,7 @@ impl Keeper {
                 continue;
             }
             if let Some((pipes, _)) = job.pipes.take_if(|(_, until)| *until <= now) {
-                let (key, pid) = (job.launch.job, job.child.id());
+                let (key, pid) = (job.launch.job, number(job.pid));
                 // Only what cannot be encoded is refused, and this can.
                 let _ = self.told.push(&Report::Started { job: key, pid });
                 let prints = Report::Prints { job: key, from: Vec::new() };
@@ -378,7 +386,7 @@ impl Keeper {
         let session = |pid: Pid| {
             let session = rustix::process::getsid(Some(pid)).ok()?;
             let job = self.jobs.iter().find(|job| job.pid == session)?;
-            Some(mark(&job.launch))
+            Some(self.mark(&job.launch))
         };
         let whose = |pid: Pid| (pid, tree::variable(pid, MARK).or_else(|| session(pid)));
         others.filter(|pid| !ended(pid)).map(whose).collect()
@@ -386,7 +394,7 @@ impl Keeper {
 
     fn tell_end(&mut self, job: Job) {
         let Some(status) = job.exit else { return };
-        let Launch { job: key, token, record, .. } = job.launch;
+        let Launch { job: key, token, record, result, .. } = job.launch;
         let exit = Exit {
             code: status.code(),
             signal: status.signal(),
@@ -394,7 +402,7 @@ impl Keeper {
             stopped: job.stopped,
         };
         if let Some(path) = record {
-            self.unheard.add(Ended { path, token, job: key, exit }, boottime());
+            self.unheard.add(Ended { path, result, token, job: key, exit }, boottime());
         }
         let printed = match job.pipes.map(|(pipes, _)| capture::read(pipes)) {
             None => None,
@@ -441,29 +449,6 @@ fn check_directory(directory: &Path) -> Result<(), Refusal> {
     }
 }
 
-fn mark(launch: &Launch) -> String {
-    let JobKey { run, attempt } = launch.job;
-    format!("{}.{run}.{attempt}", launch.token)
-}
-
-/// A session and process group of its own for the command, and a cgroup if there is one, which does not
-/// outlive its spawner.
-#[allow(unsafe_code, reason = "what runs between fork and exec cannot be said otherwise")]
-fn own_session(command: &mut Command, spawner: Pid, files: Rlimit, cgroup: Option<File>) {
-    let prepare = move || {
-        if let Some(cgroup) = &cgroup {
-            // Where it may not move in, it is looked after in other ways.
-            let _ = rustix::io::write(cgroup, b"0");
-        }
-        setrlimit(Resource::Nofile, files)?;
-        rustix::process::setsid()?;
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died before it could be followed.
-        match rustix::process::getppid() == Some(spawner) {
-            true => Ok(()),
-            false => Err(rustix::io::Errno::SRCH.into()),
-        }
-    };
-    // SAFETY: five system calls; nothing is allocated, locked or unwound.
-    unsafe { command.pre_exec(prepare) };
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get() as u32
 }

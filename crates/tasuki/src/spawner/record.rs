@@ -18,6 +18,7 @@ const SOON: u64 = 100_000;
 /// An end that may have to be written down.
 pub(super) struct Ended {
     pub(super) path: PathBuf,
+    pub(super) result: Option<PathBuf>,
     pub(super) token: String,
     pub(super) job: JobKey,
     pub(super) exit: Exit,
@@ -124,7 +125,8 @@ fn complain(path: &Path, error: &io::Error) {
 fn write(ended: &Ended) -> io::Result<()> {
     let fresh: &Path = &ended.path.with_extension("part");
     let mut file = File::create(fresh)?;
-    let told = json!({ "job": ended.job, "token": ended.token, "exit": ended.exit });
+    let Ended { job, token, exit, result, .. } = ended;
+    let told = json!({ "job": job, "token": token, "exit": exit, "result": result });
     file.write_all(told.to_string().as_bytes())?;
     file.sync_all()?;
     fs::rename(fresh, &ended.path)

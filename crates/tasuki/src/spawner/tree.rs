@@ -62,12 +62,12 @@ pub(super) fn variable(pid: Pid, name: &str) -> Option<String> {
     String::from_utf8(value).ok()
 }
 
-/// The processes that were started with this value of a variable.
-pub(super) fn with_variable(name: &str, value: &str) -> Vec<Pid> {
+/// The processes that were started with such a value of a variable.
+pub(super) fn with_variable(name: &str, fits: impl Fn(&str) -> bool) -> Vec<Pid> {
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
     let pid = |entry: fs::DirEntry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
     let pids = all.flatten().filter_map(pid);
-    pids.filter(|pid| variable(*pid, name).as_deref() == Some(value)).collect()
+    pids.filter(|pid| variable(*pid, name).is_some_and(|value| fits(&value))).collect()
 }
 
 /// A process and those that started it, up to the first.
