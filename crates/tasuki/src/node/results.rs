@@ -18,9 +18,9 @@ const LONGEST_RESULT: u64 = 256 << 10;
 pub(crate) async fn read_all(paths: Vec<PathBuf>) -> Vec<Told> {
     let together = paths.clone();
     let read = move || together.iter().map(|path| read_result(path)).collect();
-    match tokio::time::timeout(PATIENCE, tokio::task::spawn_blocking(read)).await {
-        Ok(Ok(told)) => return told,
-        Ok(Err(_)) | Err(_) => {}
+    let read = tokio::task::spawn_blocking(read);
+    if let Ok(Ok(told)) = tokio::time::timeout(PATIENCE, read).await {
+        return told;
     }
     // One of them keeps the others waiting: each for itself.
     let mut all = tokio::task::JoinSet::new();

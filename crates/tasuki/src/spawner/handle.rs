@@ -110,24 +110,24 @@ fn sweep_after(spawner: Pid, called: &str) {
 /// Sends orders as they come, and in one go what has come, until there are none any more or nobody is there to
 /// obey.
 fn speak(socket: &UnixStream, given: &Receiver<Sent>) {
-    while let Ok((mut orders, mut files)) = given.recv() {
-        loop {
-            let next = given.try_recv();
-            let joins = |next: &Sent| next.1.is_empty() && orders.len() < TOGETHER;
-            if let Ok((order, _)) =
-                next.as_ref().map_err(|_| ()).and_then(|next| joins(next).then_some(next).ok_or(()))
-            {
-                orders.extend(order);
-                continue;
+    let mut next = given.recv().ok();
+    while let Some((mut orders, files)) = next {
+        next = loop {
+            match given.try_recv() {
+                // Files go with the first order only.
+                Ok((order, files)) if files.is_empty() && orders.len() < TOGETHER => {
+                    orders.extend(order);
+                }
+                Ok(other) => break Some(other),
+                Err(_) => break None,
             }
-            let beside: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
-            if send(socket, &orders, &beside).is_err() {
-                return;
-            }
-            match next {
-                Ok(next) => (orders, files) = next,
-                Err(_) => break,
-            }
+        };
+        let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+        if send(socket, &orders, &files).is_err() {
+            return;
+        }
+        if next.is_none() {
+            next = given.recv().ok();
         }
     }
 }
