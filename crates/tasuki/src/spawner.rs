@@ -5,16 +5,18 @@
 //! passes, or the worker is gone, everything that ran under it is killed. So a worker that is stopped,
 //! swapped out or killed leaves no child running past its lease.
 
+mod capture;
 mod cgroup;
 mod handle;
 mod order;
 mod process;
 mod record;
+mod spawn;
 mod tree;
 mod wire;
 
 pub use handle::Spawner;
-pub use order::{Exit, JobKey, Launch, Order, Refusal, Report};
+pub use order::{Exit, JobKey, Launch, Order, Printed, Refusal, Report, Text};
 pub(crate) use process::raise_open_files;
 pub use process::{HOME, run, serve};
 

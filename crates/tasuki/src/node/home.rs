@@ -12,9 +12,11 @@ use tasuki_core::{NodeName, RunId, WorkerId};
 use tasuki_store::{Error, Store};
 
 use super::attempt::{self, End};
-use super::commands::{Home, read_result};
-use super::launch::{folder, token_from};
+use super::commands::Home;
+use super::folders;
+use super::launch::token_from;
 use super::recipes::Recipes;
+use super::results::read_result;
 use super::world::{Dice, RealDice};
 use crate::spawner::{Exit, JobKey};
 
@@ -92,6 +94,8 @@ struct Record {
     job: JobKey,
     token: String,
     exit: Exit,
+    /// Where it may have written its result.
+    result: Option<PathBuf>,
 }
 
 impl HomeLock {
@@ -139,7 +143,9 @@ impl HomeLock {
 
     /// An incarnation has left in order: there is nothing of it to be reported.
     pub(crate) fn leave(&self, worker: WorkerId) {
-        let _ = fs::remove_dir_all(self.data.join("workers").join(worker.to_string()));
+        let worker = worker.to_string();
+        let _ = fs::remove_dir_all(self.data.join("workers").join(&worker));
+        folders::remove_all(&self.data, &worker);
     }
 
     /// The incarnations before this one of which something is still here.
@@ -173,9 +179,7 @@ impl HomeLock {
                     }
                 };
                 if let Ok(record) = serde_json::from_str::<Record>(&text) {
-                    self.report(store, &recipes, &record, dice).await?;
-                    let files = folder(&self.data, record.job.run, record.job.attempt);
-                    let _ = fs::remove_dir_all(files);
+                    report(store, &recipes, &record, dice).await?;
                 }
                 let _ = fs::remove_file(entry.path());
             }
@@ -187,33 +191,33 @@ impl HomeLock {
                 tracing::info!(worker_id = %worker, "an earlier worker of this node was reported dead");
             }
             let _ = fs::remove_dir_all(&records);
+            folders::remove_all(&self.data, &worker.to_string());
         }
         Ok(())
     }
+}
 
-    async fn report(
-        &self,
-        store: &Store,
-        recipes: &Recipes,
-        record: &Record,
-        dice: &dyn Dice,
-    ) -> Result<(), Error> {
-        let (run, exit) = (RunId(record.job.run), record.exit);
-        // It was killed with its worker: lost, which is for the supervisor to tell.
-        if exit.lease_passed {
-            return Ok(());
-        }
-        let (Some(token), Some(row)) = (token_from(&record.token), store.run(run).await?) else {
-            return Ok(());
-        };
-        let Some(recipe) = recipes.get(store, row.job, row.job_version).await? else {
-            return Ok(());
-        };
-        let files = folder(&self.data, record.job.run, record.job.attempt);
-        let end = End::Exited { exit, told: read_result(&files.join("result.json")) };
-        let finish = attempt::finish(&recipe, end, None, dice.roll() as u32);
-        let reported = store.finish(token, run, &finish).await?;
-        tracing::info!(run_id = %run, applied = reported.is_applied(), "an end from before was reported");
-        Ok(())
+async fn report(
+    store: &Store,
+    recipes: &Recipes,
+    record: &Record,
+    dice: &dyn Dice,
+) -> Result<(), Error> {
+    let (run, exit) = (RunId(record.job.run), record.exit);
+    // It was killed with its worker: lost, which is for the supervisor to tell.
+    if exit.lease_passed {
+        return Ok(());
     }
+    let (Some(token), Some(row)) = (token_from(&record.token), store.run(run).await?) else {
+        return Ok(());
+    };
+    let Some(recipe) = recipes.get(store, row.job, row.job_version).await? else {
+        return Ok(());
+    };
+    let told = record.result.as_deref().map(read_result).unwrap_or_default();
+    let end = End::Exited { exit, told };
+    let finish = attempt::finish(&recipe, end, None, dice.roll() as u32);
+    let reported = store.finish(token, run, &finish).await?;
+    tracing::info!(run_id = %run, applied = reported.is_applied(), "an end from before was reported");
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! An attempt becomes a command: its argv, its environment, its folder. Pure.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde_json::Value;
 use tasuki_core::work::What;
@@ -19,7 +19,7 @@ const LONGEST: usize = 128 << 10;
 pub(crate) struct Places {
     /// The file it may write its result to.
     pub(crate) result: PathBuf,
-    /// Where its end is written before it is told.
+    /// Where its end is written while nobody has heard it.
     pub(crate) record: PathBuf,
 }
 
@@ -114,6 +114,8 @@ pub(crate) fn command(
         env,
         directory,
         record: Some(places.record.clone()),
+        result: Some(places.result.clone()),
+        captured: true,
     })
 }
 
@@ -136,11 +138,6 @@ pub(crate) fn token_text(token: LeaseToken) -> String {
 /// Back from that.
 pub(crate) fn token_from(text: &str) -> Option<LeaseToken> {
     text.parse().ok()
-}
-
-/// The folder of one attempt's files.
-pub(crate) fn folder(data: &Path, run: i64, attempt: u32) -> PathBuf {
-    data.join("work").join(format!("{run}-{attempt}"))
 }
 
 #[cfg(test)]

@@ -9,12 +9,17 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
+
+use super::process::{CALLED, MARK};
 use super::wire::{Inbox, encode, send};
-use super::{Order, Report};
+use super::{Order, Report, tree};
 
 /// How long its end is waited for, before it is made to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(1);
+/// More bytes of orders than this do not travel together.
+const TOGETHER: usize = 64 << 10;
 
 /// A spawner process. When this is dropped, it ends, and everything it runs with it.
 pub struct Spawner {
@@ -29,23 +34,31 @@ type Sent = (Vec<u8>, Vec<OwnedFd>);
 
 impl Spawner {
     /// Starts one by a command that will call [`run`](super::run) with its standard input. What it
-    /// reports is handed on as it comes; `None` is the last: it is gone.
+    /// reports is handed on as it comes, and together what comes together; `None` is the last: it is gone.
     pub fn start(
         mut command: Command,
-        mut heard: impl FnMut(Option<Report>) + Send + 'static,
+        mut heard: impl FnMut(Option<Vec<Report>>) + Send + 'static,
     ) -> io::Result<Self> {
         let (socket, theirs) = UnixStream::pair()?;
-        let child = command.stdin(OwnedFd::from(theirs)).spawn()?;
+        let called = format!("{:016x}.", getrandom::u64()?);
+        let child = command.stdin(OwnedFd::from(theirs)).env(CALLED, &called).spawn()?;
+        let pid = Pid::from_child(&child);
         let (listening, speaking) = (socket.try_clone()?, socket.try_clone()?);
         let (orders, given) = channel();
         let mut spawner = Self { orders: Some(orders), socket, child, threads: Vec::new() };
         spawner.thread("spawner-heard", move || {
             let mut inbox = Inbox::default();
             while let Ok(true) = inbox.fill(&listening) {
-                while let Ok(Some(report)) = inbox.next() {
-                    heard(Some(report));
+                let mut reports = Vec::new();
+                while let Ok(Some(mut report)) = inbox.next() {
+                    if let Report::Prints { from, .. } = &mut report {
+                        *from = inbox.files();
+                    }
+                    reports.push(report);
                 }
+                heard(Some(reports));
             }
+            sweep_after(pid, &called);
             heard(None);
         })?;
         spawner.thread("spawner-told", move || speak(&speaking, &given))?;
@@ -71,12 +84,50 @@ impl Spawner {
     }
 }
 
-/// Sends orders as they come, until there are none any more or nobody is there to obey.
+/// Waits until a spawner has ended. One that was killed could not kill what it ran: that is done here.
+fn sweep_after(spawner: Pid, called: &str) {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    let ended = loop {
+        match waitid(WaitId::Pid(spawner), options) {
+            Err(rustix::io::Errno::INTR) => {}
+            // Whoever waits for it too may have been quicker, and knows how it ended.
+            ended => break ended.ok().flatten(),
+        }
+    };
+    if ended.is_some_and(|ended| ended.exit_status() == Some(0)) {
+        return;
+    }
+    // One that was just being started may not be known at the first look.
+    let mut looks_without = 0;
+    while looks_without < 3 {
+        let left = tree::with_variable(MARK, |mark| mark.starts_with(called));
+        looks_without = if left.is_empty() { looks_without + 1 } else { 0 };
+        left.into_iter().for_each(tree::kill);
+        std::thread::sleep(5 * LOOK);
+    }
+}
+
+/// Sends orders as they come, and in one go what has come, until there are none any more or nobody is there to
+/// obey.
 fn speak(socket: &UnixStream, given: &Receiver<Sent>) {
-    for (order, files) in given {
+    let mut next = given.recv().ok();
+    while let Some((mut orders, files)) = next {
+        next = loop {
+            match given.try_recv() {
+                // Files go with the first order only.
+                Ok((order, files)) if files.is_empty() && orders.len() < TOGETHER => {
+                    orders.extend(order);
+                }
+                Ok(other) => break Some(other),
+                Err(_) => break None,
+            }
+        };
         let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
-        if send(socket, &order, &files).is_err() {
+        if send(socket, &orders, &files).is_err() {
             return;
+        }
+        if next.is_none() {
+            next = given.recv().ok();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What a worker and its spawner say to each other.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -26,8 +27,14 @@ pub enum Order {
         /// Until when.
         until: u64,
     },
-    /// Run this. Its output and its errors travel with the order, as two open files.
+    /// Run this. Unless the spawner is to capture them, its output and its errors travel with the order, as
+    /// two open files.
     Start(Launch),
+    /// How it ended is known where it has to be: nothing of it needs to be kept any more.
+    Forget {
+        /// What.
+        job: JobKey,
+    },
     /// TERM now, KILL after the grace.
     Stop {
         /// What.
@@ -52,8 +59,12 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     /// Where it runs.
     pub directory: Option<PathBuf>,
-    /// Where to write how it ended, before that is told.
+    /// Where to write how it ended, should nobody want to forget it soon.
     pub record: Option<PathBuf>,
+    /// Where it may write its result: told with that.
+    pub result: Option<PathBuf>,
+    /// Whether the spawner makes the pipes that it prints to.
+    pub captured: bool,
 }
 
 impl Default for JobKey {
@@ -63,7 +74,7 @@ impl Default for JobKey {
 }
 
 /// What a spawner tells.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub enum Report {
     /// Nothing of an earlier spawner is left, and orders are obeyed.
     Ready,
@@ -81,13 +92,64 @@ pub enum Report {
         /// Why.
         why: Refusal,
     },
+    /// What it prints, where that is captured and either long or not yet at its end.
+    Prints {
+        /// What.
+        job: JobKey,
+        /// The pipes of its output and its errors, to be read from now on. They travel beside the message.
+        #[serde(skip)]
+        from: Vec<OwnedFd>,
+    },
     /// It has ended, and nothing of it is left.
     Ended {
         /// What.
         job: JobKey,
         /// How.
         exit: Exit,
+        /// All that it printed, where that is captured and was not handed over before.
+        printed: Option<Printed>,
     },
+}
+
+/// What a command printed that was soon over and said little.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Printed {
+    /// Its output.
+    pub output: Text,
+    /// Its errors.
+    pub errors: Text,
+}
+
+/// Bytes, which mostly are text.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Text {
+    /// They are.
+    Utf8(String),
+    /// They are not.
+    Bytes(Vec<u8>),
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self::Utf8(String::new())
+    }
+}
+
+impl From<Vec<u8>> for Text {
+    fn from(bytes: Vec<u8>) -> Self {
+        String::from_utf8(bytes).map_or_else(|error| Self::Bytes(error.into_bytes()), Self::Utf8)
+    }
+}
+
+impl Text {
+    /// As they were printed.
+    pub fn as_bytes(&self) -> &[u8] {
+        match self {
+            Self::Utf8(text) => text.as_bytes(),
+            Self::Bytes(bytes) => bytes,
+        }
+    }
 }
 
 /// Why something was not started.

@@ -5,9 +5,9 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
@@ -16,17 +16,24 @@ use rustix::process::{
 };
 use tasuki_core::exit::Stopped;
 
+use super::capture::{self, Pipes};
 use super::cgroup::{Cgroup, Cgroups};
-use super::record::{Ended, Recorder};
+use super::record::{Ended, Unheard};
+use super::spawn::{Nursery, Start};
+use super::tree::{self, Children};
 use super::wire::{Inbox, Outbox};
-use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime, tree};
+use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime};
 
 /// What every process of a job has in its environment, so that those that ran away are known.
-const MARK: &str = "TASUKI_SPAWNED";
+pub(super) const MARK: &str = "TASUKI_SPAWNED";
+/// What a worker calls its spawner: the marks of its jobs begin with it.
+pub(super) const CALLED: &str = "TASUKI_SPAWNER";
 /// What the processes of all jobs of one data directory have in their environment.
 pub const HOME: &str = "TASUKI_HOME_ID";
 /// How often it looks whether what was killed is gone, in microseconds.
 const LOOK: u64 = 5_000;
+/// How long nobody reads what a captured command prints, in microseconds: most are over by then.
+const YOUNG: u64 = 20_000;
 
 /// As [`run`], for one data directory: waits until the spawner of the worker before has ended, and kills
 /// what that left behind should it have been killed itself. Then it says that it is ready.
@@ -46,7 +53,7 @@ pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
     // Whoever started us may itself have been started by a job.
     let above = tree::above(rustix::process::getpid());
     loop {
-        let left = tree::with_variable(HOME, home);
+        let left = tree::with_variable(HOME, |value| value == home);
         let left: Vec<Pid> = left.into_iter().filter(|pid| !above.contains(pid)).collect();
         if left.is_empty() {
             break;
@@ -88,13 +95,16 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
     rustix::process::set_child_subreaper(Some(me))?;
     let mut keeper = Keeper {
         me,
-        files: raise_open_files(),
+        called: std::env::var(CALLED).unwrap_or_default(),
+        // As many files as we may have open at first, a job may.
+        nursery: Nursery::new(me, raise_open_files())?,
         leases: HashMap::new(),
         jobs: Vec::new(),
         told: Outbox::default(),
         puzzling: HashSet::new(),
         cgroups: Cgroups::find(),
-        records: Recorder::start()?,
+        unheard: Unheard::start()?,
+        children: Children::open(),
     };
     let heard = keeper.serve(socket);
     keeper.end_all();
@@ -103,23 +113,28 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
 
 struct Keeper {
     me: Pid,
-    /// How many files a job may have open, as long as it does not ask for more: as many as we at first.
-    files: Rlimit,
+    /// What its worker calls it.
+    called: String,
+    nursery: Nursery,
     leases: HashMap<String, u64>,
     jobs: Vec<Job>,
     told: Outbox,
     /// What was left behind by nobody knows whom, when last looked at.
     puzzling: HashSet<Pid>,
     cgroups: Option<Cgroups>,
-    records: Recorder,
+    unheard: Unheard,
+    children: Children,
 }
 
 struct Job {
     launch: Launch,
-    child: Child,
     pid: Pid,
     /// Becomes readable when the process ends; it is looked at now and then where there was no room for it.
     end: Option<OwnedFd>,
+    /// That has become so, or cannot.
+    is_readable: bool,
+    /// What it prints to, as long as nobody else reads it, and until when that is so.
+    pipes: Option<(Pipes, u64)>,
     stopped: Option<Stopped>,
     kill_at: Option<u64>,
     lease_passed: bool,
@@ -131,7 +146,9 @@ impl Job {
     /// Whether its process has; what that left behind may not.
     fn has_ended(&mut self) -> bool {
         if self.exit.is_none() {
-            self.exit = self.child.try_wait().unwrap_or_default();
+            let ended = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
+            self.exit =
+                ended.unwrap_or_default().map(|(_, status)| ExitStatus::from_raw(status.as_raw()));
         }
         self.exit.is_some()
     }
@@ -147,23 +164,24 @@ impl Keeper {
             while let Some(order) = inbox.next()? {
                 self.obey(order, &mut inbox)?;
             }
-            self.look_after(boottime());
-            for report in self.records.written() {
-                self.told.push(&report)?;
-            }
+            let now = boottime();
+            self.look_after(now);
+            self.unheard.look_after(now);
             self.told.flush(socket)?;
         }
     }
 
     /// Waits for an order, the end of a job or a deadline. Whether there is something to read.
-    fn wait(&self, socket: &UnixStream) -> io::Result<bool> {
+    fn wait(&mut self, socket: &UnixStream) -> io::Result<bool> {
         let now = boottime();
         let ending = self.jobs.iter().any(|job| {
             let out_of_time = job.lease_passed || job.kill_at.is_some_and(|at| at <= now);
             job.exit.is_some() || job.end.is_none() || out_of_time
         });
         let lease = |job: &Job| self.leases.get(&job.launch.token).copied();
-        let deadlines = self.jobs.iter().flat_map(|job| [job.kill_at, lease(job)]).flatten();
+        let young = |job: &Job| job.pipes.as_ref().map(|(_, until)| *until);
+        let of_job = |job: &Job| [job.kill_at, lease(job), young(job)].into_iter().flatten().min();
+        let deadlines = self.jobs.iter().filter_map(of_job).chain(self.unheard.next());
         let next = match ending {
             true => Some(now + LOOK),
             false => deadlines.min(),
@@ -171,8 +189,7 @@ impl Keeper {
         let timeout = next.map(|next| timespec(next.saturating_sub(now)));
         let mut interest = PollFlags::IN;
         interest.set(PollFlags::OUT, !self.told.is_empty());
-        let bell = PollFd::new(self.records.bell(), PollFlags::IN);
-        let mut watched = vec![PollFd::new(socket, interest), bell];
+        let mut watched = vec![PollFd::new(socket, interest)];
         let running = self.jobs.iter().filter(|job| job.exit.is_none());
         let ends = running.filter_map(|job| job.end.as_ref());
         watched.extend(ends.map(|end| PollFd::new(end, PollFlags::IN)));
@@ -180,7 +197,13 @@ impl Keeper {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(watched[0].revents().intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
+        let told = watched[0].revents();
+        let ends: Vec<bool> = watched[1..].iter().map(|end| !end.revents().is_empty()).collect();
+        let running = self.jobs.iter_mut().filter(|job| job.exit.is_none() && job.end.is_some());
+        for (job, ended) in running.zip(ends) {
+            job.is_readable = ended;
+        }
+        Ok(told.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
     }
 
     fn obey(&mut self, order: Order, inbox: &mut Inbox) -> io::Result<()> {
@@ -190,15 +213,25 @@ impl Keeper {
             }
             Order::Start(launch) => {
                 let job = launch.job;
-                let started = match <[OwnedFd; 2]>::try_from(inbox.files()) {
-                    Ok(files) => self.start(launch, files),
-                    Err(_) => Err(Refusal::Unable("the spawner has too many files open".into())),
+                let crowded = || Refusal::Unable("the spawner has too many files open".into());
+                let files = match launch.captured {
+                    true => capture::pipes().map(|(pipes, files)| (Some(pipes), files)),
+                    false => {
+                        <[OwnedFd; 2]>::try_from(inbox.files()).ok().map(|files| (None, files))
+                    }
+                };
+                let started = match files {
+                    Some((pipes, files)) => self.start(launch, pipes, files),
+                    None => Err(crowded()),
                 };
                 match started {
-                    Ok(pid) => self.told.push(&Report::Started { job, pid })?,
+                    // What is captured is mostly over before anybody could want to know.
+                    Ok(None) => {}
+                    Ok(Some(pid)) => self.told.push(&Report::Started { job, pid })?,
                     Err(why) => self.told.push(&Report::Refused { job, why })?,
                 }
             }
+            Order::Forget { job } => self.unheard.forget(job),
             Order::Stop { job, why, grace } => {
                 if let Some(job) = self.jobs.iter_mut().find(|known| known.launch.job == job) {
                     // What had ended by then was not ended by it.
@@ -214,45 +247,48 @@ impl Keeper {
         Ok(())
     }
 
-    fn start(&mut self, launch: Launch, files: [OwnedFd; 2]) -> Result<u32, Refusal> {
+    /// Returns its process, unless that is told with its pipes.
+    fn start(
+        &mut self,
+        mut launch: Launch,
+        pipes: Option<Pipes>,
+        files: [OwnedFd; 2],
+    ) -> Result<Option<u32>, Refusal> {
         if self.leases.get(&launch.token).is_none_or(|&until| until <= boottime()) {
             return Err(Refusal::Lease);
         }
         if self.jobs.iter().any(|known| known.launch.job == launch.job) {
             return Err(Refusal::Doubled);
         }
-        let Some((name, arguments)) = launch.argv.split_first() else {
+        let Some(name) = launch.argv.first() else {
             return Err(Refusal::NotFound("no program is named".to_owned()));
         };
-        let [output, errors] = files;
-        let mut command = Command::new(name);
-        command.args(arguments).env_clear().envs(launch.env.iter().cloned());
-        command.env(MARK, mark(&launch));
-        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+        let name = name.clone();
         if let Some(directory) = &launch.directory {
             // Asked first: what the start says of it cannot be told from what it says of the program.
             check_directory(directory)?;
-            command.current_dir(directory);
         }
         let cgroup = self.cgroups.as_ref().and_then(|cgroups| cgroups.make(launch.job));
-        let entry = cgroup.as_ref().and_then(|cgroup| cgroup.entry.try_clone().ok());
-        own_session(&mut command, self.me, self.files, entry);
-        let child = command.spawn().map_err(|error| Refusal::from_error(name, &error))?;
-        let pid = Pid::from_child(&child);
+        launch.env.push((MARK.to_owned(), self.mark(&launch)));
+        let directory = launch.directory.as_deref();
+        let start = Start { argv: &launch.argv, env: &launch.env, directory, files };
+        let pid = self.nursery.start(start, cgroup.as_ref());
+        let pid = pid.map_err(|error| Refusal::from_error(&name, &error))?;
         let end = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        let id = child.id();
+        let told = pipes.is_none().then(|| number(pid));
         self.jobs.push(Job {
             launch,
-            child,
             pid,
+            is_readable: false,
             end,
+            pipes: pipes.map(|pipes| (pipes, boottime() + YOUNG)),
             stopped: None,
             kill_at: None,
             lease_passed: false,
             exit: None,
             cgroup,
         });
-        Ok(id)
+        Ok(told)
     }
 
     /// Kills what is out of time, notices what has ended, and tells what is wholly gone.
@@ -260,11 +296,15 @@ impl Keeper {
         for job in &mut self.jobs {
             // What had ended by then was not ended by it.
             let passed = self.leases.get(&job.launch.token).is_none_or(|&until| until <= now);
-            job.lease_passed |= !job.has_ended() && passed;
+            if passed || job.is_readable || job.end.is_none() {
+                job.lease_passed |= !job.has_ended() && passed;
+            }
         }
+        self.hand_over(now);
         let strays = self.strays();
         for (stray, told) in &strays {
-            let of_nobody = |told: &String| self.jobs.iter().all(|job| mark(&job.launch) != *told);
+            let of_nobody =
+                |told: &String| self.jobs.iter().all(|job| self.mark(&job.launch) != *told);
             // What was missed when its job ended.
             if told.as_ref().is_some_and(of_nobody) {
                 tree::kill(*stray);
@@ -281,7 +321,7 @@ impl Keeper {
             if job.exit.is_none() {
                 tree::kill(job.pid);
             }
-            let mark = mark(&job.launch);
+            let mark = self.mark(&job.launch);
             let mut left = false;
             if let Some(cgroup) = &job.cgroup
                 && cgroup.is_populated()
@@ -312,11 +352,32 @@ impl Keeper {
         });
     }
 
+    fn mark(&self, launch: &Launch) -> String {
+        let JobKey { run, attempt } = launch.job;
+        format!("{}{}.{run}.{attempt}", self.called, launch.token)
+    }
+
+    /// What goes on for longer has its output read by the worker, as it comes.
+    fn hand_over(&mut self, now: u64) {
+        for job in &mut self.jobs {
+            if job.exit.is_some() {
+                continue;
+            }
+            if let Some((pipes, _)) = job.pipes.take_if(|(_, until)| *until <= now) {
+                let (key, pid) = (job.launch.job, number(job.pid));
+                // Only what cannot be encoded is refused, and this can.
+                let _ = self.told.push(&Report::Started { job: key, pid });
+                let prints = Report::Prints { job: key, from: Vec::new() };
+                let _ = self.told.push_with(&prints, pipes.into());
+            }
+        }
+    }
+
     /// What jobs have left behind: it is ours since its own parent ended. With the mark of its job, where
     /// it has one: a program may have been given another environment.
     fn strays(&self) -> Vec<(Pid, Option<String>)> {
         let is_job = |pid: &Pid| self.jobs.iter().any(|job| job.pid == *pid);
-        let others = tree::children(self.me).into_iter().filter(|pid| !is_job(pid));
+        let others = self.children.list().into_iter().filter(|pid| !is_job(pid));
         // One that has ended too waits only for this.
         let ended = |pid: &Pid| {
             matches!(rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG), Ok(Some(_)))
@@ -325,7 +386,7 @@ impl Keeper {
         let session = |pid: Pid| {
             let session = rustix::process::getsid(Some(pid)).ok()?;
             let job = self.jobs.iter().find(|job| job.pid == session)?;
-            Some(mark(&job.launch))
+            Some(self.mark(&job.launch))
         };
         let whose = |pid: Pid| (pid, tree::variable(pid, MARK).or_else(|| session(pid)));
         others.filter(|pid| !ended(pid)).map(whose).collect()
@@ -333,18 +394,27 @@ impl Keeper {
 
     fn tell_end(&mut self, job: Job) {
         let Some(status) = job.exit else { return };
-        let Launch { job: key, token, record, .. } = job.launch;
+        let Launch { job: key, token, record, result, .. } = job.launch;
         let exit = Exit {
             code: status.code(),
             signal: status.signal(),
             lease_passed: job.lease_passed,
             stopped: job.stopped,
         };
-        match record {
-            Some(path) => self.records.write(Ended { path, token, job: key, exit }),
-            // A report that cannot be written down is as good as one that cannot be sent.
-            None => drop(self.told.push(&Report::Ended { job: key, exit })),
+        if let Some(path) = record {
+            self.unheard.add(Ended { path, result, token, job: key, exit }, boottime());
         }
+        let printed = match job.pipes.map(|(pipes, _)| capture::read(pipes)) {
+            None => None,
+            Some(Ok(printed)) => Some(printed),
+            Some(Err(pipes)) => {
+                let prints = Report::Prints { job: key, from: Vec::new() };
+                let _ = self.told.push_with(&prints, pipes.into());
+                None
+            }
+        };
+        // Only what cannot be encoded is refused, and this can.
+        let _ = self.told.push(&Report::Ended { job: key, exit, printed });
     }
 
     /// The worker is gone: nothing that it started stays.
@@ -379,29 +449,6 @@ fn check_directory(directory: &Path) -> Result<(), Refusal> {
     }
 }
 
-fn mark(launch: &Launch) -> String {
-    let JobKey { run, attempt } = launch.job;
-    format!("{}.{run}.{attempt}", launch.token)
-}
-
-/// A session and process group of its own for the command, and a cgroup if there is one, which does not
-/// outlive its spawner.
-#[allow(unsafe_code, reason = "what runs between fork and exec cannot be said otherwise")]
-fn own_session(command: &mut Command, spawner: Pid, files: Rlimit, cgroup: Option<File>) {
-    let prepare = move || {
-        if let Some(cgroup) = &cgroup {
-            // Where it may not move in, it is looked after in other ways.
-            let _ = rustix::io::write(cgroup, b"0");
-        }
-        setrlimit(Resource::Nofile, files)?;
-        rustix::process::setsid()?;
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died before it could be followed.
-        match rustix::process::getppid() == Some(spawner) {
-            true => Ok(()),
-            false => Err(rustix::io::Errno::SRCH.into()),
-        }
-    };
-    // SAFETY: five system calls; nothing is allocated, locked or unwound.
-    unsafe { command.pre_exec(prepare) };
+fn number(pid: Pid) -> u32 {
+    pid.as_raw_nonzero().get() as u32
 }

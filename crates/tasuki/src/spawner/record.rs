@@ -1,91 +1,124 @@
-//! How things ended, on disk before it is told. By a thread of its own: whoever keeps deadlines must not
-//! wait for a disk.
+//! How things ended, on disk where nobody has heard it: after a moment, and at once when the worker is gone. By
+//! a thread of its own: whoever keeps deadlines must not wait for a disk.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
 use serde_json::json;
 
-use super::{Exit, JobKey, Report};
+use super::{Exit, JobKey};
 
-/// An end to be written down.
+/// How long an end is remembered only here, in microseconds. Mostly it is known where it has to be before that.
+const SOON: u64 = 100_000;
+
+/// How often one that finds no room for its file is tried again, and after how long.
+const TRIES: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// An end that may have to be written down.
 pub(super) struct Ended {
     pub(super) path: PathBuf,
+    pub(super) result: Option<PathBuf>,
     pub(super) token: String,
     pub(super) job: JobKey,
     pub(super) exit: Exit,
 }
 
-pub(super) struct Recorder {
-    ends: Option<Sender<Ended>>,
-    written: Receiver<Report>,
-    /// Becomes readable when there is something to be told.
-    bell: OwnedFd,
+/// Ends that nobody has heard yet.
+pub(super) struct Unheard {
+    /// Those that are written are only a path.
+    ends: HashMap<JobKey, Result<Ended, PathBuf>>,
+    /// When each is to be written, in that order; some of them were heard since.
+    due: VecDeque<(u64, JobKey)>,
+    disk: Option<Sender<Write>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Recorder {
+enum Write {
+    Down(Ended),
+    Off(PathBuf),
+}
+
+impl Unheard {
     pub(super) fn start() -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let ring = bell.try_clone()?;
-        let (ends, given) = channel();
-        let (tell, written) = channel();
-        let work = move || keep(&given, &tell, &ring);
+        let (disk, given) = channel();
+        let work = move || keep(&given);
         let thread = std::thread::Builder::new().name("records".to_owned()).spawn(work)?;
-        Ok(Self { ends: Some(ends), written, bell, thread: Some(thread) })
+        let (ends, due) = (HashMap::new(), VecDeque::new());
+        Ok(Self { ends, due, disk: Some(disk), thread: Some(thread) })
     }
 
-    pub(super) fn write(&self, ended: Ended) {
+    pub(super) fn add(&mut self, ended: Ended, now: u64) {
+        self.due.push_back((now + SOON, ended.job));
+        self.ends.insert(ended.job, Ok(ended));
+    }
+
+    /// Somebody has.
+    pub(super) fn forget(&mut self, job: JobKey) {
+        if let Some(Err(path)) = self.ends.remove(&job) {
+            self.to_disk(Write::Off(path));
+        }
+        while self.due.front().is_some_and(|(_, job)| !self.ends.contains_key(job)) {
+            self.due.pop_front();
+        }
+    }
+
+    /// When the next is to be written.
+    pub(super) fn next(&self) -> Option<u64> {
+        self.due.front().map(|(at, _)| *at)
+    }
+
+    /// Writes down what has waited long enough.
+    pub(super) fn look_after(&mut self, now: u64) {
+        while let Some((_, job)) = self.due.pop_front_if(|(at, _)| *at <= now) {
+            let Some(end) = self.ends.get_mut(&job) else { continue };
+            let Ok(ended) = end else { continue };
+            let path = ended.path.clone();
+            if let Ok(ended) = std::mem::replace(end, Err(path)) {
+                self.to_disk(Write::Down(ended));
+            }
+        }
+    }
+
+    fn to_disk(&self, write: Write) {
         // The thread ends only after us.
-        let _ = self.ends.as_ref().map(|ends| ends.send(ended));
-    }
-
-    pub(super) fn bell(&self) -> &OwnedFd {
-        &self.bell
-    }
-
-    /// What was written since this was last asked.
-    pub(super) fn written(&self) -> impl Iterator<Item = Report> {
-        // How often it rang does not matter, nor whether it did.
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
-        self.written.try_iter()
+        let _ = self.disk.as_ref().map(|disk| disk.send(write));
     }
 }
 
-impl Drop for Recorder {
-    /// Waits until all is written.
+impl Drop for Unheard {
+    /// Nobody will hear them any more: waits until all is written.
     fn drop(&mut self) {
-        self.ends.take();
+        self.look_after(u64::MAX);
+        self.disk.take();
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }
 
-fn keep(given: &Receiver<Ended>, tell: &Sender<Report>, bell: &OwnedFd) {
+fn keep(given: &Receiver<Write>) {
     while let Ok(first) = given.recv() {
-        let ends: Vec<Ended> = std::iter::once(first).chain(given.try_iter()).collect();
         let mut folders = BTreeSet::new();
-        for ended in &ends {
-            match write(ended) {
-                Ok(()) => folders.extend(ended.path.parent()),
-                // It is told all the same; only a worker that dies before it has reported would miss it.
-                Err(error) => complain(&ended.path, &error),
+        for what in std::iter::once(first).chain(given.try_iter()) {
+            match what {
+                Write::Down(ended) => match write_patiently(&ended) {
+                    Ok(()) => folders.extend(ended.path.parent().map(Path::to_owned)),
+                    // Only a worker that dies before it has reported it would miss it.
+                    Err(error) => complain(&ended.path, &error),
+                },
+                Write::Off(path) => drop(fs::remove_file(path)),
             }
         }
         for folder in folders {
-            if let Err(error) = File::open(folder).and_then(|folder| folder.sync_all()) {
-                complain(folder, &error);
+            if let Err(error) = File::open(&folder).and_then(|folder| folder.sync_all()) {
+                complain(&folder, &error);
             }
         }
-        for Ended { job, exit, .. } in ends {
-            let _ = tell.send(Report::Ended { job, exit });
-        }
-        let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
     }
 }
 
@@ -94,11 +127,25 @@ fn complain(path: &Path, error: &io::Error) {
     let _ = writeln!(io::stderr(), "tasuki spawner: {}: {error}", path.display());
 }
 
+/// While a command is started this process may have no more files open than a command.
+fn write_patiently(ended: &Ended) -> io::Result<()> {
+    for _ in 0..TRIES {
+        match write(ended) {
+            Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
+                std::thread::sleep(PAUSE);
+            }
+            written => return written,
+        }
+    }
+    write(ended)
+}
+
 /// Whole or not at all. What it is in has to be kept too.
 fn write(ended: &Ended) -> io::Result<()> {
     let fresh: &Path = &ended.path.with_extension("part");
     let mut file = File::create(fresh)?;
-    let told = json!({ "job": ended.job, "token": ended.token, "exit": ended.exit });
+    let Ended { job, token, exit, result, .. } = ended;
+    let told = json!({ "job": job, "token": token, "exit": exit, "result": result });
     file.write_all(told.to_string().as_bytes())?;
     file.sync_all()?;
     fs::rename(fresh, &ended.path)

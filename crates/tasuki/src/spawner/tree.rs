@@ -1,6 +1,7 @@
 //! Which processes are there, from `/proc`.
 
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 
 use rustix::process::{Pid, Signal};
 
@@ -15,6 +16,29 @@ pub(super) fn children(pid: Pid) -> Vec<Pid> {
         found.extend(pids.filter_map(Pid::from_raw));
     }
     found
+}
+
+/// The children of this process, looked at often: what tells them stays open. No thread may be started later.
+pub(super) struct Children(Vec<fs::File>);
+
+impl Children {
+    pub(super) fn open() -> Self {
+        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        Self(tasks.filter_map(|task| fs::File::open(task.path().join("children")).ok()).collect())
+    }
+
+    pub(super) fn list(&self) -> Vec<Pid> {
+        let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+        for file in &self.0 {
+            let mut offset = 0;
+            while let Ok(got @ 1..) = file.read_at(&mut buffer, offset) {
+                text.extend_from_slice(&buffer[..got]);
+                offset += got as u64;
+            }
+        }
+        let words = text.split(|byte| *byte == b' ').filter_map(|word| str::from_utf8(word).ok());
+        words.filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()
+    }
 }
 
 /// A process and everything below it.
@@ -38,12 +62,12 @@ pub(super) fn variable(pid: Pid, name: &str) -> Option<String> {
     String::from_utf8(value).ok()
 }
 
-/// The processes that were started with this value of a variable.
-pub(super) fn with_variable(name: &str, value: &str) -> Vec<Pid> {
+/// The processes that were started with such a value of a variable.
+pub(super) fn with_variable(name: &str, fits: impl Fn(&str) -> bool) -> Vec<Pid> {
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
     let pid = |entry: fs::DirEntry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
     let pids = all.flatten().filter_map(pid);
-    pids.filter(|pid| variable(*pid, name).as_deref() == Some(value)).collect()
+    pids.filter(|pid| variable(*pid, name).is_some_and(|value| fits(&value))).collect()
 }
 
 /// A process and those that started it, up to the first.

@@ -29,28 +29,18 @@ pub(super) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Sends one encoded message; waits until it is on its way.
+/// Sends encoded messages; waits until they are on their way. The files go with the first.
 pub(super) fn send(
     socket: &UnixStream,
-    message: &[u8],
-    files: &[BorrowedFd<'_>],
+    messages: &[u8],
+    mut files: &[BorrowedFd<'_>],
 ) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "too many open files for one order",
-        ));
-    }
-    let mut rest = message;
+    let mut rest = messages;
     while !rest.is_empty() {
-        let sent =
-            rustix::net::sendmsg(socket, &[IoSlice::new(rest)], &mut beside, SendFlags::NOSIGNAL);
-        match sent {
+        match send_some(socket, rest, files, SendFlags::empty()) {
             Ok(sent) => {
                 rest = &rest[sent..];
-                beside.clear();
+                files = &[];
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -59,10 +49,27 @@ pub(super) fn send(
     Ok(())
 }
 
+fn send_some(
+    socket: &UnixStream,
+    bytes: &[u8],
+    files: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> rustix::io::Result<usize> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
+        return Err(rustix::io::Errno::TOOMANYREFS);
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, flags)
+}
+
 /// What has come and was not read yet.
 #[derive(Default)]
 pub(super) struct Inbox {
     bytes: Vec<u8>,
+    /// How much of that was read.
+    read: usize,
     files: VecDeque<Vec<OwnedFd>>,
 }
 
@@ -95,20 +102,22 @@ impl Inbox {
         if !came.is_empty() || got.flags.contains(ReturnFlags::CTRUNC) {
             self.files.push_back(came);
         }
+        self.bytes.drain(..std::mem::take(&mut self.read));
         self.bytes.extend_from_slice(&buffer[..got.bytes]);
         Ok(got.bytes > 0)
     }
 
     /// The next whole message.
     pub(super) fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
-        let Some((length, rest)) = self.bytes.split_first_chunk::<4>() else { return Ok(None) };
+        let unread = &self.bytes[self.read..];
+        let Some((length, rest)) = unread.split_first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
         if length > LONGEST {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
         let message = serde_json::from_slice(body)?;
-        self.bytes.drain(..4 + length);
+        self.read += 4 + length;
         Ok(Some(message))
     }
 
@@ -121,25 +130,53 @@ impl Inbox {
 /// Messages that wait to be sent. Whoever keeps deadlines must not wait for a reader that has stopped.
 #[derive(Default)]
 pub(super) struct Outbox {
-    bytes: VecDeque<u8>,
+    parts: VecDeque<Part>,
+    /// How much of the first is sent.
+    sent: usize,
+}
+
+/// Messages in a row, and the open files that travel with the first of them.
+#[derive(Default)]
+struct Part {
+    bytes: Vec<u8>,
+    files: Vec<OwnedFd>,
 }
 
 impl Outbox {
     pub(super) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.parts.is_empty()
     }
 
     pub(super) fn push(&mut self, message: &impl Serialize) -> io::Result<()> {
-        self.bytes.extend(encode(message)?);
+        let bytes = encode(message)?;
+        match self.parts.back_mut() {
+            Some(last) => last.bytes.extend(bytes),
+            None => self.parts.push_back(Part { bytes, files: Vec::new() }),
+        }
+        Ok(())
+    }
+
+    pub(super) fn push_with(
+        &mut self,
+        message: &impl Serialize,
+        files: Vec<OwnedFd>,
+    ) -> io::Result<()> {
+        self.parts.push_back(Part { bytes: encode(message)?, files });
         Ok(())
     }
 
     /// Sends what can be sent without waiting.
     pub(super) fn flush(&mut self, socket: &UnixStream) -> io::Result<()> {
-        while !self.bytes.is_empty() {
-            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-            match rustix::net::send(socket, self.bytes.make_contiguous(), flags) {
-                Ok(sent) => drop(self.bytes.drain(..sent)),
+        while let Some(part) = self.parts.front() {
+            // They go with the first byte, once.
+            let files = if self.sent == 0 { &part.files[..] } else { &[] };
+            let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+            match send_some(socket, &part.bytes[self.sent..], &files, SendFlags::DONTWAIT) {
+                Ok(sent) if self.sent + sent < part.bytes.len() => self.sent += sent,
+                Ok(_) => {
+                    self.parts.pop_front();
+                    self.sent = 0;
+                }
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),
                 Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
