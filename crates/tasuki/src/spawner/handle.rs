@@ -122,10 +122,12 @@ fn speak(socket: &UnixStream, given: &Receiver<Sent>) {
                 Err(_) => break None,
             }
         };
-        let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
-        if send(socket, &orders, &files).is_err() {
+        let beside: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+        if send(socket, &orders, &beside).is_err() {
             return;
         }
+        // Whoever reads the other ends waits for these to be closed.
+        drop(files);
         if next.is_none() {
             next = given.recv().ok();
         }

@@ -97,7 +97,7 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
         me,
         called: std::env::var(CALLED).unwrap_or_default(),
         // As many files as we may have open at first, a job may.
-        nursery: Nursery::new(me, raise_open_files())?,
+        nursery: Nursery { me, files: raise_open_files() },
         leases: HashMap::new(),
         jobs: Vec::new(),
         told: Outbox::default(),

@@ -7,19 +7,13 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use rustix::io::Errno;
 use serde_json::json;
 
 use super::{Exit, JobKey};
 
 /// How long an end is remembered only here, in microseconds. Mostly it is known where it has to be before that.
 const SOON: u64 = 100_000;
-
-/// How often one that finds no room for its file is tried again, and after how long.
-const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(1);
 
 /// An end that may have to be written down.
 pub(super) struct Ended {
@@ -106,7 +100,7 @@ fn keep(given: &Receiver<Write>) {
         let mut folders = BTreeSet::new();
         for what in std::iter::once(first).chain(given.try_iter()) {
             match what {
-                Write::Down(ended) => match write_patiently(&ended) {
+                Write::Down(ended) => match write(&ended) {
                     Ok(()) => folders.extend(ended.path.parent().map(Path::to_owned)),
                     // Only a worker that dies before it has reported it would miss it.
                     Err(error) => complain(&ended.path, &error),
@@ -125,19 +119,6 @@ fn keep(given: &Receiver<Write>) {
 /// To whoever reads what we say; nobody may.
 fn complain(path: &Path, error: &io::Error) {
     let _ = writeln!(io::stderr(), "tasuki spawner: {}: {error}", path.display());
-}
-
-/// While a command is started this process may have no more files open than a command.
-fn write_patiently(ended: &Ended) -> io::Result<()> {
-    for _ in 0..TRIES {
-        match write(ended) {
-            Err(error) if error.raw_os_error() == Some(Errno::MFILE.raw_os_error()) => {
-                std::thread::sleep(PAUSE);
-            }
-            written => return written,
-        }
-    }
-    write(ended)
 }
 
 /// Whole or not at all. What it is in has to be kept too.
