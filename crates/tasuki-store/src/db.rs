@@ -374,7 +374,7 @@ impl Tx<'_> {
     ) -> Result<Vec<Row>, Error> {
         let rows = self.rows(sql, params).await?;
         match (self.dialect(), rows.first()) {
-            (Dialect::Sqlite, Some(row)) => Row::listed(&row.text("listed")?),
+            (Dialect::Sqlite, Some(row)) => Row::listed(&row.text("names")?, &row.text("listed")?),
             _ => Ok(rows),
         }
     }

@@ -112,6 +112,12 @@ impl Finish {
         Cow::Owned(finish)
     }
 
+    /// Whether a success tells the same as another.
+    pub(crate) fn tells_as(&self, other: &Self) -> bool {
+        let told = |one: &Self| (one.exit_code, one.rows_affected);
+        told(self) == told(other) && self.result == other.result && self.log_ref == other.log_ref
+    }
+
     fn weight(&self) -> usize {
         100 + check::weight(self.result.as_deref()) + check::weight(self.log_ref.as_deref())
     }

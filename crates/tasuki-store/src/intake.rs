@@ -70,7 +70,11 @@ impl Store {
     ) -> Result<Vec<Taken>, Error> {
         let mut tx = self.db.begin().await?;
         let active = worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
-        let first = [params! { lane: batch.lane, most: 1_u32 }, after(BEGINNING)].concat();
+        let first = [
+            params! { lane: batch.lane, most: 1_u32, worker_id: uuid(batch.worker.as_bytes()) },
+            after(BEGINNING),
+        ]
+        .concat();
         if !active || !tx.listed(&DUE_LOCK, first).await?.is_empty() {
             tx.rollback().await?;
             return Ok(Vec::new());

@@ -84,6 +84,9 @@ async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)
+        // What undoes half a statement is kept in memory: the changes of a batch are more than it keeps there
+        // by itself, and a file for them is written to for nothing.
+        .pragma("temp_store", "memory")
         .busy_timeout(LOCK_WAIT);
     // It is in this process: nobody needs to ask first whether it is still there.
     // A full disk ends a transaction in SQLite that the driver still thinks open, and nothing could ever be

@@ -1,6 +1,8 @@
 //! A row, whichever database it comes from.
 
-use serde_json::{Map, Value};
+use std::sync::Arc;
+
+use serde_json::Value;
 use sqlx::mysql::MySqlRow;
 use sqlx::postgres::PgRow;
 use sqlx::sqlite::SqliteRow;
@@ -14,8 +16,22 @@ pub(crate) enum Row {
     Sqlite(SqliteRow),
     Postgres(PgRow),
     MySql(MySqlRow),
-    /// From a JSON list; what is not in it is null. Bytes are written in hexadecimal.
-    Listed(Map<String, Value>),
+    /// From a JSON list. Bytes are written in hexadecimal.
+    Listed(Listed),
+}
+
+/// A row that came with others as one JSON text, and what its columns are called.
+pub(crate) struct Listed {
+    names: Arc<[String]>,
+    values: Vec<Value>,
+}
+
+impl Listed {
+    fn get(&self, name: &str) -> Result<&Value, Error> {
+        let at = self.names.iter().position(|one| one == name);
+        at.and_then(|at| self.values.get(at))
+            .ok_or_else(|| Error::broken(format!("{name} is in no list")))
+    }
 }
 
 macro_rules! column {
@@ -30,15 +46,18 @@ macro_rules! column {
 }
 
 impl Row {
-    pub(crate) fn listed(list: &str) -> Result<Vec<Self>, Error> {
-        let rows: Vec<Map<String, Value>> = serde_json::from_str(list)
+    /// The rows of a list of lists, with the names of its columns.
+    pub(crate) fn listed(names: &str, list: &str) -> Result<Vec<Self>, Error> {
+        let names: Arc<[String]> = names.split(' ').map(str::to_owned).collect();
+        let rows: Vec<Vec<Value>> = serde_json::from_str(list)
             .map_err(|error| Error::broken(format!("a list: {error}")))?;
-        Ok(rows.into_iter().map(Self::Listed).collect())
+        let row = |values| Self::Listed(Listed { names: Arc::clone(&names), values });
+        Ok(rows.into_iter().map(row).collect())
     }
 
     pub(crate) fn opt_int(&self, name: &str) -> Result<Option<i64>, Error> {
         if let Self::Listed(row) = self {
-            return Ok(row.get(name).and_then(Value::as_i64));
+            return Ok(row.get(name)?.as_i64());
         }
         // PostgreSQL alone insists on the exact width.
         if let Self::Postgres(row) = self {
@@ -58,7 +77,7 @@ impl Row {
 
     pub(crate) fn opt_text(&self, name: &str) -> Result<Option<String>, Error> {
         if let Self::Listed(row) = self {
-            return Ok(row.get(name).and_then(Value::as_str).map(str::to_owned));
+            return Ok(row.get(name)?.as_str().map(str::to_owned));
         }
         // SQLite keeps what it is given: one row of bytes from some other program must not stand in the way of
         // all others.
@@ -78,7 +97,7 @@ impl Row {
 
     pub(crate) fn opt_uuid(&self, name: &str) -> Result<Option<Uuid>, Error> {
         if let Self::Listed(row) = self {
-            let text = row.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
+            let text = row.get(name)?.as_str().filter(|text| !text.is_empty());
             return Ok(text.and_then(|text| Uuid::try_parse(text).ok()));
         }
         Ok(column!(self, name, Option<Uuid>)?)

@@ -1,7 +1,7 @@
 //! The hot path on SQLite and MySQL/MariaDB: a batch is a few statements over a JSON list instead of
 //! a few statements for each run. What must come out is the same as in `hot`; the contract tests say so.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value, json};
 use tasuki_core::{LeaseToken, RunId};
@@ -9,18 +9,26 @@ use tasuki_core::{LeaseToken, RunId};
 use crate::create::columns;
 use crate::db::{Params, Row, Tx, params};
 use crate::finish::Together;
-use crate::sql::{Dialect, Sql, sql};
-use crate::{ClaimBatch, Created, Ending, Error, NewRun, Store, Taken, check, lease, uuid};
+use crate::run::micros;
+use crate::sql::{Dialect, Sql, sql, sqlite_script};
+use crate::{ClaimBatch, Created, Ending, Error, Lease, NewRun, Store, Taken, check, lease, uuid};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql").without(ON_CONFLICT);
 static DUE_PUT: Sql = sql!("due/put_between", "", "", ".mysql");
-static DUE_TAKE: Sql = sql!("due/take_many", ".sqlite", ".mysql", ".mysql");
+static DUE_TAKE: Sql = sql!("due/take_many", ".mysql", ".mysql", ".mysql");
 static CLAIM: Sql = sql!("run/claim_many", ".sqlite", ".mysql", ".mysql");
+static CLAIM_ALL: Sql =
+    sqlite_script!("due/take_many.sqlite", "run/claim_many.sqlite", "lease/open_for");
 static TAKEN: Sql = sql!("run/taken", ".sqlite", ".mysql", ".mysql");
 static RUNNING: Sql = sql!("run/running", ".sqlite", ".mysql", ".mysql");
+static HOLDING: Sql = sql!("run/holding", ".mysql", ".mysql", ".mysql");
+static SUCCEED_ALIKE: Sql = sql!("run/succeed_alike", ".sqlite", ".mysql", ".mysql");
 static SUCCEED: Sql = sql!("run/succeed_many", ".sqlite", ".mysql", ".mysql");
-static STAT_ADD: Sql = sql!("stat/add_many", ".sqlite", ".mysql", ".mysql");
 static STEP: Sql = sql!("run/step", ".mysql", ".mysql", ".mysql");
+static STAT_ADD: Sql = sql!("stat/add_many", ".mysql", ".mysql", ".mysql");
+static COUNT_AND_HOLDING: Sql = sqlite_script!("stat/add_many.sqlite", "run/holding.sqlite");
+static COUNT_HOLDING_AND_CLOSE: Sql =
+    sqlite_script!("stat/add_many.sqlite", "run/holding.sqlite", "lease/close");
 static HOLD_GIVE: Sql = sql!("hold/give");
 
 const ON_CONFLICT: &str = "on conflict do nothing\nreturning id";
@@ -93,28 +101,46 @@ async fn insert_rows(tx: &mut Tx<'_>, runs: &[NewRun<'_>]) -> Result<(i64, i64),
     Ok((first, first + runs.len() as i64 - 1))
 }
 
-/// Takes and starts runs that need no hold and whose due rows are locked. Returns how many it really
-/// moved: fewer than asked for is for the caller to undo.
+/// Takes and starts runs that need no hold and whose due rows are locked, under a lease of their own. `false`: not all
+/// of them were moved, which is for the caller to undo.
 pub(crate) async fn claim(
     tx: &mut Tx<'_>,
     batch: &ClaimBatch<'_>,
     places: &[(i64, RunId)],
-) -> Result<u64, Error> {
-    let list: Vec<Value> = places.iter().map(|(due_at, run)| json!([due_at, run.0])).collect();
+) -> Result<bool, Error> {
+    let ids: Vec<i64> = places.iter().map(|(_, run)| run.0).collect();
+    let count = ids.len() as u64;
+    let guard = guard(batch);
+    if tx.dialect() == Dialect::Sqlite {
+        let instants = || places.iter().map(|(due_at, _)| *due_at);
+        let all = params! {
+            lane: batch.lane,
+            first: instants().min(),
+            last: instants().max(),
+            run_ids: json!(ids).to_string(),
+            ids: ids,
+            epoch: Option::<i64>::None,
+            ttl: micros(batch.lease_ttl),
+        };
+        // Each row twice at most, and the lease.
+        return Ok(tx.execute(&CLAIM_ALL, [all, guard].concat()).await? == 2 * count + 1);
+    }
+    let list = places.iter().map(|(due_at, run)| json!([due_at, run.0])).collect();
     let due = params! { lane: batch.lane, places: Value::Array(list).to_string() };
     let taken = tx.execute(&DUE_TAKE, due).await?;
-    let ids = places.iter().map(|(_, run)| run.0).collect();
-    Ok(taken.min(start(tx, batch, ids).await?))
+    let moved = start(tx, batch, ids.clone()).await?;
+    let until = lease::Until::Ttl(batch.lease_ttl);
+    lease::open(tx, batch.token, batch.worker, None, until, &ids).await?;
+    Ok(taken == count && moved == count)
 }
 
 /// Moves runs that nobody else can take. Returns how many it moved.
 async fn start(tx: &mut Tx<'_>, batch: &ClaimBatch<'_>, ids: Vec<i64>) -> Result<u64, Error> {
-    let guard = params! {
-        ids: ids,
-        worker_id: uuid(batch.worker.as_bytes()),
-        token: uuid(batch.token.as_bytes()),
-    };
-    tx.execute(&CLAIM, guard).await
+    tx.execute(&CLAIM, [guard(batch), params! { ids: ids }].concat()).await
+}
+
+fn guard(batch: &ClaimBatch<'_>) -> Params<'static> {
+    params! { worker_id: uuid(batch.worker.as_bytes()), token: uuid(batch.token.as_bytes()) }
 }
 
 /// What a worker must know of the runs it was given, soonest first.
@@ -128,49 +154,83 @@ pub(crate) async fn taken(tx: &mut Tx<'_>, runs: &[i64]) -> Result<Vec<Taken>, E
     }
 }
 
+/// The same from the rows they were found by, soonest first.
+pub(crate) fn of_found(found: &[Row], runs: &[i64]) -> Result<Vec<Taken>, Error> {
+    let mut left = runs.iter().peekable();
+    let mut taken = Vec::with_capacity(runs.len());
+    for row in found {
+        // In the order in which they were found, without those that got no hold.
+        if left.next_if_eq(&&row.int("id")?).is_some() {
+            taken.push(Taken::from_row(row)?);
+        }
+    }
+    match taken.len() == runs.len() {
+        true => Ok(taken),
+        false => Err(Error::broken("a run was taken that was not found")),
+    }
+}
+
 impl Store {
     /// Ends runs that succeeded, and closes the leases of which the worker says that nothing else is under
-    /// them, where that is so. Leases are locked before their runs, as everywhere.
+    /// them, where that is so.
     pub(crate) async fn succeed_as_a_set(
         &self,
         good: &[&Ending],
         closing: &[LeaseToken],
     ) -> Result<Together, Error> {
+        // Mostly all of them end. If one does not, nothing has happened, and it is asked which.
+        match self.succeed(good, closing, Which::All).await? {
+            Some(together) => Ok(together),
+            None => Ok(self.succeed(good, closing, Which::Running).await?.unwrap_or_default()),
+        }
+    }
+
+    /// Leases are locked before their runs, as everywhere. `None`: not all of them could be ended, or none.
+    async fn succeed(
+        &self,
+        good: &[&Ending],
+        closing: &[LeaseToken],
+        which: Which,
+    ) -> Result<Option<Together>, Error> {
         let mut tx = self.db.begin().await?;
         let mut leases = Vec::with_capacity(closing.len());
         for token in closing {
             leases.extend(lease::lock(&mut tx, *token).await?);
         }
-        let ids: Vec<i64> = good.iter().map(|ending| ending.run.0).collect();
-        let rows = tx.listed(&RUNNING, params! { ids: ids }).await?;
-        let mut left = HashMap::with_capacity(rows.len());
-        for row in &rows {
-            left.insert(RunId(row.int("id")?), token_of(row)?);
-        }
-        let ends: Vec<&Ending> = good
-            .iter()
-            .copied()
-            .filter(|ending| left.remove(&ending.run) == Some(Some(ending.token)))
-            .collect();
-        if ends.is_empty() {
+        let ends = match which {
+            Which::All => good.to_vec(),
+            Which::Running => running(&mut tx, good).await?,
+        };
+        if ends.is_empty() || !succeed_each(&mut tx, &ends).await? {
             tx.rollback().await?;
-            return Ok(Together::default());
+            return Ok(None);
         }
-        let told = ends.iter().map(|ending| told(ending)).collect();
-        let told = params! { ends: Value::Array(told).to_string() };
-        if tx.execute(&SUCCEED, told).await? != ends.len() as u64 {
-            return Err(Error::broken("a run that is held still did not end"));
-        }
-        let ended: HashSet<RunId> = ends.iter().map(|ending| ending.run).collect();
-        let mut ids: Vec<i64> = ended.iter().map(|run| run.0).collect();
-        ids.sort_unstable();
-        tx.execute(&STAT_ADD, params! { ids: ids }).await?;
-        for hold in holds(&rows, &ended)? {
+        let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
+        let ended: HashSet<(RunId, LeaseToken)> =
+            ends.iter().map(|ending| (ending.run, ending.token)).collect();
+        let is_over =
+            |lease: &Lease| lease.runs.iter().all(|run| ended.contains(&(*run, lease.token)));
+        let mut closed = HashSet::new();
+        let holding = match (tx.dialect(), leases.last().filter(|lease| is_over(lease))) {
+            (Dialect::Sqlite, Some(lease)) => {
+                let key = params! { ids: ids, token: uuid(lease.token.as_bytes()) };
+                closed.insert(lease.token);
+                tx.rows(&COUNT_HOLDING_AND_CLOSE, key).await?
+            }
+            (Dialect::Sqlite, None) => tx.rows(&COUNT_AND_HOLDING, params! { ids: ids }).await?,
+            (Dialect::Postgres | Dialect::MySql, _) => {
+                tx.execute(&STAT_ADD, params! { ids: ids.clone() }).await?;
+                tx.rows(&HOLDING, params! { ids: ids }).await?
+            }
+        };
+        for hold in holds(&holding)? {
             tx.execute(&HOLD_GIVE, hold.columns()).await?;
         }
-        let mut closed = HashSet::new();
         for lease in &leases {
-            if lease.runs.iter().all(|run| ended.contains(run)) {
+            if closed.contains(&lease.token) {
+                continue;
+            }
+            if is_over(lease) {
                 lease::close(&mut tx, lease.token).await?;
                 closed.insert(lease.token);
             } else if lease::close_if_empty(&mut tx, lease).await? {
@@ -178,9 +238,54 @@ impl Store {
             }
         }
         tx.commit().await?;
-        let ended = ends.iter().map(|ending| (ending.run, ending.token)).collect();
-        Ok(Together { ended, closed })
+        Ok(Some(Together { ended, closed }))
     }
+}
+
+/// Which ends are to be written.
+#[derive(Clone, Copy)]
+enum Which {
+    /// All, or none of them.
+    All,
+    /// Of the runs that are found to run under the tokens they are reported with.
+    Running,
+}
+
+/// Those whose runs run under their tokens, held still.
+async fn running<'e>(tx: &mut Tx<'_>, good: &[&'e Ending]) -> Result<Vec<&'e Ending>, Error> {
+    let ids: Vec<i64> = good.iter().map(|ending| ending.run.0).collect();
+    let rows = tx.listed(&RUNNING, params! { ids: ids }).await?;
+    let mut left = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        left.insert(RunId(row.int("id")?), token_of(row)?);
+    }
+    let mine = |ending: &&&Ending| left.remove(&ending.run) == Some(Some(ending.token));
+    Ok(good.iter().filter(mine).copied().collect())
+}
+
+/// Ends these runs under their tokens, a few statements for all. `false`: one of them did not end.
+async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> {
+    let mut under: BTreeMap<LeaseToken, Vec<&Ending>> = BTreeMap::new();
+    for ending in ends {
+        under.entry(ending.token).or_default().push(ending);
+    }
+    for (token, ends) in under {
+        let alike = ends.iter().all(|ending| ending.finish.tells_as(&ends[0].finish));
+        let key = params! { token: uuid(token.as_bytes()) };
+        let ended = if alike {
+            let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
+            let told = [key, params! { ids: ids }, ends[0].finish.columns()].concat();
+            tx.execute(&SUCCEED_ALIKE, told).await?
+        } else {
+            let told = ends.iter().map(|ending| told(ending)).collect();
+            let told = params! { ends: Value::Array(told).to_string() };
+            tx.execute(&SUCCEED, [key, told].concat()).await?
+        };
+        if ended != ends.len() as u64 {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 fn token_of(row: &Row) -> Result<Option<LeaseToken>, Error> {
@@ -225,14 +330,12 @@ impl Hold {
 }
 
 /// The holds of runs that ended, in the order in which everybody locks several.
-fn holds(rows: &[Row], ended: &HashSet<RunId>) -> Result<Vec<Hold>, Error> {
-    let mut holds = Vec::new();
+fn holds(rows: &[Row]) -> Result<Vec<Hold>, Error> {
+    let mut holds = Vec::with_capacity(rows.len());
     for row in rows {
-        let run = row.int("id")?;
-        if row.int("exclusive")? != 0 && ended.contains(&RunId(run)) {
-            let scope = (row.text("scope_kind")?, row.text("scope_id")?);
-            holds.push(Hold { job: row.int("job_id")?, scope, run, token: token_of(row)? });
-        }
+        let scope = (row.text("scope_kind")?, row.text("scope_id")?);
+        let (job, run) = (row.int("job_id")?, row.int("id")?);
+        holds.push(Hold { job, scope, run, token: token_of(row)? });
     }
     holds.sort_unstable();
     Ok(holds)

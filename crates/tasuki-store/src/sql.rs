@@ -102,6 +102,21 @@ macro_rules! sql {
 }
 pub(crate) use sql;
 
+/// Takes in several files to be sent to SQLite together: each exchange with its thread waits for its turn among all that a
+/// program does. They share their parameters; the rows are those of all of them, and so is the number that matched.
+macro_rules! sqlite_script {
+    ($first:literal $(, $next:literal)+) => {
+        Sql::new(
+            concat!($first $(, ", ", $next)+),
+            [concat!(
+                include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/sql/", $first, ".sql")),
+                $(";\n", include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/sql/", $next, ".sql"))),+
+            ); 3],
+        )
+    };
+}
+pub(crate) use sqlite_script;
+
 pub(crate) fn translate(
     statement: &'static str,
     text: &str,

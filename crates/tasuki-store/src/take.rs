@@ -213,28 +213,33 @@ impl Store {
             return self.claim_in_one_trip(batch, after).await;
         }
         let mut tx = self.db.begin().await?;
-        let active = worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
+        // SQLite asks it with the rest.
+        let active = self.dialect() == Dialect::Sqlite
+            || worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
         if !active {
             tx.rollback().await?;
             return Ok(Claimed::Runs(Vec::new()));
         }
-        let page = [params! { lane: batch.lane, most: batch.most }, after].concat();
-        let rows = tx.listed(&DUE_LOCK, page).await?;
-        let taken = claim_rows(&mut tx, batch, &rows).await?;
-        if taken.is_empty() {
-            tx.commit().await?;
-            return self.nothing_claimed(batch.token).await;
-        }
-        let until = lease::Until::Ttl(batch.lease_ttl);
-        match lease::open(&mut tx, batch.token, batch.worker, None, until, &taken).await {
-            Ok(()) => {}
+        let who = uuid(batch.worker.as_bytes());
+        let page = params! { lane: batch.lane, most: batch.most, worker_id: who };
+        let rows = tx.listed(&DUE_LOCK, [page, after].concat()).await?;
+        let taken = match claim_rows(&mut tx, batch, &rows).await {
+            Ok(taken) => taken,
             Err(error) if error.is_conflict() => {
                 tx.rollback().await?;
                 return Ok(Claimed::Before);
             }
             Err(error) => return Err(error),
+        };
+        if taken.is_empty() {
+            tx.commit().await?;
+            return self.nothing_claimed(batch.token).await;
         }
-        let runs = sets::taken(&mut tx, &taken).await?;
+        let runs = match self.dialect() {
+            // What was found is told with it.
+            Dialect::Sqlite => sets::of_found(&rows, &taken)?,
+            Dialect::Postgres | Dialect::MySql => sets::taken(&mut tx, &taken).await?,
+        };
         tx.commit().await?;
         Ok(Claimed::Runs(runs))
     }
@@ -325,8 +330,8 @@ fn carrier(worker: WorkerId, token: LeaseToken) -> Params<'static> {
     params! { worker_id: uuid(worker.as_bytes()), token: uuid(token.as_bytes()) }
 }
 
-/// Claims what was locked. If the first was once lost together with others, it alone; and what gets no
-/// hold goes on waiting.
+/// Claims what was locked, under a lease. If the first was once lost together with others, it alone; and what
+/// gets no hold goes on waiting.
 async fn claim_rows(
     tx: &mut Tx<'_>,
     batch: &ClaimBatch<'_>,
@@ -342,7 +347,7 @@ async fn claim_rows(
             fit.push((due_at, run));
         }
     }
-    if !fit.is_empty() && sets::claim(tx, batch, &fit).await? != fit.len() as u64 {
+    if !fit.is_empty() && !sets::claim(tx, batch, &fit).await? {
         return Err(Error::broken("a run was moved although its due row is locked"));
     }
     Ok(fit.into_iter().map(|(_, run)| run.0).collect())

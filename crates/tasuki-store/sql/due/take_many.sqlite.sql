@@ -1,4 +1,6 @@
--- due/take_many: the rows that were found; the places are a JSON list of (due_at, run_id).
+-- due/take_many: the rows that were found, between the first and the last of them: the lane is walked once.
 delete from tasuki_due
- where (lane, due_at, run_id) in (
-       select :lane, json_extract(value, '$[0]'), json_extract(value, '$[1]') from json_each(:places))
+ where lane = :lane
+   and due_at >= :first
+   and due_at <= :last
+   and run_id in (select value from json_each(:ids))

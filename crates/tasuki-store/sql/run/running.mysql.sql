@@ -1,5 +1,5 @@
 -- run/running: which of these run, and under which tokens, held still.
-select r.id, r.lease_token, r.job_id, r.scope_kind, r.scope_id, r.exclusive
+select r.id, r.lease_token
   from json_table(:ids, '$[*]' columns (id bigint path '$')) x
   straight_join tasuki_run r on r.id = x.id
  where r.state = 'RUNNING'

@@ -1,4 +1,4 @@
--- run/succeed_many: T4 for runs that are held still under the tokens they are reported with; how each ended is an object in a JSON list.
+-- run/succeed_many: T4 for runs under one token; how each ended is an object in a JSON list.
 update json_table(:ends, '$[*]' columns (
            id bigint path '$.id',
            exit_code bigint path '$.exit_code',
@@ -15,3 +15,4 @@ update json_table(:ends, '$[*]' columns (
        r.log_ref = x.log_ref,
        r.version = r.version + 1
  where r.state = 'RUNNING'
+   and r.lease_token = :token

@@ -1,4 +1,4 @@
--- run/succeed_many: T4 for runs that were found under the tokens they are reported with; how each ended is an object in a JSON list.
+-- run/succeed_many: T4 for runs under one token; how each ended is an object in a JSON list.
 update tasuki_run
    set state = 'SUCCEEDED',
        outcome = 'SUCCEEDED',
@@ -11,3 +11,4 @@ update tasuki_run
   from json_each(:ends) x
  where tasuki_run.id = json_extract(x.value, '$.id')
    and tasuki_run.state = 'RUNNING'
+   and tasuki_run.lease_token = :token

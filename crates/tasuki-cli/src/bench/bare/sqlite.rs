@@ -11,29 +11,25 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _, Row as _};
 
 use super::{ARGS, WORKER};
 
+/// The table and its indexes as the program `limits` has them, whose figures a node is held against: one table, the
+/// state indexed with the time. The queue is for [`two_commits`] alone.
 pub(super) const TABLES: &str = "
 drop table if exists tasuki_bench_queue;
 drop table if exists tasuki_bench_run;
 create table tasuki_bench_run (
     id integer primary key,
-    job_definition_id integer not null,
-    scheduled_for integer not null,
-    assigned_at integer,
-    assigned_worker_id text,
-    state text not null default 'PENDING',
-    attempt integer not null default 0,
-    version integer not null default 0,
-    leader_epoch integer,
-    started_at integer,
-    finished_at integer,
-    exit_code integer,
-    error_summary text,
-    log_ref text,
-    idempotency_key text,
-    continuation_state text not null default 'NONE',
-    created_at integer not null default (unixepoch()),
-    args text not null
+    job_definition_id int,
+    scheduled_for int,
+    state text,
+    worker text,
+    version int default 0,
+    epoch int,
+    started int,
+    finished int,
+    args text,
+    created_at int
 );
+create index tasuki_bench_run_state on tasuki_bench_run (state, scheduled_for);
 create unique index tasuki_bench_run_plan on tasuki_bench_run (job_definition_id, scheduled_for);
 create table tasuki_bench_queue (
     scheduled_for integer not null,
@@ -41,36 +37,30 @@ create table tasuki_bench_queue (
     primary key (scheduled_for, run_id)
 ) without rowid";
 
-pub(super) const QUEUE: &str =
-    "insert into tasuki_bench_queue select scheduled_for, id from tasuki_bench_run; analyze";
-
 const CLAIM: &str = "
-delete from tasuki_bench_queue
- where (scheduled_for, run_id) in (
-       select scheduled_for, run_id from tasuki_bench_queue
-        where scheduled_for <= ?1
-        order by scheduled_for, run_id limit ?2)
-returning run_id";
-
-const START: &str = "
 update tasuki_bench_run
-   set state = 'RUNNING', assigned_worker_id = ?2, assigned_at = ?3, started_at = ?3,
-       leader_epoch = 1, attempt = attempt + 1, version = version + 1
- where id in (select value from json_each(?1)) and +state = 'PENDING'
-returning id, version, args";
+   set state = 'RUNNING', worker = ?3, version = version + 1, epoch = 1, started = 1
+ where id in (
+       select id from tasuki_bench_run
+        where state = 'PENDING' and scheduled_for <= ?1
+        order by scheduled_for limit ?2)
+   and +state = 'PENDING'
+returning id";
 
+/// One statement for a batch, where `limits` has one for each row: it is in SQLite's own thread, and each statement of
+/// ours goes to another and back, which would be measured in its stead.
 const FINISH: &str = "
 update tasuki_bench_run
-   set state = 'SUCCEEDED', finished_at = ?3, exit_code = 0, version = version + 1
- where id in (select value from json_each(?1)) and +state = 'RUNNING'
-   and assigned_worker_id = ?2 and leader_epoch = 1";
+   set state = 'SUCCEEDED', version = version + 1, finished = 2
+ where id in (select value from json_each(?1)) and +state = 'RUNNING' and worker = ?2 and epoch = 1";
 
-const INSERT: &str =
-    "insert into tasuki_bench_run (job_definition_id, scheduled_for, args) values (?1, ?1, ?2)";
+const INSERT: &str = "
+insert into tasuki_bench_run (job_definition_id, scheduled_for, state, args, created_at)
+values (?1, ?1, 'PENDING', ?2, 0)";
 
 const INSERT_MANY: &str = "
-insert into tasuki_bench_run (job_definition_id, scheduled_for, args)
-select value % 1000, value, ?2 from json_each(?1)";
+insert into tasuki_bench_run (job_definition_id, scheduled_for, state, args, created_at)
+select value % 1000, value, 'PENDING', ?2, 0 from json_each(?1)";
 
 /// Any instant will do: nothing here waits for one.
 const NOW: i64 = 1 << 40;
@@ -94,23 +84,23 @@ pub(super) async fn script(pool: &SqlitePool, text: &'static str) -> Result<(), 
     pool.execute(sqlx::raw_sql(text)).await.map(drop)
 }
 
+/// A batch is claimed in one transaction and finished in another.
 pub(super) async fn drain(pool: &SqlitePool, batch: u32) -> Result<u64, sqlx::Error> {
     let mut session = pool.acquire().await?;
     let mut done = 0;
     loop {
-        let mut tx = session.begin_with("begin immediate").await?;
-        let claim = sqlx::query(CLAIM).bind(NOW).bind(batch);
+        let mut tx = session.begin().await?;
+        let claim = sqlx::query(CLAIM).bind(NOW).bind(batch).bind(WORKER);
         let claimed = claim.fetch_all(&mut *tx).await?;
+        tx.commit().await?;
         if claimed.is_empty() {
             return Ok(done);
         }
         let ids = claimed.iter().map(|row| row.try_get(0)).collect::<Result<Vec<i64>, _>>()?;
-        let ids = list(ids);
-        let start = sqlx::query(START).bind(&ids).bind(WORKER).bind(NOW);
-        start.fetch_all(&mut *tx).await?;
+        let mut tx = session.begin().await?;
+        let finish = sqlx::query(FINISH).bind(list(ids)).bind(WORKER);
+        done += finish.execute(&mut *tx).await?.rows_affected();
         tx.commit().await?;
-        let finish = sqlx::query(FINISH).bind(ids).bind(WORKER).bind(NOW);
-        done += finish.execute(&mut *session).await?.rows_affected();
     }
 }
 

@@ -1,0 +1,13 @@
+-- run/succeed_alike: T4 for runs under one token of which the same is told.
+update json_table(:ids, '$[*]' columns (id bigint path '$')) x
+  straight_join tasuki_run r on r.id = x.id
+   set r.state = 'SUCCEEDED',
+       r.outcome = 'SUCCEEDED',
+       r.finished_at = :now,
+       r.exit_code = :exit_code,
+       r.result = :result,
+       r.rows_affected = :rows_affected,
+       r.log_ref = :log_ref,
+       r.version = r.version + 1
+ where r.state = 'RUNNING'
+   and r.lease_token = :token
