@@ -144,12 +144,17 @@ impl Loops {
         let mut stopped = self.stopped.clone();
         loop {
             let arrival = tokio::select! {
-                _ = stopped.wait_for(|stopped| *stopped) => return,
+                _ = stopped.wait_for(|stopped| *stopped) => break,
                 Some(arrival) = door.recv() => arrival,
             };
             let taken = self.worker.take_in(&arrival.tasks).await;
             // Who has gone away does not mind.
             let _ = arrival.answer.send(taken);
+        }
+        // Who stands there already is told that nobody is in.
+        door.close();
+        while let Some(arrival) = door.recv().await {
+            let _ = arrival.answer.send(Ok(None));
         }
     }
 
