@@ -130,8 +130,8 @@ pub const TABLE: &[Transition] = &[
         verb: Verb::Claim,
         moves: &[Move::Go(WAITING, &[Running])],
         who: "worker, jobs with dispatch `claim`",
-        guard: "worker active, neither detached nor draining; due row deleted; state; due_at <= clock; skip_at not passed; no cancel asked; hold taken if the policy needs it",
-        effects: "as T1 and T2 together; never more runs than free slots",
+        guard: "worker active, neither detached nor draining; due row deleted; state; due_at <= clock; neither skip_at nor expires_at passed; no cancel asked; hold taken if the policy needs it",
+        effects: "as T1 and T2 together; never more runs than free slots. Together with T0, in one write, for plain tasks that are submitted in the worker's own process while nothing waits in their lane",
     },
     Transition {
         number: "T2",
