@@ -25,6 +25,13 @@ impl World {
         open.len()
     }
 
+    /// A job of which one run waits for the other.
+    async fn one_at_a_time(&self) -> Job {
+        let mut definition = Self::definition(Trigger::Task, "one at a time", true);
+        definition.spec.concurrency = ConcurrencyPolicy::Forbid;
+        self.create("single", &definition).await
+    }
+
     fn runs_now(&self, run: RunId) -> bool {
         self.hands.open.lock().unwrap().iter().any(|(key, _)| key.run == run.0)
     }
@@ -89,9 +96,7 @@ async fn nothing_starves() {
 #[tokio::test]
 async fn a_lane_in_which_nothing_can_be_claimed_stops_no_other() {
     let (world, job) = with_job().await;
-    let mut definition = World::definition(Trigger::Task, "one at a time", true);
-    definition.spec.concurrency = ConcurrencyPolicy::Forbid;
-    let single = world.create("single", &definition).await;
+    let single = world.one_at_a_time().await;
     let one_by_one = world.submit_all(&single, Priority::Highest, 2).await;
     let normal = world.submit_all(&job, Priority::Normal, 3).await;
     world.jump(at("12:00:01"));
@@ -110,9 +115,7 @@ async fn a_lane_in_which_nothing_can_be_claimed_stops_no_other() {
 #[tokio::test]
 async fn what_comes_due_behind_what_is_blocked_is_waited_for() {
     let (world, job) = with_job().await;
-    let mut definition = World::definition(Trigger::Task, "one at a time", true);
-    definition.spec.concurrency = ConcurrencyPolicy::Forbid;
-    let single = world.create("single", &definition).await;
+    let single = world.one_at_a_time().await;
     world.submit_all(&single, Priority::Normal, 2).await;
     let soon = at("12:00:00") + SignedDuration::from_millis(800);
     let later = NewRun { scheduled_for: Some(soon), ..NewRun::task(&job.newest) };
@@ -132,9 +135,7 @@ async fn what_comes_due_behind_what_is_blocked_is_waited_for() {
 #[tokio::test]
 async fn an_end_that_gives_back_a_hold_wakes_whoever_claims() {
     let (world, job) = with_job().await;
-    let mut definition = World::definition(Trigger::Task, "one at a time", true);
-    definition.spec.concurrency = ConcurrencyPolicy::Forbid;
-    let single = world.create("single", &definition).await;
+    let single = world.one_at_a_time().await;
     for (job, wakes) in [(&job, false), (&single, true)] {
         world.submit_all(job, Priority::Normal, 1).await;
         world.work().await;
