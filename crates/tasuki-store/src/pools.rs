@@ -22,6 +22,8 @@ const LOCK_WAIT: Duration = Duration::from_secs(5);
 const ACQUIRE: Duration = Duration::from_secs(5);
 /// On SQLite one waits for the writers in front, and they are many in a load test.
 const ACQUIRE_SQLITE: Duration = Duration::from_secs(30);
+/// Between two tries to open a SQLite file that another has to itself.
+const BETWEEN_TURNS: Duration = Duration::from_millis(5);
 /// A session that was used so lately need not be asked whether it is still there: to ask is a round trip.
 const FRESH: Duration = Duration::from_secs(1);
 /// How long a server has to answer somebody who only wants to know whether it is there.
@@ -98,12 +100,37 @@ async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
             let stuck = session.is_in_transaction();
             Box::pin(async move { Ok(!stuck) })
         });
-    let writer = pool.clone().max_connections(1).connect_with(options.clone()).await?;
+    let one = pool.clone().max_connections(1);
+    let writer = in_turn(|| one.clone().connect_with(options.clone())).await?;
     let readers = match is_in_memory(url) {
         true => writer.clone(),
         false => pool.max_connections(connections).connect_with(options).await?,
     };
     Ok(Pools::Sqlite { writer, readers })
+}
+
+/// Opens a file that others may be opening too. Whoever turns a new file to write-ahead logging needs it alone for
+/// a moment, and there SQLite refuses the others at once, whatever they said of how long they would wait.
+async fn in_turn<F>(open: impl Fn() -> F) -> Result<SqlitePool, sqlx::Error>
+where
+    F: Future<Output = Result<SqlitePool, sqlx::Error>>,
+{
+    let until = tokio::time::Instant::now() + LOCK_WAIT;
+    loop {
+        match open().await {
+            Err(error) if is_busy(&error) && tokio::time::Instant::now() < until => {
+                tokio::time::sleep(BETWEEN_TURNS).await;
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Any of the ways in which SQLite says that another has the file: the low byte is the family.
+fn is_busy(error: &sqlx::Error) -> bool {
+    const BUSY: i64 = 5;
+    let code = error.as_database_error().and_then(|told| told.code()?.parse::<i64>().ok());
+    code.is_some_and(|code| code & 0xff == BUSY)
 }
 
 /// A database in memory exists only on the connection that made it.
