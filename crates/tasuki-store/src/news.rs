@@ -33,8 +33,8 @@ impl fmt::Display for News {
 }
 
 impl News {
-    /// What is not understood is left out: a newer tasuki may say more.
-    fn read(text: &str) -> Self {
+    /// Reads what [`Display`](fmt::Display) wrote. What is not understood is left out: a newer tasuki may say more.
+    pub fn read(text: &str) -> Self {
         let mut words = text.split(' ');
         let from = words.next().and_then(|from| u64::from_str_radix(from, 16).ok());
         let mut news = Self { from: from.unwrap_or_default(), ..Self::default() };

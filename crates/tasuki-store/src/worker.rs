@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tasuki_core::{NodeName, WorkerId};
+use tasuki_core::{Epoch, NodeName, WorkerId};
 
 use crate::audit::{self, Act, Actor};
 use crate::db::{Row, Tx, params};
@@ -50,6 +50,8 @@ pub struct Worker {
     pub id: WorkerId,
     /// Where.
     pub node: NodeName,
+    /// Where it can be called.
+    pub address: Option<String>,
     /// How many commands at once.
     pub slots: u32,
     /// How many functions at once.
@@ -79,6 +81,8 @@ pub struct WorkerNow {
     pub settings_version: i64,
     /// Whether it has a lease.
     pub carries: bool,
+    /// The newest term.
+    pub epoch: Epoch,
 }
 
 impl Worker {
@@ -106,6 +110,7 @@ impl Worker {
         Ok(Self {
             id: WorkerId::from_bytes(row.uuid("id")?.into_bytes()),
             node: row.text("node")?.parse()?,
+            address: row.opt_text("address")?,
             slots: row.int("slots")? as u32,
             function_slots: row.int("function_slots")? as u32,
             labels: crate::job::list_in(row, "labels")?,
@@ -237,6 +242,7 @@ impl Store {
             clock: timestamp(row.int("clock")?)?,
             settings_version: row.int("settings_version")?,
             carries: row.int("leases")? > 0,
+            epoch: Epoch(row.int("epoch")?),
         }))
     }
 

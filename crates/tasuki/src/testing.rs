@@ -169,6 +169,7 @@ impl TestNode {
             }
             self.node.scopes.sync(&self.node.store).await?;
             while leader.plan(&settings).await? {}
+            leader.deliver().await;
             leader.recover(&settings).await?;
             worker.renew(false).await?;
             worker.tend();

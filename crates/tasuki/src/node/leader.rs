@@ -12,13 +12,15 @@ mod sweep;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{Epoch, JobId, RunId, Settings, WorkerId};
 use tasuki_store::{Error, Store};
+use tokio::sync::Notify;
 
 use self::slots::Timed;
-use super::coordinate::Coordinator;
-use super::peers::Peers;
+use super::coordinate::{Coordinator, Role};
+use super::peers::{Answer, Peer, Peers, StartOrder};
 use super::plan;
 use super::recipes::Recipes;
 use super::within::within;
@@ -55,6 +57,9 @@ pub struct Leader {
     announce: Announce,
     recipes: Recipes,
     state: Mutex<State>,
+    /// What was given and is still to be told.
+    orders: Mutex<Vec<(Peer, StartOrder)>>,
+    ordered: Notify,
 }
 
 #[derive(Default)]
@@ -64,6 +69,8 @@ struct State {
     places: HashMap<String, (Timestamp, RunId)>,
     /// When all lanes were last swept.
     swept_at: Option<u64>,
+    /// Whether it watches the leader for its node.
+    watches: bool,
     /// Jobs that fire by time.
     timed: HashMap<JobId, Arc<Timed>>,
 }
@@ -80,7 +87,21 @@ impl Leader {
         let (clock, dice) = world;
         let (recipes, state) = (Recipes::default(), Mutex::default());
         let announce = Announce::new(&store, wake.clone());
-        Self { me, store, coordinator, peers, clock, dice, wake, announce, recipes, state }
+        let (orders, ordered) = (Mutex::default(), Notify::new());
+        Self {
+            me,
+            store,
+            coordinator,
+            peers,
+            clock,
+            dice,
+            wake,
+            announce,
+            recipes,
+            state,
+            orders,
+            ordered,
+        }
     }
 
     /// Keeps the lead, or takes it where nobody has it. Whether it leads.
@@ -153,6 +174,44 @@ impl Leader {
     pub(crate) fn term(&self) -> Option<Epoch> {
         let now = self.clock.boottime();
         self.state().term.filter(|term| now < term.trusted_until).map(|term| term.epoch)
+    }
+
+    /// What it is in its cluster.
+    pub(crate) fn role(&self) -> Role {
+        match (self.term(), self.state().watches) {
+            (Some(_), _) => Role::Leader,
+            (None, true) => Role::Subleader,
+            (None, false) => Role::Worker,
+        }
+    }
+
+    /// Has somebody told of an order, as soon as may be.
+    fn send(&self, peer: Peer, order: StartOrder) {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).push((peer, order));
+        self.ordered.notify_one();
+    }
+
+    /// Waits until there is an order to tell of.
+    pub(crate) async fn ordered(&self) {
+        self.ordered.notified().await;
+    }
+
+    /// Tells of the orders there are. What is not heard is found with a heartbeat.
+    pub(crate) async fn deliver(&self) {
+        let orders =
+            std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner));
+        let told = orders.iter().map(async |(peer, order)| {
+            match self.peers.start(peer, order).await {
+                Ok(Answer::Accepted | Answer::AlreadyRunning) => {}
+                Ok(refusal) => {
+                    tracing::info!(epoch = %order.epoch, worker_id = %peer.worker, ?refusal, "an order was refused");
+                }
+                Err(silent) => {
+                    tracing::debug!(epoch = %order.epoch, worker_id = %peer.worker, %silent, "an order was not heard");
+                }
+            }
+        });
+        join_all(told).await;
     }
 
     /// One turn of planning. Whether there is more to do at once.

@@ -50,6 +50,7 @@ impl Loops {
             this.spawn(Self::report),
             this.spawn(Self::lead),
             this.spawn(Self::plan),
+            this.spawn(Self::deliver),
             this.spawn(Self::recover),
             this.spawn(Self::listen),
         ];
@@ -97,7 +98,7 @@ impl Loops {
                 Some(Pulse::Alive) => self.worker.settings().heartbeat_interval(),
                 None => REST,
             };
-            if !self.rest(wait, std::future::pending()).await {
+            if !self.rest(wait, self.worker.looks()).await {
                 return;
             }
         }
@@ -228,6 +229,17 @@ impl Loops {
             if !self.rest(wait, self.wake.leader_woken()).await {
                 return;
             }
+        }
+    }
+
+    /// Each word on its way by itself: who does not answer keeps nobody else from hearing.
+    async fn deliver(self: Arc<Self>) {
+        loop {
+            if !self.rest(Duration::MAX, self.leader.ordered()).await {
+                return;
+            }
+            let leader = Arc::clone(&self.leader);
+            tokio::spawn(async move { leader.deliver().await });
         }
     }
 

@@ -4,6 +4,7 @@
 //! cannot do now it tries again a little later; nothing here is remembered that the database does not know.
 
 pub mod attempt;
+mod called;
 mod carry;
 mod commands;
 pub mod config;
@@ -50,13 +51,14 @@ pub use worker::Worker;
 use crate::handler::{Arguments, Context, Done, Functions, TaskError};
 use crate::{Job, Operator, Wake, operator};
 use attempt::Mail;
+use called::Callee;
 use commands::Commands;
 use coordinate::{Coordinator, DatabaseOnly};
 use functions::Calls;
 use hands::Hands;
 use keeper::Keeper;
 use loops::Loops;
-use peers::InProcess;
+use peers::{Called, InProcess};
 use queues::{Queues, Slots, Source};
 use scopes::Scopes;
 use within::within;
@@ -120,6 +122,8 @@ pub struct Node {
     loops: Vec<JoinHandle<()>>,
     hands: Arc<Hands>,
     home: Option<HomeLock>,
+    /// Reached by others while the node lives.
+    callee: Arc<dyn Called>,
 }
 
 impl NodeBuilder {
@@ -262,15 +266,22 @@ impl NodeBuilder {
         };
         let worker = Arc::new(Worker::new(id, parts, settings));
         let peers = InProcess::default();
-        peers.add(&worker);
         let leader = Arc::new(Leader::new(
             id,
             store.clone(),
             coordinator,
-            Arc::new(peers),
+            Arc::new(peers.clone()),
             (clock, dice),
             wake.clone(),
         ));
+        let callee: Arc<dyn Called> = Arc::new(Callee {
+            node: config.node.clone(),
+            worker: Arc::clone(&worker),
+            leader: Arc::clone(&leader),
+            store: store.clone(),
+            wake: wake.clone(),
+        });
+        peers.add(id, &callee);
         let (stop, stopped) = watch::channel(false);
         let scopes = jobs.into_iter().filter_map(|(job, _)| {
             let provider = job.scopes.clone()?;
@@ -299,6 +310,7 @@ impl NodeBuilder {
             loops: Vec::new(),
             hands,
             home,
+            callee,
         };
         Ok((node, loops))
     }
@@ -322,6 +334,11 @@ impl Node {
     /// Which incarnation it is.
     pub fn worker_id(&self) -> WorkerId {
         self.worker.id()
+    }
+
+    /// What answers when others call it: for whoever serves its port.
+    pub fn called(&self) -> Arc<dyn Called> {
+        Arc::clone(&self.callee)
     }
 
     /// Waits until it cannot go on, and says why.

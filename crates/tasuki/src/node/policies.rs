@@ -25,8 +25,9 @@ use tasuki_store::{
 
 use super::Leader;
 use super::attempt::{Attempt, End, Executor, Happened, Mail};
+use super::called::Callee;
 use super::coordinate::DatabaseOnly;
-use super::peers::InProcess;
+use super::peers::{Called, InProcess};
 use super::queues::{Queues, Slots};
 use super::worker::{Parts, Worker};
 use super::world::{Clock, Dice};
@@ -114,11 +115,12 @@ struct World {
     operator: Operator,
     clock: Arc<HandClock>,
     began: Timestamp,
-    leader: Leader,
+    leader: Arc<Leader>,
     worker: Arc<Worker>,
     wake: Wake,
     hands: Arc<Hands>,
     line: Arc<slow::SlowLine>,
+    _callee: Arc<dyn Called>,
 }
 
 impl World {
@@ -171,12 +173,20 @@ impl World {
         };
         let worker = Arc::new(Worker::new(id, parts, Arc::default()));
         let peers = InProcess::default();
-        peers.add(&worker);
         let world = (Arc::clone(&clock) as Arc<dyn Clock>, dice as Arc<dyn Dice>);
-        let leader =
-            Leader::new(id, lined, Arc::new(DatabaseOnly), Arc::new(peers), world, wake.clone());
+        let coordinator = Arc::new(DatabaseOnly);
+        let reach = Arc::new(peers.clone());
+        let leader = Arc::new(Leader::new(id, lined, coordinator, reach, world, wake.clone()));
+        let callee: Arc<dyn Called> = Arc::new(Callee {
+            node: row.node.clone(),
+            worker: Arc::clone(&worker),
+            leader: Arc::clone(&leader),
+            store: store.clone(),
+            wake: wake.clone(),
+        });
+        peers.add(id, &callee);
         let operator = Operator::new(store.clone(), wake.clone());
-        Self { store, operator, clock, began, leader, worker, wake, hands, line }
+        Self { store, operator, clock, began, leader, worker, wake, hands, line, _callee: callee }
     }
 
     /// From now on it is this time, and nobody has done anything since.
@@ -208,8 +218,10 @@ impl World {
             self.leader.lead(&settings).await.unwrap();
         }
         while self.leader.plan(&settings).await.unwrap() {}
+        self.leader.deliver().await;
         self.leader.recover(&settings).await.unwrap();
         while self.leader.plan(&settings).await.unwrap() {}
+        self.leader.deliver().await;
     }
 
     /// And so does the worker.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::exit::Stopped;
-use tasuki_core::{LeaseToken, RunId, RunState, Settings, WorkerId};
+use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
 use tasuki_store::{Error, Store};
 use tokio::sync::Notify;
 
@@ -49,6 +49,7 @@ pub struct Worker {
     recipes: Recipes,
     state: Mutex<State>,
     orders: Notify,
+    looks: Notify,
 }
 
 struct State {
@@ -61,6 +62,10 @@ struct State {
     /// How much the database's clock is ahead of ours, in microseconds; at least.
     ahead: Option<i64>,
     draining: bool,
+    /// Whether somebody cut it off.
+    detached: bool,
+    /// The newest term it knows of: the database's, or that of an order since.
+    epoch: Epoch,
     /// Where it is in the lanes it claims from without an end, by their numbers.
     onward: BTreeMap<usize, claims::Onward>,
     /// Which of them it goes on with.
@@ -96,6 +101,8 @@ impl Worker {
             slots,
             ahead: None,
             draining: false,
+            detached: false,
+            epoch: Epoch(0),
             onward: BTreeMap::new(),
             course: None,
             last: None,
@@ -110,6 +117,7 @@ impl Worker {
             recipes: Recipes::default(),
             state: Mutex::new(state),
             orders: Notify::new(),
+            looks: Notify::new(),
         }
     }
 
@@ -123,10 +131,45 @@ impl Worker {
         Arc::clone(&self.state().settings)
     }
 
-    /// A leader gave it something.
-    pub(crate) fn hear(&self, order: &StartOrder) {
-        self.adopt(order.token, &order.runs);
+    /// A leader gave it something. `false`: it knew.
+    pub(crate) fn hear(&self, order: &StartOrder) -> bool {
+        let new = self.adopt(order.token, &order.runs);
         self.orders.notify_one();
+        new
+    }
+
+    /// Somebody acts in this term. Returns the newest there is: an order of an older one is refused.
+    pub(crate) fn hear_epoch(&self, epoch: Epoch) -> Epoch {
+        let mut state = self.state();
+        state.epoch = state.epoch.max(epoch);
+        state.epoch
+    }
+
+    pub(crate) fn newest_epoch(&self) -> Epoch {
+        self.state().epoch
+    }
+
+    /// Something about it changed: its next look at the database is now.
+    pub(crate) fn look_now(&self) {
+        self.looks.notify_one();
+    }
+
+    /// Waits until it is to look.
+    pub(crate) async fn looks(&self) {
+        self.looks.notified().await;
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.state().detached
+    }
+
+    pub(crate) fn settings_version(&self) -> Option<i64> {
+        self.state().settings_version
+    }
+
+    /// What it carries.
+    pub(crate) fn carried(&self) -> Vec<RunId> {
+        self.state().leases.values().flat_map(|lease| lease.runs.keys().copied()).collect()
     }
 
     /// Waits until something was ordered.
@@ -176,6 +219,8 @@ impl Worker {
         let known = {
             let mut state = self.state();
             state.ahead = Some(now.clock.as_microsecond() - ours);
+            state.epoch = now.epoch;
+            state.detached = now.worker.detached_at.is_some();
             state.settings_version
         };
         if known != Some(now.settings_version) {

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tasuki_core::{Epoch, WorkerId};
+use tasuki_core::{Epoch, NodeName, RunId, WorkerId};
+use tasuki_store::News;
 
 use super::stage::Stage;
-use crate::node::coordinate::{Coordinator, Unreachable};
-use crate::node::peers::{Peers, StartOrder};
+use crate::node::coordinate::{Coordinator, Hearing, Presence, Sighting, Unreachable, Wanted};
+use crate::node::peers::{Answer, CancelOrder, Peer, Peers, Question, Silent, StartOrder, Status};
 
 /// An order on its way.
 pub(super) struct Letter {
@@ -23,7 +24,15 @@ pub(super) struct SimPeers {
 
 #[async_trait]
 impl Peers for SimPeers {
-    async fn start(&self, worker: WorkerId, order: StartOrder) {
+    async fn ping(&self, _: &Peer) -> Result<WorkerId, Silent> {
+        Err(Silent("not in this simulation".to_owned()))
+    }
+
+    async fn status(&self, _: &Peer) -> Result<Status, Silent> {
+        Err(Silent("not in this simulation".to_owned()))
+    }
+
+    async fn start(&self, peer: &Peer, order: &StartOrder) -> Result<Answer, Silent> {
         {
             let inside = &mut *self.stage.inside();
             let times = match inside.calm {
@@ -31,10 +40,27 @@ impl Peers for SimPeers {
                 false => inside.rng.weigh(&[(15, 0), (70, 1), (15, 2)]),
             };
             for _ in 0..times {
-                inside.letters.push(Letter { to: worker, order: order.clone() });
+                inside.letters.push(Letter { to: peer.worker, order: order.clone() });
             }
         }
         self.stage.pause().await;
+        Ok(Answer::Accepted)
+    }
+
+    async fn cancel(&self, _: &Peer, _: &CancelOrder) -> Result<Answer, Silent> {
+        Err(Silent("not in this simulation".to_owned()))
+    }
+
+    async fn drain(&self, _: &Peer, _: Epoch) -> Result<Answer, Silent> {
+        Err(Silent("not in this simulation".to_owned()))
+    }
+
+    async fn confirm(&self, _: &Peer, _: &Question) -> Result<Vec<RunId>, Silent> {
+        Err(Silent("not in this simulation".to_owned()))
+    }
+
+    async fn reload(&self, _: &Peer, _: i64) -> Result<Answer, Silent> {
+        Err(Silent("not in this simulation".to_owned()))
     }
 }
 
@@ -75,5 +101,65 @@ impl Coordinator for SimCoordinator {
     async fn resigns(&self, worker: WorkerId) -> Result<(), Unreachable> {
         self.reach().await?;
         self.inner.resigns(worker).await
+    }
+
+    async fn leader_seen(&self) -> Result<Option<Sighting>, Unreachable> {
+        self.reach().await?;
+        self.inner.leader_seen().await
+    }
+
+    async fn degrade(&self, leader: WorkerId, epoch: Epoch) -> Result<(), Unreachable> {
+        self.reach().await?;
+        self.inner.degrade(leader, epoch).await
+    }
+
+    async fn watch(
+        &self,
+        worker: WorkerId,
+        node: &NodeName,
+        ttl: Duration,
+    ) -> Result<Option<bool>, Unreachable> {
+        self.reach().await?;
+        self.inner.watch(worker, node, ttl).await
+    }
+
+    async fn show(&self, presence: &Presence, ttl: Duration) -> Result<Wanted, Unreachable> {
+        self.reach().await?;
+        self.inner.show(presence, ttl).await
+    }
+
+    async fn hide(&self, worker: WorkerId) -> Result<(), Unreachable> {
+        self.reach().await?;
+        self.inner.hide(worker).await
+    }
+
+    async fn present(&self) -> Result<Vec<Presence>, Unreachable> {
+        self.reach().await?;
+        self.inner.present().await
+    }
+
+    async fn detach(&self, worker: WorkerId, ttl: Duration) -> Result<(), Unreachable> {
+        self.reach().await?;
+        self.inner.detach(worker, ttl).await
+    }
+
+    async fn carries(
+        &self,
+        worker: WorkerId,
+        runs: &[RunId],
+        ttl: Duration,
+    ) -> Result<(), Unreachable> {
+        self.reach().await?;
+        self.inner.carries(worker, runs, ttl).await
+    }
+
+    async fn tell(&self, news: News) -> Result<(), Unreachable> {
+        self.reach().await?;
+        self.inner.tell(news).await
+    }
+
+    async fn listen(&self) -> Result<Option<Box<dyn Hearing>>, Unreachable> {
+        self.reach().await?;
+        self.inner.listen().await
     }
 }

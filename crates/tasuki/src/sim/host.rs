@@ -186,7 +186,11 @@ impl Life {
                 Tick::Tend => drop(worker.tend()),
                 Tick::Report => drop(worker.report().await?),
                 Tick::Lead => drop(leader.lead(&settings).await?),
-                Tick::Plan => drop(leader.plan(&settings).await?),
+                Tick::Plan => {
+                    let planned = leader.plan(&settings).await;
+                    leader.deliver().await;
+                    planned?;
+                }
                 Tick::Recover => leader.recover(&settings).await?,
                 Tick::Resign => leader.resign().await?,
             }

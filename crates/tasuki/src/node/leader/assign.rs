@@ -1,13 +1,13 @@
 //! T1: what comes up is given to those who have room.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
 use tasuki_core::assign::{self, Placing};
 use tasuki_core::{Epoch, LeaseToken, RunId, Settings, WorkerId};
 use tasuki_store::{AssignBatch, Error, Wanted};
 
-use super::super::peers::StartOrder;
+use super::super::peers::{Peer, StartOrder};
 use super::super::plan;
 use super::{FEW, Leader, PAGE, PAGES, START, signed};
 
@@ -22,13 +22,20 @@ impl Leader {
         let mut place = START;
         let until = clock + signed(settings.assign_ahead());
         let (mut placing, mut most) = (None, FEW);
+        let mut peers = HashMap::new();
         for _ in 0..PAGES {
             let page = self.store.assignable(place, until, most).await?;
             let Some(last) = page.last() else { return Ok(()) };
             place = (last.wanted.due_at, last.wanted.run);
             let placing = match &mut placing {
                 Some(placing) => placing,
-                none => none.insert(self.placing(settings, clock).await?),
+                none => {
+                    let (given, workers) = (self.store.given().await?, self.store.workers().await?);
+                    let candidates = plan::candidates(&workers, &given, self.me);
+                    let addresses = workers.into_iter().map(|worker| (worker.id, worker.address));
+                    peers.extend(addresses);
+                    none.insert(Placing::new(candidates, clock, settings.heartbeat_ttl()))
+                }
             };
             self.recipes
                 .fetch(&self.store, page.iter().map(|one| (one.job, one.job_version)))
@@ -55,7 +62,8 @@ impl Leader {
                 if self.term() != Some(epoch) {
                     return Ok(());
                 }
-                self.give(epoch, worker, &runs, settings).await?;
+                let address = peers.get(&worker).cloned().flatten();
+                self.give(epoch, Peer { worker, address }, &runs, settings).await?;
             }
             if page.len() < most as usize || !placing.has_room() {
                 return Ok(());
@@ -66,21 +74,14 @@ impl Leader {
         Ok(())
     }
 
-    async fn placing(&self, settings: &Settings, clock: Timestamp) -> Result<Placing, Error> {
-        let given = self.store.given().await?;
-        let workers = self.store.workers().await?;
-        let candidates = plan::candidates(&workers, &given, self.me);
-        Ok(Placing::new(candidates, clock, settings.heartbeat_ttl()))
-    }
-
     async fn give(
         &self,
         epoch: Epoch,
-        worker: WorkerId,
+        peer: Peer,
         runs: &[Wanted],
         settings: &Settings,
     ) -> Result<(), Error> {
-        let token = LeaseToken::from_random(self.dice.roll());
+        let (worker, token) = (peer.worker, LeaseToken::from_random(self.dice.roll()));
         let (assign_ahead, reassign_after) = (settings.assign_ahead(), settings.reassign_after());
         let batch = AssignBatch { epoch, worker, token, runs, assign_ahead, reassign_after };
         let given = self.store.assign(&batch).await?;
@@ -88,7 +89,7 @@ impl Leader {
         let runs: Vec<(RunId, Timestamp)> =
             given.iter().filter_map(|run| Some((*run, due_at(run)?))).collect();
         if !runs.is_empty() {
-            self.peers.start(worker, StartOrder { epoch, token, runs }).await;
+            self.send(peer, StartOrder { epoch, token, runs });
         }
         Ok(())
     }

@@ -76,6 +76,7 @@ fn run(state: RunState) -> Run {
 fn worker() -> Worker {
     Worker {
         id: worker_id(),
+        address: None,
         node: "tokyo-1".parse().unwrap(),
         slots: 8,
         function_slots: 8,

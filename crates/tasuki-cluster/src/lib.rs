@@ -1,0 +1,6 @@
+//! Many nodes as one: where they meet beside the database (Redis), and how they call each other (gRPC with mTLS).
+//!
+//! Nothing here decides. What is read here makes somebody look at the database sooner, and what the database
+//! then says is what happens; so all of it may be lost, late, doubled or empty.
+
+pub mod redis;

@@ -1,0 +1,3 @@
+//! The cluster's parts against real servers.
+
+mod redis;

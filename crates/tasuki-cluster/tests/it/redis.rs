@@ -1,0 +1,1 @@
+//! The coordinator on a real Redis.

@@ -1,0 +1,108 @@
+//! What a node answers when others call it. It believes nobody: an order makes it look sooner, and what it
+//! then finds in the database is what it does.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use tasuki_core::{Epoch, NodeName, RunId, RunState, WorkerId};
+use tasuki_store::{Carried, Store};
+
+use super::coordinate::Role;
+use super::leader::Leader;
+use super::peers::{Answer, Called, CancelOrder, Question, Silent, StartOrder, Status};
+use super::within::within;
+use super::worker::Worker;
+use crate::Wake;
+
+/// How many of the runs it carries a worker names when it is asked how it is.
+pub(super) const NAMED: usize = 100;
+
+/// A node as others reach it.
+pub(crate) struct Callee {
+    pub(crate) node: NodeName,
+    pub(crate) worker: Arc<Worker>,
+    pub(crate) leader: Arc<Leader>,
+    pub(crate) store: Store,
+    pub(crate) wake: Wake,
+}
+
+impl Callee {
+    /// Whether an order is to be refused, whatever it asks.
+    fn refusal(&self, epoch: Epoch) -> Option<Answer> {
+        let newest = self.worker.hear_epoch(epoch);
+        (epoch < newest).then_some(Answer::OldEpoch(newest))
+    }
+}
+
+#[async_trait]
+impl Called for Callee {
+    fn worker(&self) -> WorkerId {
+        self.worker.id()
+    }
+
+    fn status(&self) -> Status {
+        let carried = self.worker.carried();
+        Status {
+            worker: self.worker.id(),
+            node: self.node.clone(),
+            role: self.leader.role(),
+            epoch: self.worker.newest_epoch(),
+            load: carried.len() as u32,
+            runs: carried.into_iter().take(NAMED).collect(),
+            detached: self.worker.is_detached(),
+            draining: self.worker.is_draining(),
+        }
+    }
+
+    async fn start(&self, order: StartOrder) -> Answer {
+        if let Some(refusal) = self.refusal(order.epoch) {
+            return refusal;
+        }
+        if self.worker.is_detached() {
+            return Answer::Detached;
+        }
+        if self.worker.is_draining() {
+            return Answer::Draining;
+        }
+        match self.worker.hear(&order) {
+            true => Answer::Accepted,
+            false => Answer::AlreadyRunning,
+        }
+    }
+
+    async fn cancel(&self, order: CancelOrder) -> Answer {
+        if let Some(refusal) = self.refusal(order.epoch) {
+            return refusal;
+        }
+        self.wake.leases();
+        Answer::Accepted
+    }
+
+    async fn drain(&self, epoch: Epoch) -> Answer {
+        if let Some(refusal) = self.refusal(epoch) {
+            return refusal;
+        }
+        self.worker.look_now();
+        Answer::Accepted
+    }
+
+    async fn confirm(&self, question: Question) -> Result<Vec<RunId>, Silent> {
+        if self.leader.role() == Role::Worker {
+            return Err(Silent("this worker neither leads nor stands ready to".to_owned()));
+        }
+        let carried = within(self.store.carried_by(question.worker)).await;
+        let carried = carried.map_err(|error| Silent(error.to_string()))?;
+        let runs = question.runs.into_iter().filter(|(run, token)| {
+            let same = |one: &&Carried| one.run == *run && one.token == *token;
+            carried.iter().find(same).is_some_and(|one| one.state == RunState::Running)
+        });
+        Ok(runs.map(|(run, _)| run).collect())
+    }
+
+    async fn reload(&self, version: i64) -> Answer {
+        if self.worker.settings_version() < Some(version) {
+            self.worker.look_now();
+        }
+        Answer::Accepted
+    }
+}
