@@ -29,6 +29,8 @@ const ENVIRONMENT: [&str; 12] = [
 pub struct Config {
     /// The host, container or pod. Two nodes of one name are on one host.
     pub node: NodeName,
+    /// Where others call it; `None`: nowhere.
+    pub address: Option<String>,
     /// What it is good for.
     pub labels: BTreeSet<String>,
     /// How many commands at once; `None`: what the settings say.
@@ -61,6 +63,7 @@ impl Config {
     pub fn new(node: NodeName) -> Self {
         Self {
             node,
+            address: None,
             labels: BTreeSet::new(),
             slots: None,
             environment: ENVIRONMENT.iter().map(|&name| name.to_owned()).collect(),

@@ -6,6 +6,7 @@
 
 mod assign;
 mod events;
+mod others;
 mod slots;
 mod sweep;
 
@@ -20,6 +21,7 @@ use tokio::sync::Notify;
 
 use self::slots::Timed;
 use super::coordinate::{Coordinator, Role};
+use super::me::Me;
 use super::peers::{Answer, Peer, Peers, StartOrder};
 use super::plan;
 use super::recipes::Recipes;
@@ -47,7 +49,7 @@ struct Term {
 
 /// Somebody who leads, or stands ready to.
 pub struct Leader {
-    me: WorkerId,
+    me: Me,
     store: Store,
     coordinator: Arc<dyn Coordinator>,
     peers: Arc<dyn Peers>,
@@ -71,13 +73,17 @@ struct State {
     swept_at: Option<u64>,
     /// Whether it watches the leader for its node.
     watches: bool,
+    /// Workers of which nothing was heard, and since when.
+    silent: HashMap<WorkerId, u64>,
+    /// A leader of which nothing was seen, and since when.
+    suspect: Option<(Epoch, u64)>,
     /// Jobs that fire by time.
     timed: HashMap<JobId, Arc<Timed>>,
 }
 
 impl Leader {
     pub(crate) fn new(
-        me: WorkerId,
+        me: Me,
         store: Store,
         coordinator: Arc<dyn Coordinator>,
         peers: Arc<dyn Peers>,
@@ -85,7 +91,9 @@ impl Leader {
         wake: Wake,
     ) -> Self {
         let (clock, dice) = world;
-        let (recipes, state) = (Recipes::default(), Mutex::default());
+        // Where nobody decides who watches, everybody does.
+        let state = Mutex::new(State { watches: true, ..State::default() });
+        let recipes = Recipes::default();
         let announce = Announce::new(&store, wake.clone());
         let (orders, ordered) = (Mutex::default(), Notify::new());
         Self {
@@ -116,13 +124,18 @@ impl Leader {
         }
         let seen = within(self.store.leader()).await?;
         if seen.lease_until > seen.clock {
-            return match seen.holder == Some(self.me) {
+            return match seen.holder == Some(self.me.id()) {
                 // A mint whose answer was lost.
                 true => self.renew(seen.epoch, settings).await,
                 false => Ok(false),
             };
         }
-        let mirror = match self.coordinator.stand(self.me, settings.leader_ttl()).await {
+        // Those who watch go first. What was resigned, or lapsed a while ago, is for everybody.
+        let patience = signed(settings.subleader_check());
+        if !self.state().watches && seen.clock.duration_since(seen.lease_until) < patience {
+            return Ok(false);
+        }
+        let mirror = match self.coordinator.stand(self.me.id(), settings.leader_ttl()).await {
             Ok(Some(mirror)) => mirror,
             Ok(None) => return Ok(false),
             // Gone: the database carries on alone.
@@ -130,11 +143,12 @@ impl Leader {
         };
         let sent = self.clock.boottime();
         let minted =
-            within(self.store.mint(self.me, seen.epoch, mirror, settings.leader_ttl())).await?;
+            within(self.store.mint(self.me.id(), seen.epoch, mirror, settings.leader_ttl()))
+                .await?;
         let Some(epoch) = minted else { return Ok(false) };
-        tracing::info!(worker_id = %self.me, %epoch, "this worker leads");
+        tracing::info!(worker_id = %self.me.id(), %epoch, "this worker leads");
         self.trust(epoch, sent, settings);
-        let _ = self.coordinator.leads(self.me, epoch, settings.leader_ttl()).await;
+        let _ = self.coordinator.leads(self.me.id(), epoch, settings.leader_ttl()).await;
         self.wake.leader();
         self.wake.recovery();
         Ok(true)
@@ -143,13 +157,13 @@ impl Leader {
     async fn renew(&self, epoch: Epoch, settings: &Settings) -> Result<bool, Error> {
         let sent = self.clock.boottime();
         let (ttl, pace) = (settings.leader_ttl(), settings.leader_renew());
-        if !within(self.store.renew_term(self.me, epoch, ttl, pace)).await? {
-            tracing::info!(worker_id = %self.me, %epoch, "this worker no longer leads");
+        if !within(self.store.renew_term(self.me.id(), epoch, ttl, pace)).await? {
+            tracing::info!(worker_id = %self.me.id(), %epoch, "this worker no longer leads");
             self.state().term = None;
             return Ok(false);
         }
         self.trust(epoch, sent, settings);
-        let _ = self.coordinator.leads(self.me, epoch, ttl).await;
+        let _ = self.coordinator.leads(self.me.id(), epoch, ttl).await;
         Ok(true)
     }
 
@@ -164,9 +178,9 @@ impl Leader {
     /// Gives the lead up, if it has it.
     pub(crate) async fn resign(&self) -> Result<(), Error> {
         let Some(term) = self.state().term.take() else { return Ok(()) };
-        let me = self.me.to_string();
+        let me = self.me.id().to_string();
         self.store.depose(me.as_str(), term.epoch).await?;
-        let _ = self.coordinator.resigns(self.me).await;
+        let _ = self.coordinator.resigns(self.me.id()).await;
         Ok(())
     }
 
@@ -292,7 +306,7 @@ impl Leader {
         match done {
             Ok(done) => Ok(Some(done)),
             Err(Error::Fenced(epoch)) => {
-                tracing::info!(worker_id = %self.me, %epoch, "a newer leader is there");
+                tracing::info!(worker_id = %self.me.id(), %epoch, "a newer leader is there");
                 let mut state = self.state();
                 state.term = state.term.filter(|term| term.epoch != epoch);
                 Ok(None)

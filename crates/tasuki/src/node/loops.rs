@@ -4,12 +4,16 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tasuki_core::NodeName;
 use tasuki_store::{Error, Listener, Store};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 use super::attempt::Mail;
+use super::called::NAMED;
+use super::coordinate::{Coordinator, Presence};
 use super::leader::Leader;
+use super::peers::Peers;
 use super::scopes::Scopes;
 use super::worker::{Pulse, Worker};
 use super::world::{Clock as _, RealClock};
@@ -32,6 +36,17 @@ pub(crate) struct Loops {
     pub(crate) mail: Mail,
     pub(crate) wake: Wake,
     pub(crate) stopped: watch::Receiver<bool>,
+    pub(crate) cluster: Cluster,
+    /// Rung when the lead is to be looked at now.
+    pub(crate) lead_now: Notify,
+}
+
+/// What a node knows of being one of many.
+pub(crate) struct Cluster {
+    pub(crate) node: NodeName,
+    pub(crate) address: Option<String>,
+    pub(crate) coordinator: Arc<dyn Coordinator>,
+    pub(crate) peers: Arc<dyn Peers>,
 }
 
 impl Loops {
@@ -53,7 +68,15 @@ impl Loops {
             this.spawn(Self::deliver),
             this.spawn(Self::recover),
             this.spawn(Self::listen),
+            this.spawn(Self::apart),
         ];
+        // Alone there is nobody to look after.
+        if this.cluster.address.is_some() {
+            loops.push(this.spawn(Self::look_after));
+            loops.push(this.spawn(Self::watch));
+            loops.push(this.spawn(Self::show));
+            loops.push(this.spawn(Self::hear_there));
+        }
         if !this.scopes.is_empty() {
             loops.push(this.spawn(Self::scopes));
         }
@@ -90,12 +113,7 @@ impl Loops {
         loop {
             let pulse = self.worker.pulse().await;
             let wait = match told("pulse", pulse) {
-                Some(Pulse::CutOff) => {
-                    tracing::error!(worker_id = %self.worker.id(), "this worker was declared dead");
-                    self.worker.drain();
-                    LONGEST
-                }
-                Some(Pulse::Alive) => self.worker.settings().heartbeat_interval(),
+                Some(Pulse::CutOff | Pulse::Alive) => self.worker.settings().heartbeat_interval(),
                 None => REST,
             };
             if !self.rest(wait, self.worker.looks()).await {
@@ -202,9 +220,13 @@ impl Loops {
     async fn lead(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let leads = match self.worker.is_draining() {
+            let leads = match (self.worker.is_aside(), self.leader.term()) {
                 // Who drains does not stand, but goes on until what it has is settled.
-                true if self.leader.term().is_none() => Some(false),
+                (true, None) => Some(false),
+                (true, Some(_)) if self.worker.is_detached() => {
+                    told("resign", self.leader.resign().await);
+                    Some(false)
+                }
                 _ => told("lead", self.leader.lead(&settings).await),
             };
             let wait = match leads {
@@ -212,7 +234,7 @@ impl Loops {
                 Some(false) => settings.subleader_check(),
                 None => REST,
             };
-            if !self.rest(wait, std::future::pending()).await {
+            if !self.rest(wait, self.lead_now.notified()).await {
                 return;
             }
         }
@@ -284,6 +306,116 @@ impl Loops {
                 Some(news) => self.wake.heard(news),
                 // Something may have been missed.
                 None => self.wake.all(),
+            }
+        }
+    }
+
+    /// A worker that was cut off, step by step.
+    async fn apart(self: Arc<Self>) {
+        loop {
+            let next = self.worker.step_apart(&*self.cluster.peers).await;
+            let wait = match told("go on apart", next) {
+                Some(None) => Duration::MAX,
+                Some(next) => until(next),
+                None => REST,
+            };
+            if !self.rest(wait, self.worker.parted()).await {
+                return;
+            }
+        }
+    }
+
+    async fn look_after(self: Arc<Self>) {
+        loop {
+            let settings = self.worker.settings();
+            told("look after workers", self.leader.look_after(&settings).await);
+            if !self.rest(settings.heartbeat_interval(), std::future::pending()).await {
+                return;
+            }
+        }
+    }
+
+    async fn watch(self: Arc<Self>) {
+        loop {
+            let settings = self.worker.settings();
+            if !self.worker.is_aside()
+                && told("watch", self.leader.watch(&self.cluster.node, &settings).await)
+                    == Some(true)
+            {
+                self.lead_now.notify_one();
+            }
+            if !self.rest(settings.subleader_check(), std::future::pending()).await {
+                return;
+            }
+        }
+    }
+
+    /// Shows others that this worker is there, and hears what they want of it. Apart from the heartbeat in the
+    /// database: who is slow here must not look dead there.
+    async fn show(self: Arc<Self>) {
+        let mut away = false;
+        loop {
+            let settings = self.worker.settings();
+            let carried = self.worker.carried();
+            let presence = Presence {
+                worker: self.worker.id(),
+                node: self.cluster.node.clone(),
+                pid: std::process::id(),
+                address: self.cluster.address.clone(),
+                role: self.leader.role(),
+                load: carried.len() as u32,
+                runs: carried.into_iter().take(NAMED).collect(),
+                detached: self.worker.is_detached(),
+            };
+            match self.cluster.coordinator.show(&presence, settings.heartbeat_ttl()).await {
+                Ok(wanted) => {
+                    if away {
+                        tracing::info!("the coordinator is back");
+                    }
+                    away = false;
+                    if wanted.detach && !presence.detached {
+                        self.worker.look_now();
+                    }
+                    if self.leader.wanted(wanted) {
+                        self.lead_now.notify_one();
+                    }
+                }
+                Err(error) => {
+                    if !away {
+                        tracing::warn!(%error, "the coordinator is away: the database carries on");
+                    }
+                    away = true;
+                }
+            }
+            if !self.rest(settings.heartbeat_interval(), std::future::pending()).await {
+                let _ = self.cluster.coordinator.hide(self.worker.id()).await;
+                return;
+            }
+        }
+    }
+
+    /// Hears what other processes tell where coordinators carry it.
+    async fn hear_there(self: Arc<Self>) {
+        let mut stopped = self.stopped.clone();
+        loop {
+            let wait = match self.cluster.coordinator.listen().await {
+                Ok(None) => Duration::MAX,
+                Ok(Some(mut hearing)) => {
+                    // Something may have been missed.
+                    self.wake.all();
+                    loop {
+                        let heard = tokio::select! {
+                            _ = stopped.wait_for(|stopped| *stopped) => return,
+                            heard = hearing.heard() => heard,
+                        };
+                        let Ok(news) = heard else { break LONGEST };
+                        self.wake.heard(news);
+                    }
+                }
+                Err(_) => LONGEST,
+            };
+            if !self.rest(wait, std::future::pending()).await {
+                return;
             }
         }
     }

@@ -19,6 +19,7 @@ pub(crate) mod launch;
 mod leader;
 pub(crate) mod logs;
 mod loops;
+mod me;
 pub mod peers;
 mod plan;
 #[cfg(test)]
@@ -32,14 +33,14 @@ mod worker;
 pub mod world;
 
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use tasuki_core::exit::Stopped;
 use tasuki_core::{Invalid, Settings, WorkerId};
 use tasuki_store::{Error, NewWorker, Store};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 pub use config::{Config, DjangoProject};
@@ -57,8 +58,9 @@ use coordinate::{Coordinator, DatabaseOnly};
 use functions::Calls;
 use hands::Hands;
 use keeper::Keeper;
-use loops::Loops;
-use peers::{Called, InProcess};
+use loops::{Cluster, Loops};
+use me::Me;
+use peers::{Called, InProcess, Peers, Reach};
 use queues::{Queues, Slots, Source};
 use scopes::Scopes;
 use within::within;
@@ -99,6 +101,7 @@ pub struct NodeBuilder {
     wake: Wake,
     commands: Option<(HomeLock, Command)>,
     coordinator: Arc<dyn Coordinator>,
+    away: Option<Arc<dyn Peers>>,
 }
 
 /// What becomes of a job that is there already when a node starts.
@@ -121,7 +124,7 @@ pub struct Node {
     ended: watch::Receiver<Option<&'static str>>,
     loops: Vec<JoinHandle<()>>,
     hands: Arc<Hands>,
-    home: Option<HomeLock>,
+    home: Option<Arc<HomeLock>>,
     /// Reached by others while the node lives.
     callee: Arc<dyn Called>,
 }
@@ -194,6 +197,13 @@ impl NodeBuilder {
         self
     }
 
+    /// Calls others so, and can be called by them where [`Config::address`] says: whoever serves that port answers
+    /// with what [`Node::called`] says.
+    pub fn peers(mut self, peers: Arc<dyn Peers>) -> Self {
+        self.away = Some(peers);
+        self
+    }
+
     /// Starts the node: takes its data directory, sweeps up after the incarnation before, registers, and
     /// runs.
     pub async fn start(self) -> Result<Node, NodeError> {
@@ -204,7 +214,8 @@ impl NodeBuilder {
 
     /// Everything but that it runs.
     pub(crate) async fn assemble(self, clock: Arc<dyn Clock>) -> Result<(Node, Loops), NodeError> {
-        let Self { config, store, functions, jobs, queues, wake, commands, coordinator } = self;
+        let Self { config, store, functions, jobs, queues, wake, commands, coordinator, away } =
+            self;
         let queues = Queues::new(&queues)?;
         let operator = Operator::new(store.clone(), wake.clone());
         for (job, declared) in &jobs {
@@ -239,7 +250,16 @@ impl NodeBuilder {
                 );
                 let started = started.await.map_err(NodeError::Spawner)?;
                 home.settle(&store, &config.node, id, &*dice).await?;
-                (Some(home), Some(started))
+                (Some(Arc::new(home)), Some(started))
+            }
+        };
+        // It is the node's, and free when the node has stopped, whoever still knows of its worker.
+        let place = home.as_ref().map(Arc::downgrade);
+        let settle_in = move |id: WorkerId| {
+            let home = place.as_ref().and_then(Weak::upgrade);
+            // The next process on this directory reports it dead, should this one be killed.
+            if let Some(Err(error)) = home.map(|home: Arc<HomeLock>| home.home(id)) {
+                tracing::warn!(%error, "a place for another incarnation could not be made");
             }
         };
         let (runs_commands, fixed) = (commands.is_some(), config.slots);
@@ -251,7 +271,8 @@ impl NodeBuilder {
             commands: if runs_commands { slots(fixed, settings) } else { 0 },
             queues: queues.slots(settings),
         };
-        register(&store, id, &config, &functions, &slots(&settings)).await?;
+        let registration = registration(id, &config, &functions, &slots(&settings));
+        store.register_worker(&registration).await?;
         let calls = Calls::new(functions, keeper, Arc::clone(&clock), mail.clone(), config.log_cap);
         let hands = Arc::new(Hands { commands, calls });
         let parts = worker::Parts {
@@ -263,14 +284,18 @@ impl NodeBuilder {
             wake: wake.clone(),
             slots: Box::new(slots),
             lanes,
+            registration,
+            settle_in: Box::new(settle_in),
         };
-        let worker = Arc::new(Worker::new(id, parts, settings));
-        let peers = InProcess::default();
+        let me = Me::from(id);
+        let worker = Arc::new(Worker::new(me.clone(), parts, settings));
+        let here = InProcess::default();
+        let peers: Arc<dyn Peers> = Arc::new(Reach { here: here.clone(), away });
         let leader = Arc::new(Leader::new(
-            id,
+            me,
             store.clone(),
-            coordinator,
-            Arc::new(peers.clone()),
+            Arc::clone(&coordinator),
+            Arc::clone(&peers),
             (clock, dice),
             wake.clone(),
         ));
@@ -281,7 +306,7 @@ impl NodeBuilder {
             store: store.clone(),
             wake: wake.clone(),
         });
-        peers.add(id, &callee);
+        here.add(&callee);
         let (stop, stopped) = watch::channel(false);
         let scopes = jobs.into_iter().filter_map(|(job, _)| {
             let provider = job.scopes.clone()?;
@@ -296,6 +321,13 @@ impl NodeBuilder {
             mail,
             wake,
             stopped,
+            cluster: Cluster {
+                node: config.node.clone(),
+                address: config.address.clone(),
+                coordinator,
+                peers,
+            },
+            lead_now: Notify::new(),
         };
         let drain = config.drain;
         let node = Node {
@@ -328,6 +360,7 @@ impl Node {
             wake: Wake::default(),
             commands: None,
             coordinator: Arc::new(DatabaseOnly),
+            away: None,
         }
     }
 
@@ -406,23 +439,16 @@ fn slots(fixed: Option<u32>, settings: &Settings) -> u32 {
     fixed.unwrap_or_else(|| settings.max_jobs_per_worker().on(cores))
 }
 
-async fn register(
-    store: &Store,
-    id: WorkerId,
-    config: &Config,
-    functions: &Functions,
-    slots: &Slots,
-) -> Result<(), Error> {
+fn registration(id: WorkerId, config: &Config, functions: &Functions, slots: &Slots) -> NewWorker {
     let mut labels = config.labels.clone();
     labels.extend(functions.names().map(plan::function_label));
-    let new = NewWorker {
+    NewWorker {
         id,
         node: config.node.clone(),
         pid: Some(std::process::id()),
-        address: None,
+        address: config.address.clone(),
         labels: Some(serde_json::json!(labels).to_string()),
         slots: slots.commands,
         function_slots: slots.functions(),
-    };
-    store.register_worker(&new).await
+    }
 }

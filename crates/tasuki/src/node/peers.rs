@@ -1,7 +1,6 @@
 //! What nodes say to each other. Every word of it is a hint: whoever hears one looks at the database,
 //! or writes with a guard. So a word may be lost, late, doubled or forged.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -160,20 +159,21 @@ impl fmt::Display for Peer {
 /// The workers of this process. On one host with one process no port is opened.
 #[derive(Clone, Default)]
 pub struct InProcess {
-    workers: Arc<Mutex<HashMap<WorkerId, Weak<dyn Called>>>>,
+    workers: Arc<Mutex<Vec<Weak<dyn Called>>>>,
 }
 
 impl InProcess {
     /// From now on this worker can be reached.
-    pub fn add(&self, worker: WorkerId, called: &Arc<dyn Called>) {
+    pub fn add(&self, called: &Arc<dyn Called>) {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        workers.retain(|_, known| known.strong_count() > 0);
-        workers.insert(worker, Arc::downgrade(called));
+        workers.retain(|known| known.strong_count() > 0);
+        workers.push(Arc::downgrade(called));
     }
 
     fn find(&self, peer: &Peer) -> Result<Arc<dyn Called>, Silent> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = workers.get(&peer.worker).and_then(Weak::upgrade);
+        let mut here = workers.iter().filter_map(Weak::upgrade);
+        let known = here.find(|called| called.worker() == peer.worker);
         known.ok_or_else(|| Silent("it is not in this process".to_owned()))
     }
 }
@@ -206,5 +206,52 @@ impl Peers for InProcess {
 
     async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent> {
         Ok(self.find(peer)?.reload(version).await)
+    }
+}
+
+/// Those of this process directly, all others as they are to be called.
+pub(crate) struct Reach {
+    pub(crate) here: InProcess,
+    pub(crate) away: Option<Arc<dyn Peers>>,
+}
+
+impl Reach {
+    fn to(&self, peer: &Peer) -> Result<&dyn Peers, Silent> {
+        match (self.here.find(peer), &self.away) {
+            (Ok(_), _) => Ok(&self.here),
+            (Err(_), Some(away)) => Ok(&**away),
+            (Err(silent), None) => Err(silent),
+        }
+    }
+}
+
+#[async_trait]
+impl Peers for Reach {
+    async fn ping(&self, peer: &Peer) -> Result<WorkerId, Silent> {
+        self.to(peer)?.ping(peer).await
+    }
+
+    async fn status(&self, peer: &Peer) -> Result<Status, Silent> {
+        self.to(peer)?.status(peer).await
+    }
+
+    async fn start(&self, peer: &Peer, order: &StartOrder) -> Result<Answer, Silent> {
+        self.to(peer)?.start(peer, order).await
+    }
+
+    async fn cancel(&self, peer: &Peer, order: &CancelOrder) -> Result<Answer, Silent> {
+        self.to(peer)?.cancel(peer, order).await
+    }
+
+    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<Answer, Silent> {
+        self.to(peer)?.drain(peer, epoch).await
+    }
+
+    async fn confirm(&self, peer: &Peer, question: &Question) -> Result<Vec<RunId>, Silent> {
+        self.to(peer)?.confirm(peer, question).await
+    }
+
+    async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent> {
+        self.to(peer)?.reload(peer, version).await
     }
 }

@@ -2,6 +2,7 @@
 //! waits although it is due, and who could take it.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::Value;
@@ -10,7 +11,7 @@ use tasuki_core::concurrency::{self, Holder, Turn};
 use tasuki_core::run::SkipReason;
 use tasuki_core::work::What;
 use tasuki_core::{RunId, RunState, WorkerId, filter};
-use tasuki_store::{Carried, Event, Job, Run, Waiting, Worker};
+use tasuki_store::{Carried, Event, Job, Leader, Run, Waiting, Worker};
 
 use super::recipes::Recipe;
 
@@ -107,6 +108,70 @@ pub(crate) fn candidates(
             }
         })
         .collect()
+}
+
+/// Those that fell silent: no heartbeat for so long, and not known to be gone. Only who can be called is asked, and
+/// told that it was cut off; of another its leases tell soon enough.
+pub(crate) fn silent(
+    workers: &[Worker],
+    me: WorkerId,
+    clock: Timestamp,
+    ttl: Duration,
+) -> impl Iterator<Item = &Worker> {
+    workers.iter().filter(move |worker| {
+        worker.is_attached()
+            && worker.id != me
+            && worker.address.is_some()
+            && !is_fresh(worker, clock, ttl)
+    })
+}
+
+/// Whether this worker watches the leader for its node, where nobody else decides it: the first there who is well.
+pub(crate) fn watches(workers: &[Worker], leader: &Leader, me: WorkerId, ttl: Duration) -> bool {
+    let Some(mine) = workers.iter().find(|worker| worker.id == me) else { return false };
+    let well = |worker: &&Worker| {
+        worker.is_active() && is_fresh(worker, leader.clock, ttl) && !leads(worker, leader)
+    };
+    let first = workers.iter().filter(well).find(|worker| worker.node == mine.node);
+    first.is_some_and(|first| first.id == me)
+}
+
+/// Whether another node than the leader's has somebody who can take over: then those beside the leader leave it to
+/// them, since what is wrong with the leader may be wrong with them.
+pub(crate) fn others_watch(workers: &[Worker], leader: &Leader, ttl: Duration) -> bool {
+    let node = workers.iter().find(|worker| leads(worker, leader)).map(|worker| &worker.node);
+    workers.iter().any(|worker| {
+        worker.is_active() && is_fresh(worker, leader.clock, ttl) && Some(&worker.node) != node
+    })
+}
+
+/// Whom a worker asks that was cut off: the leader, then the first who is well on each node.
+pub(crate) fn in_charge<'a>(
+    workers: &'a [Worker],
+    leader: &Leader,
+    me: WorkerId,
+    ttl: Duration,
+) -> Vec<&'a Worker> {
+    let callable = |worker: &&Worker| worker.id != me && worker.address.is_some();
+    let mut asked: Vec<&Worker> =
+        workers.iter().filter(callable).filter(|worker| leads(worker, leader)).collect();
+    for worker in workers.iter().filter(callable) {
+        let known = |one: &&Worker| one.node == worker.node && !leads(one, leader);
+        let well = worker.is_active() && is_fresh(worker, leader.clock, ttl);
+        if well && !leads(worker, leader) && !asked.iter().any(known) {
+            asked.push(worker);
+        }
+    }
+    asked
+}
+
+fn leads(worker: &Worker, leader: &Leader) -> bool {
+    leader.holder == Some(worker.id)
+}
+
+fn is_fresh(worker: &Worker, clock: Timestamp, ttl: Duration) -> bool {
+    let age = clock.duration_since(worker.heartbeat_at);
+    Duration::try_from(age).is_ok_and(|age| age < ttl) || age.is_negative()
 }
 
 /// What a run's worker must be good for. A function is only where somebody registered it.

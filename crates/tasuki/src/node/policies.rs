@@ -27,6 +27,7 @@ use super::Leader;
 use super::attempt::{Attempt, End, Executor, Happened, Mail};
 use super::called::Callee;
 use super::coordinate::DatabaseOnly;
+use super::me::Me;
 use super::peers::{Called, InProcess};
 use super::queues::{Queues, Slots};
 use super::worker::{Parts, Worker};
@@ -170,13 +171,16 @@ impl World {
             wake: wake.clone(),
             slots: Box::new(|_| Slots { commands: 50, queues: vec![50] }),
             lanes: Queues::default().sources([FUNCTION].into_iter()),
+            registration: row.clone(),
+            settle_in: Box::new(|_| {}),
         };
-        let worker = Arc::new(Worker::new(id, parts, Arc::default()));
+        let me = Me::from(id);
+        let worker = Arc::new(Worker::new(me.clone(), parts, Arc::default()));
         let peers = InProcess::default();
         let world = (Arc::clone(&clock) as Arc<dyn Clock>, dice as Arc<dyn Dice>);
         let coordinator = Arc::new(DatabaseOnly);
         let reach = Arc::new(peers.clone());
-        let leader = Arc::new(Leader::new(id, lined, coordinator, reach, world, wake.clone()));
+        let leader = Arc::new(Leader::new(me, lined, coordinator, reach, world, wake.clone()));
         let callee: Arc<dyn Called> = Arc::new(Callee {
             node: row.node.clone(),
             worker: Arc::clone(&worker),
@@ -184,7 +188,7 @@ impl World {
             store: store.clone(),
             wake: wake.clone(),
         });
-        peers.add(id, &callee);
+        peers.add(&callee);
         let operator = Operator::new(store.clone(), wake.clone());
         Self { store, operator, clock, began, leader, worker, wake, hands, line, _callee: callee }
     }

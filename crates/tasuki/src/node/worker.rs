@@ -3,6 +3,7 @@
 //! Each of its ticks reads, decides and writes with a guard; the loops around them own pace and stopping.
 //! What it carries is remembered here, but only the database says whether it still does.
 
+pub(crate) mod apart;
 mod claims;
 mod intake;
 mod renewals;
@@ -16,11 +17,13 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::exit::Stopped;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
-use tasuki_store::{Error, Store};
+use tasuki_store::{Error, NewWorker, Store};
 use tokio::sync::Notify;
 
+use self::apart::Apart;
 use super::attempt::{Executor, Mail};
 use super::carry::{Claim, Here, Lease, Running};
+use super::me::Me;
 use super::peers::StartOrder;
 use super::queues::{Pool, Slots, Source};
 use super::recipes::Recipes;
@@ -40,16 +43,21 @@ pub(crate) struct Parts {
     pub(crate) slots: Box<dyn Fn(&Settings) -> Slots + Send + Sync>,
     /// Where it claims from.
     pub(crate) lanes: Vec<Source>,
+    /// What it says of itself when it begins anew.
+    pub(crate) registration: NewWorker,
+    /// Makes room on this host for another incarnation.
+    pub(crate) settle_in: Box<dyn Fn(WorkerId) + Send + Sync>,
 }
 
 /// One incarnation of a worker.
 pub struct Worker {
-    id: WorkerId,
+    me: Me,
     parts: Parts,
     recipes: Recipes,
     state: Mutex<State>,
     orders: Notify,
     looks: Notify,
+    parted: Notify,
 }
 
 struct State {
@@ -62,8 +70,8 @@ struct State {
     /// How much the database's clock is ahead of ours, in microseconds; at least.
     ahead: Option<i64>,
     draining: bool,
-    /// Whether somebody cut it off.
-    detached: bool,
+    /// Somebody cut it off.
+    apart: Option<Apart>,
     /// The newest term it knows of: the database's, or that of an order since.
     epoch: Epoch,
     /// Where it is in the lanes it claims from without an end, by their numbers.
@@ -92,7 +100,7 @@ pub(crate) enum Pulse {
 }
 
 impl Worker {
-    pub(crate) fn new(id: WorkerId, parts: Parts, settings: Arc<Settings>) -> Self {
+    pub(crate) fn new(me: Me, parts: Parts, settings: Arc<Settings>) -> Self {
         let slots = (parts.slots)(&settings);
         let state = State {
             leases: BTreeMap::new(),
@@ -101,7 +109,7 @@ impl Worker {
             slots,
             ahead: None,
             draining: false,
-            detached: false,
+            apart: None,
             epoch: Epoch(0),
             onward: BTreeMap::new(),
             course: None,
@@ -112,18 +120,19 @@ impl Worker {
             calm: false,
         };
         Self {
-            id,
+            me,
             parts,
             recipes: Recipes::default(),
             state: Mutex::new(state),
             orders: Notify::new(),
             looks: Notify::new(),
+            parted: Notify::new(),
         }
     }
 
     /// Which incarnation.
     pub fn id(&self) -> WorkerId {
-        self.id
+        self.me.id()
     }
 
     /// The settings it goes by.
@@ -160,7 +169,12 @@ impl Worker {
     }
 
     pub(crate) fn is_detached(&self) -> bool {
-        self.state().detached
+        self.state().apart.is_some()
+    }
+
+    /// Whether it takes no new work.
+    pub(crate) fn is_aside(&self) -> bool {
+        is_aside(&self.state())
     }
 
     pub(crate) fn settings_version(&self) -> Option<i64> {
@@ -211,16 +225,23 @@ impl Worker {
     /// word.
     pub(crate) async fn pulse(&self) -> Result<Pulse, Error> {
         let store = &self.parts.store;
-        if !within(store.heartbeat(self.id)).await? {
+        let me = self.id();
+        let there = match within(store.heartbeat(me)).await? {
+            true => within(store.worker_now(me)).await?,
+            false => None,
+        };
+        let Some(now) = there else {
+            self.part(true);
             return Ok(Pulse::CutOff);
+        };
+        if now.worker.detached_at.is_some() {
+            self.part(false);
         }
-        let Some(now) = within(store.worker_now(self.id)).await? else { return Ok(Pulse::CutOff) };
         let ours = self.parts.clock.boottime() as i64;
         let known = {
             let mut state = self.state();
             state.ahead = Some(now.clock.as_microsecond() - ours);
             state.epoch = now.epoch;
-            state.detached = now.worker.detached_at.is_some();
             state.settings_version
         };
         if known != Some(now.settings_version) {
@@ -231,7 +252,7 @@ impl Worker {
             state.settings_version = Some(read.version);
         }
         if now.worker.draining_at.is_some() && !self.is_draining() {
-            tracing::warn!(worker_id = %self.id, "somebody drains this worker: it takes no new work");
+            tracing::warn!(worker_id = %self.id(), "somebody drains this worker: it takes no new work");
             self.drain();
         }
         self.tell_room((now.worker.slots, now.worker.function_slots)).await?;
@@ -244,7 +265,7 @@ impl Worker {
     /// Takes on what was given to it without its hearing of it.
     async fn adopt_unknown(&self) -> Result<(), Error> {
         let mut unknown: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
-        for carried in within(self.parts.store.carried_by(self.id)).await? {
+        for carried in within(self.parts.store.carried_by(self.id())).await? {
             if carried.state == RunState::Running {
                 self.adopt_late(carried.token);
             } else if carried.state == RunState::Assigned {
@@ -270,7 +291,7 @@ impl Worker {
         if known == (slots, function_slots) {
             return Ok(());
         }
-        within(self.parts.store.resize_worker(self.id, slots, function_slots)).await?;
+        within(self.parts.store.resize_worker(self.id(), slots, function_slots)).await?;
         self.parts.wake.leader();
         self.parts.wake.claims();
         Ok(())
@@ -321,6 +342,11 @@ impl Worker {
         let why = *running.stopped.get_or_insert(why);
         self.parts.executor.stop(running.key, why, running.grace);
     }
+}
+
+/// Whether it takes no new work: it drains, or was cut off.
+fn is_aside(state: &State) -> bool {
+    state.draining || state.apart.is_some()
 }
 
 /// How many run that use the slots of a pool.

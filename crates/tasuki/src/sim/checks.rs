@@ -98,7 +98,9 @@ impl World {
         for lane in self.store.lanes().await? {
             left.push_str(&format!("something waits in lane {lane:?}; "));
         }
-        for worker in &self.ids {
+        let mut ids: Vec<_> = self.ids.clone();
+        ids.extend(self.hosts.iter().filter_map(|host| Some(host.life.as_ref()?.worker.id())));
+        for worker in &ids {
             let leases = self.store.leases_of(*worker).await?;
             if !leases.is_empty() {
                 left.push_str(&format!("{leases:?}; "));

@@ -68,8 +68,7 @@ impl World {
                     life.ticks.push((tick, doing));
                 }
             }
-            Some(Ok(Pulse::Alive)) => {}
-            Some(Ok(Pulse::CutOff)) => self.hosts[host].crash(&self.stage),
+            Some(Ok(Pulse::Alive | Pulse::CutOff)) => {}
             Some(told) => drop(self.excuse(&format!("{tick:?} on node {host}"), told)),
         }
         self.check_launches().await?;
@@ -88,7 +87,10 @@ impl World {
             | Tick::RenewAll
             | Tick::Tend
             | Tick::Lead
-            | Tick::Resign => Ok(()),
+            | Tick::Resign
+            | Tick::LookAfter
+            | Tick::Watch
+            | Tick::Apart => Ok(()),
         }
     }
 

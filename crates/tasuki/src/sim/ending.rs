@@ -20,6 +20,7 @@ impl World {
         }
         for host in &mut self.hosts {
             host.stopped_until = None;
+            self.stage.inside().frozen[host.index] = false;
         }
         while let Some(one) = self.acts.pop() {
             self.drive_act(one).await?;
@@ -50,9 +51,15 @@ impl World {
             self.pass(1_200_000);
             for host in 0..self.hosts.len() {
                 self.boot(host).await?;
-                for (every, tick) in
-                    [(2, Tick::Pulse), (1, Tick::Lead), (2, Tick::Recover), (1, Tick::Plan)]
-                {
+                for (every, tick) in [
+                    (2, Tick::Pulse),
+                    (2, Tick::Apart),
+                    (3, Tick::Watch),
+                    (1, Tick::Lead),
+                    (3, Tick::LookAfter),
+                    (2, Tick::Recover),
+                    (1, Tick::Plan),
+                ] {
                     if round % every == 0 {
                         self.tick(host, tick).await?;
                     }

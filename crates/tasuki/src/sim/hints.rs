@@ -1,6 +1,6 @@
 //! What nodes tell each other beside the database, as badly as it may be told.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -9,7 +9,9 @@ use tasuki_store::News;
 
 use super::stage::Stage;
 use crate::node::coordinate::{Coordinator, Hearing, Presence, Sighting, Unreachable, Wanted};
-use crate::node::peers::{Answer, CancelOrder, Peer, Peers, Question, Silent, StartOrder, Status};
+use crate::node::peers::{
+    Answer, Called, CancelOrder, Peer, Peers, Question, Silent, StartOrder, Status,
+};
 
 /// An order on its way.
 pub(super) struct Letter {
@@ -17,19 +19,52 @@ pub(super) struct Letter {
     pub(super) order: StartOrder,
 }
 
-/// Orders that come late, twice, or not at all: whoever runs the simulation delivers them.
+/// How nodes are found that are up.
+#[derive(Clone, Default)]
+pub(super) struct Switchboard(Arc<Mutex<Vec<(usize, Weak<dyn Called>)>>>);
+
+impl Switchboard {
+    pub(super) fn add(&self, host: usize, called: &Arc<dyn Called>) {
+        let mut nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.retain(|(_, node)| node.strong_count() > 0);
+        nodes.push((host, Arc::downgrade(called)));
+    }
+
+    fn find(&self, peer: &Peer) -> Option<(usize, Arc<dyn Called>)> {
+        let nodes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut up = nodes.iter().filter_map(|(host, node)| Some((*host, node.upgrade()?)));
+        up.find(|(_, node)| node.worker() == peer.worker)
+    }
+}
+
+/// Orders that come late, twice, or not at all: whoever runs the simulation delivers them. Calls that want an
+/// answer get one, or none.
 pub(super) struct SimPeers {
     pub(super) stage: Stage,
+    pub(super) nodes: Switchboard,
+}
+
+impl SimPeers {
+    async fn call(&self, peer: &Peer) -> Result<Arc<dyn Called>, Silent> {
+        self.stage.pause().await;
+        let called = self.nodes.find(peer);
+        let inside = &mut *self.stage.inside();
+        let lost = !inside.calm && inside.rng.chance(200);
+        match called {
+            Some((host, called)) if !lost && !inside.frozen[host] => Ok(called),
+            Some(_) | None => Err(Silent("nobody answers".to_owned())),
+        }
+    }
 }
 
 #[async_trait]
 impl Peers for SimPeers {
-    async fn ping(&self, _: &Peer) -> Result<WorkerId, Silent> {
-        Err(Silent("not in this simulation".to_owned()))
+    async fn ping(&self, peer: &Peer) -> Result<WorkerId, Silent> {
+        Ok(self.call(peer).await?.worker())
     }
 
-    async fn status(&self, _: &Peer) -> Result<Status, Silent> {
-        Err(Silent("not in this simulation".to_owned()))
+    async fn status(&self, peer: &Peer) -> Result<Status, Silent> {
+        Ok(self.call(peer).await?.status())
     }
 
     async fn start(&self, peer: &Peer, order: &StartOrder) -> Result<Answer, Silent> {
@@ -47,20 +82,20 @@ impl Peers for SimPeers {
         Ok(Answer::Accepted)
     }
 
-    async fn cancel(&self, _: &Peer, _: &CancelOrder) -> Result<Answer, Silent> {
-        Err(Silent("not in this simulation".to_owned()))
+    async fn cancel(&self, peer: &Peer, order: &CancelOrder) -> Result<Answer, Silent> {
+        Ok(self.call(peer).await?.cancel(order.clone()).await)
     }
 
-    async fn drain(&self, _: &Peer, _: Epoch) -> Result<Answer, Silent> {
-        Err(Silent("not in this simulation".to_owned()))
+    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<Answer, Silent> {
+        Ok(self.call(peer).await?.drain(epoch).await)
     }
 
-    async fn confirm(&self, _: &Peer, _: &Question) -> Result<Vec<RunId>, Silent> {
-        Err(Silent("not in this simulation".to_owned()))
+    async fn confirm(&self, peer: &Peer, question: &Question) -> Result<Vec<RunId>, Silent> {
+        self.call(peer).await?.confirm(question.clone()).await
     }
 
-    async fn reload(&self, _: &Peer, _: i64) -> Result<Answer, Silent> {
-        Err(Silent("not in this simulation".to_owned()))
+    async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent> {
+        Ok(self.call(peer).await?.reload(version).await)
     }
 }
 

@@ -2,19 +2,20 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tasuki_core::{NodeName, WorkerId};
 use tasuki_store::{Error, NewWorker, Store, Task};
 
+use super::hints::{SimPeers, Switchboard};
 use super::processes::{SimExecutor, Spooled};
 use super::stage::{SimClock, SimLine, Stage};
 use crate::Wake;
 use crate::node::attempt::{self, Mail};
 use crate::node::coordinate::Coordinator;
-use crate::node::peers::Peers;
+use crate::node::peers::{Called, Peers};
 use crate::node::queues::{Queues, Slots, Source};
-use crate::node::world::{Clock, Dice, Parts, Pulse};
+use crate::node::world::{Callee, Clock, Dice, Me, Parts, Pulse};
 use crate::node::{Leader, Worker};
 use crate::spawner::JobKey;
 
@@ -42,6 +43,11 @@ pub(super) struct Life {
     pub(super) id: WorkerId,
     pub(super) worker: Arc<Worker>,
     pub(super) leader: Arc<Leader>,
+    pub(super) callee: Arc<dyn Called>,
+    peers: Arc<dyn Peers>,
+    name: NodeName,
+    /// Whom it has been, this one included.
+    been: Arc<Mutex<Vec<WorkerId>>>,
     store: Store,
     pub(super) ticks: Vec<(Tick, Pending<Pulse>)>,
 }
@@ -61,6 +67,9 @@ pub(super) enum Tick {
     Plan,
     Recover,
     Resign,
+    LookAfter,
+    Watch,
+    Apart,
 }
 
 impl Host {
@@ -77,10 +86,18 @@ impl Host {
     /// The process of its worker is gone, in the middle of whatever it did.
     pub(super) fn crash(&mut self, stage: &Stage) {
         self.stopped_until = None;
+        stage.inside().frozen[self.index] = false;
         let Some(life) = self.life.take() else { return };
         stage.tell(|| format!("node {} crashes", self.index));
         stage.inside().sweep(life.id);
-        self.before.push(life.id);
+        self.before.extend(life.been());
+    }
+}
+
+impl Life {
+    /// Whom it has been.
+    pub(super) fn been(&self) -> Vec<WorkerId> {
+        self.been.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -89,7 +106,7 @@ pub(super) struct Boot {
     pub(super) stage: Stage,
     pub(super) store: Store,
     pub(super) coordinator: Arc<dyn Coordinator>,
-    pub(super) peers: Arc<dyn Peers>,
+    pub(super) nodes: Switchboard,
     pub(super) host: usize,
     pub(super) name: NodeName,
     pub(super) id: WorkerId,
@@ -109,15 +126,17 @@ impl Boot {
         }
         let worker = NewWorker {
             id,
-            node: name,
+            node: name.clone(),
             pid: None,
-            address: None,
+            address: Some(format!("host-{host}")),
             labels: Some(format!("[\"function={FUNCTION}\"]")),
             slots: SLOTS.0,
             function_slots: SLOTS.1,
         };
         store.register_worker(&worker).await?;
         let settings = Arc::new(store.settings().await?.settings);
+        let been = Arc::new(Mutex::new(vec![id]));
+        let becomes = Arc::clone(&been);
         let mail = Mail::default();
         let executor = SimExecutor { stage: stage.clone(), host, worker: id, mail: mail.clone() };
         let parts = Parts {
@@ -130,19 +149,32 @@ impl Boot {
             slots: Box::new(|_| Slots { commands: SLOTS.0, queues: vec![SLOTS.1] }),
             lanes: [Queues::default().sources([FUNCTION].into_iter()), vec![Source::commands()]]
                 .concat(),
+            registration: worker,
+            settle_in: Box::new(move |id| {
+                becomes.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            }),
         };
+        let me = Me::from(id);
         let clock = Arc::new(SimClock { stage: stage.clone(), host });
         let world: (Arc<dyn Clock>, Arc<dyn Dice>) = (clock, Arc::new(stage.clone()));
+        let nodes = self.nodes;
+        let peers: Arc<dyn Peers> =
+            Arc::new(SimPeers { stage: stage.clone(), nodes: nodes.clone() });
+        let (coordinator, calls) = (self.coordinator, Arc::clone(&peers));
+        let wake = Wake::default();
         let leader =
-            Leader::new(id, store.clone(), self.coordinator, self.peers, world, Wake::default());
+            Leader::new(me.clone(), store.clone(), coordinator, calls, world, wake.clone());
+        let (leader, worker) = (Arc::new(leader), Arc::new(Worker::new(me, parts, settings)));
+        let callee: Arc<dyn Called> = Arc::new(Callee {
+            node: name.clone(),
+            worker: Arc::clone(&worker),
+            leader: Arc::clone(&leader),
+            store: store.clone(),
+            wake,
+        });
+        nodes.add(host, &callee);
         stage.tell(|| format!("node {host} begins as {id}"));
-        Ok(Life {
-            id,
-            worker: Arc::new(Worker::new(id, parts, settings)),
-            leader: Arc::new(leader),
-            store,
-            ticks: Vec::new(),
-        })
+        Ok(Life { id, worker, leader, callee, peers, name, been, store, ticks: Vec::new() })
     }
 }
 
@@ -173,7 +205,7 @@ impl Life {
     /// One tick, ready to be polled.
     pub(super) fn tick(&self, tick: Tick) -> Pending<Pulse> {
         let (worker, leader) = (Arc::clone(&self.worker), Arc::clone(&self.leader));
-        let store = self.store.clone();
+        let (store, name, peers) = (self.store.clone(), self.name.clone(), Arc::clone(&self.peers));
         Box::pin(async move {
             let settings = worker.settings();
             match tick {
@@ -185,6 +217,7 @@ impl Life {
                 Tick::RenewAll => worker.renew(true).await?,
                 Tick::Tend => drop(worker.tend()),
                 Tick::Report => drop(worker.report().await?),
+                Tick::Lead if worker.is_detached() => leader.resign().await?,
                 Tick::Lead => drop(leader.lead(&settings).await?),
                 Tick::Plan => {
                     let planned = leader.plan(&settings).await;
@@ -193,6 +226,13 @@ impl Life {
                 }
                 Tick::Recover => leader.recover(&settings).await?,
                 Tick::Resign => leader.resign().await?,
+                Tick::LookAfter => leader.look_after(&settings).await?,
+                Tick::Watch => {
+                    if !worker.is_aside() && leader.watch(&name, &settings).await? {
+                        leader.lead(&settings).await?;
+                    }
+                }
+                Tick::Apart => drop(worker.step_apart(&*peers).await?),
             }
             Ok(Pulse::Alive)
         })

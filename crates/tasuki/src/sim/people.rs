@@ -38,6 +38,7 @@ pub(super) enum Act {
     Resume,
     Delete,
     Drain,
+    Detach,
     Depose,
     Settings,
 }
@@ -57,6 +58,7 @@ pub(super) const ACTS: &[(u64, Act)] = &[
     (5, Act::Resume),
     (2, Act::Delete),
     (3, Act::Drain),
+    (5, Act::Detach),
     (4, Act::Depose),
     (3, Act::Settings),
 ];
@@ -201,6 +203,13 @@ pub(super) async fn act(stage: Stage, store: Store, act: Act, mut rng: Rng) -> R
             if !workers.is_empty() {
                 let worker = &workers[rng.below(workers.len() as u64) as usize];
                 store.drain_worker(by, worker.id).await?;
+            }
+        }
+        Act::Detach => {
+            let workers = store.workers().await?;
+            if !workers.is_empty() {
+                let worker = &workers[rng.below(workers.len() as u64) as usize];
+                store.detach_worker(Author::Api, by, worker.id, "go away").await?;
             }
         }
         Act::Depose => {

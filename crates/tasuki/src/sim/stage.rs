@@ -59,6 +59,8 @@ pub(super) struct Inside {
     pub(super) launches: Vec<Launched>,
     pub(super) ever_launched: BTreeSet<JobKey>,
     pub(super) letters: Vec<Letter>,
+    /// Nodes on which nothing moves.
+    pub(super) frozen: [bool; HOSTS],
     /// What was answered under a key: it is the same whenever it is asked again.
     promises: BTreeMap<String, i64>,
     /// What must not be.
@@ -93,6 +95,7 @@ impl Stage {
             launches: Vec::new(),
             ever_launched: BTreeSet::new(),
             letters: Vec::new(),
+            frozen: [false; HOSTS],
             promises: BTreeMap::new(),
             broken: None,
             aloud,

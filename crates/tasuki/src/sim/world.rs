@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures_util::FutureExt as _;
 use tasuki_core::{LeaseToken, WorkerId};
 use tasuki_store::{Error, Store};
 
-use super::hints::{SimCoordinator, SimPeers};
+use super::hints::{SimCoordinator, Switchboard};
 use super::host::{Boot, Host, Life, Pending, Tick};
 use super::people::{self, ACTS, Act, HURRIED, JOBS};
 use super::rng::Rng;
@@ -32,6 +33,7 @@ pub(super) struct World {
     pub(super) acts: Vec<(Act, Pending<()>)>,
     memory: Option<InMemory>,
     coordinator: Arc<dyn Coordinator>,
+    nodes: Switchboard,
     pub(super) clock: ClockMode,
     stepped_at: u64,
     /// How fast time goes, compared with how much happens.
@@ -109,6 +111,9 @@ const TICKS: &[(u64, Tick)] = &[
     (24, Tick::Plan),
     (12, Tick::Recover),
     (1, Tick::Resign),
+    (6, Tick::LookAfter),
+    (6, Tick::Watch),
+    (8, Tick::Apart),
 ];
 
 impl World {
@@ -162,6 +167,7 @@ impl World {
             acts: Vec::new(),
             memory,
             coordinator,
+            nodes: Switchboard::default(),
             clock,
             stepped_at: 0,
             pace,
@@ -241,6 +247,7 @@ impl World {
                 if self.hosts[host].is_up() {
                     self.stage.tell(|| format!("node {host} is stopped for {lasts} us"));
                     self.hosts[host].stopped_until = Some(until);
+                    self.stage.inside().frozen[host] = true;
                 }
             }
             Step::Up => {
@@ -254,7 +261,7 @@ impl World {
                 {
                     self.stage.tell(|| format!("node {host} is to leave"));
                     life.worker.drain();
-                    let id = life.id;
+                    let id = life.worker.id();
                     let line = SimLine { stage: self.stage.clone(), host };
                     let store = self.store.with_line(Arc::new(line));
                     let drained = self.through(Box::pin(async move {
@@ -309,6 +316,7 @@ impl World {
         for host in &mut self.hosts {
             if host.stopped_until.is_some_and(|until| until <= now) {
                 host.stopped_until = None;
+                self.stage.inside().frozen[host.index] = false;
             }
         }
         self.stage.inside().settle(&[false; HOSTS]);
@@ -367,10 +375,12 @@ impl World {
             inside.letters.swap_remove(index)
         };
         let to = self.hosts.iter().find_map(|host| {
-            host.life.as_ref().filter(|life| life.id == letter.to && host.is_up())
+            host.life.as_ref().filter(|life| life.worker.id() == letter.to && host.is_up())
         });
         if let Some(life) = to {
-            life.worker.hear(&letter.order);
+            let callee = Arc::clone(&life.callee);
+            // It is heard at once, or refused: nothing there waits for anybody.
+            let _ = callee.start(letter.order).now_or_never();
         }
     }
 
@@ -403,7 +413,7 @@ impl World {
             stage: self.stage.clone(),
             store: self.store.clone(),
             coordinator: Arc::clone(&self.coordinator),
-            peers: Arc::new(SimPeers { stage: self.stage.clone() }),
+            nodes: self.nodes.clone(),
             host: index,
             name: self.hosts[index].name.clone(),
             id,
@@ -425,7 +435,9 @@ impl World {
 
     /// A drained, idle worker says goodbye.
     async fn leave(&mut self, index: usize) {
-        let Some(Life { id, leader, ticks, .. }) = self.hosts[index].life.take() else { return };
+        let Some(life) = self.hosts[index].life.take() else { return };
+        let (first, id, been) = (life.id, life.worker.id(), life.been());
+        let Life { leader, ticks, .. } = life;
         drop(ticks);
         self.stage.tell(|| format!("node {index} leaves"));
         let line = SimLine { stage: self.stage.clone(), host: index };
@@ -435,7 +447,7 @@ impl World {
             store.worker_gone(id).await
         }));
         self.excuse("leave", gone.await);
-        self.stage.inside().sweep(id);
-        self.hosts[index].before.push(id);
+        self.stage.inside().sweep(first);
+        self.hosts[index].before.extend(been);
     }
 }

@@ -31,7 +31,7 @@ impl Leader {
                 Some(placing) => placing,
                 none => {
                     let (given, workers) = (self.store.given().await?, self.store.workers().await?);
-                    let candidates = plan::candidates(&workers, &given, self.me);
+                    let candidates = plan::candidates(&workers, &given, self.me.id());
                     let addresses = workers.into_iter().map(|worker| (worker.id, worker.address));
                     peers.extend(addresses);
                     none.insert(Placing::new(candidates, clock, settings.heartbeat_ttl()))

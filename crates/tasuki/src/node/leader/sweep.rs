@@ -63,7 +63,7 @@ impl Leader {
     }
 
     async fn judge(&self, epoch: Epoch, page: &[Waiting], clock: Timestamp) -> Result<(), Error> {
-        let me = self.me.to_string();
+        let me = self.me.id().to_string();
         // Of those that would replace one another, the newest of each job and scope.
         let mut newest: HashMap<(JobId, &Scope), (Timestamp, RunId)> = HashMap::new();
         for one in page {

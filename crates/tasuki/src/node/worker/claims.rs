@@ -64,7 +64,7 @@ enum Got {
 impl Worker {
     /// Claims what may be claimed. Returns when it is to look again.
     pub(crate) async fn claim(&self) -> Result<Option<u64>, Error> {
-        if self.is_draining() {
+        if self.is_aside() {
             return Ok(None);
         }
         let free = self.all_free();
@@ -94,7 +94,7 @@ impl Worker {
             state.calm = false;
             state.guess.take()
         };
-        if let Some(lane) = guess.filter(|_| !self.is_draining()) {
+        if let Some(lane) = guess.filter(|_| !self.is_aside()) {
             let most = self.all_free()[&self.source(lane).pool];
             let course = Course { lane, until: self.parts.clock.boottime() };
             if most > 0 && self.go_on(course, most).await? != Got::Nothing {
@@ -239,7 +239,7 @@ impl Worker {
 
     pub(super) fn batch<'l>(&self, asked: &Asked, lane: &'l str) -> ClaimBatch<'l> {
         let (token, most, lease_ttl) = (asked.token, asked.most, asked.settings.lease_ttl());
-        ClaimBatch { worker: self.id, token, lane, most, lease_ttl }
+        ClaimBatch { worker: self.id(), token, lane, most, lease_ttl }
     }
 
     /// What came of asking: what is to be launched now.

@@ -4,8 +4,8 @@
 use tasuki_store::{Claimed, Created, Error, NewRun, Taken, Task};
 
 use super::super::within::within;
-use super::Worker;
 use super::claims::free;
+use super::{Worker, is_aside};
 
 impl Worker {
     /// Makes runs of tasks, and carries them. `None`, and nothing was made: they have to wait for their turn.
@@ -17,7 +17,7 @@ impl Worker {
         let asked = {
             let mut state = self.state();
             let room = free(&state, source.pool) as usize;
-            if state.draining || !state.calm || room < tasks.len() {
+            if is_aside(&state) || !state.calm || room < tasks.len() {
                 return Ok(None);
             }
             self.ask(&mut state, source.pool, tasks.len() as u32)

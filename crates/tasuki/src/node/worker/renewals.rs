@@ -37,7 +37,7 @@ impl Worker {
         if tokens.is_empty() {
             return Ok(());
         }
-        let asked = self.parts.store.renew_many(self.id, &tokens, settings.lease_ttl());
+        let asked = self.parts.store.renew_many(self.id(), &tokens, settings.lease_ttl());
         let told = within(asked).await?;
         for (token, told) in tokens.into_iter().zip(told) {
             match told {
@@ -181,7 +181,7 @@ impl Worker {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return };
         for running in running_in(lease) {
-            tracing::warn!(run_id = running.key.run, worker_id = %self.id, "its lease was lost: it is killed");
+            tracing::warn!(run_id = running.key.run, worker_id = %self.id(), "its lease was lost: it is killed");
             self.parts.executor.stop(running.key, Stopped::Silence, Duration::ZERO);
         }
         // What is being started or reported learns for itself that it lost.
@@ -203,7 +203,7 @@ impl Worker {
         if let Some(lease) = state.leases.get_mut(&token)
             && let Some(Here::Running(running)) = lease.take(run)
         {
-            tracing::warn!(run_id = %run, worker_id = %self.id, "it is no longer ours: it is killed");
+            tracing::warn!(run_id = %run, worker_id = %self.id(), "it is no longer ours: it is killed");
             self.parts.executor.stop(running.key, Stopped::Silence, Duration::ZERO);
         }
         drop_if_empty(&mut state, token);

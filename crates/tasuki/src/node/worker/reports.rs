@@ -76,7 +76,7 @@ impl Worker {
             for (one, outcome) in some.iter().zip(join_all(each).await) {
                 match outcome {
                     Ok(Outcome::Lost(lost)) => {
-                        tracing::info!(run_id = %one.0.run, worker_id = %self.id, state = ?lost.state, "a result came too late");
+                        tracing::info!(run_id = %one.0.run, worker_id = %self.id(), state = ?lost.state, "a result came too late");
                         self.done(&[*one]);
                     }
                     Ok(_) => self.done(&[*one]),

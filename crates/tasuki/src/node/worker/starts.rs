@@ -10,7 +10,7 @@ use super::super::attempt::{self, Attempt, End};
 use super::super::carry::{Ended, Here, Running};
 use super::super::queues::Pool;
 use super::super::within::within;
-use super::{Worker, count, database_time, drop_if_empty, our_time};
+use super::{Worker, count, database_time, drop_if_empty, is_aside, our_time};
 use crate::spawner::JobKey;
 
 /// How long after a start that came too early it is tried again.
@@ -26,7 +26,7 @@ impl Worker {
         let mut failed = None;
         for (token, runs) in due {
             let sent = self.parts.clock.boottime();
-            let asked = self.parts.store.start(self.id, token, &runs, settings.lease_ttl());
+            let asked = self.parts.store.start(self.id(), token, &runs, settings.lease_ttl());
             match within(asked).await {
                 Ok(told) => {
                     // As long as it was asked for, whatever the settings say by now.
@@ -52,7 +52,7 @@ impl Worker {
     fn take_due(&self) -> Vec<(LeaseToken, Vec<RunId>)> {
         let ours = self.parts.clock.boottime();
         let mut state = self.state();
-        let Some(ahead) = state.ahead.filter(|_| !state.draining) else { return Vec::new() };
+        let Some(ahead) = state.ahead.filter(|_| !is_aside(&state)) else { return Vec::new() };
         let now = database_time(ours, ahead);
         let mut room = state.slots.commands.saturating_sub(count(&state, Pool::Commands));
         let mut due = Vec::new();
@@ -91,17 +91,17 @@ impl Worker {
             .min()
     }
 
-    /// T7w: what has not started goes back. All of it if it is draining, else what found no room for so
+    /// T7w: what has not started goes back. All of it if it takes no new work, else what found no room for so
     /// long that it is not worth waiting here.
     async fn give_back(&self) -> Result<(), Error> {
         let waiting: Vec<(LeaseToken, RunId)> = {
             let state = self.state();
-            let draining = state.draining;
+            let aside = is_aside(&state);
             let ours = self.parts.clock.boottime();
             let goes = |here: &Here| match here {
                 Here::Waiting { due_at, not_before } => {
                     let patience = |ahead| our_time(*due_at, ahead).max(*not_before) + PATIENCE;
-                    draining || state.ahead.is_some_and(|ahead| patience(ahead) <= ours)
+                    aside || state.ahead.is_some_and(|ahead| patience(ahead) <= ours)
                 }
                 Here::Starting | Here::Unsure | Here::Running(_) | Here::Ended(_) => false,
             };
@@ -143,12 +143,12 @@ impl Worker {
                 }
                 // An earlier start of ours landed after all: the next renewal tells.
                 Outcome::Lost(lost)
-                    if lost.state == Some(RunState::Running) && lost.worker == Some(self.id) =>
+                    if lost.state == Some(RunState::Running) && lost.worker == Some(self.id()) =>
                 {
                     lease.put(*run, Here::Unsure);
                 }
                 Outcome::Lost(lost) => {
-                    tracing::info!(run_id = %run, worker_id = %self.id, state = ?lost.state, "a start was lost");
+                    tracing::info!(run_id = %run, worker_id = %self.id(), state = ?lost.state, "a start was lost");
                     lease.take(*run);
                 }
             }
@@ -166,7 +166,7 @@ impl Worker {
     pub(super) async fn launch(&self, token: LeaseToken, taken: Vec<Taken>) {
         let versions = taken.iter().map(|taken| (taken.job, taken.job_version));
         if let Err(error) = within(self.recipes.fetch(&self.parts.store, versions)).await {
-            tracing::debug!(worker_id = %self.id, %error, "definitions could not be read together");
+            tracing::debug!(worker_id = %self.id(), %error, "definitions could not be read together");
         }
         let now = self.parts.clock.boottime();
         self.state().leases.get_mut(&token).into_iter().for_each(|lease| lease.launched = now);
@@ -175,7 +175,7 @@ impl Worker {
             let key = JobKey { run: run.0, attempt: taken.attempt_no };
             let here = match self.prepare(token, taken).await {
                 Err(error) => {
-                    tracing::warn!(run_id = %run, worker_id = %self.id, %error, "a run cannot be launched yet");
+                    tracing::warn!(run_id = %run, worker_id = %self.id(), %error, "a run cannot be launched yet");
                     Here::Unsure
                 }
                 Ok(Err(finish)) => {

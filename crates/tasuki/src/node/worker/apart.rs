@@ -1,0 +1,198 @@
+//! T15: a worker that was cut off. It takes nothing new, asks once what it may go on with, stops the rest, and when
+//! nothing is left begins anew under another id.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tasuki_core::exit::Stopped;
+use tasuki_core::{LeaseToken, RunId, WorkerId};
+use tasuki_store::{Error, NewWorker};
+
+use super::super::carry::Here;
+use super::super::peers::{ORDER, Peer, Peers, Question};
+use super::super::plan;
+use super::super::within::within;
+use super::{Worker, running_in};
+
+/// How long a question may take beyond what the settings say: for the writes before and after it.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// How far a worker is that was cut off.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) enum Apart {
+    /// It has just heard of it.
+    #[default]
+    New,
+    /// It asks whether it may go on with these.
+    Asking {
+        runs: Vec<(RunId, LeaseToken)>,
+        /// How often it did.
+        asked: u32,
+    },
+    /// It goes on with these, and stops whatever else it may have.
+    Settled(BTreeSet<RunId>),
+}
+
+impl Worker {
+    /// Somebody cut this worker off; or declared it dead, and then it may go on with nothing.
+    pub(super) fn part(&self, dead: bool) {
+        let mut state = self.state();
+        if state.apart.is_none() {
+            tracing::warn!(worker_id = %self.id(), dead, "this worker was cut off: it takes no new work");
+            state.apart = Some(Apart::New);
+        }
+        if dead {
+            state.apart = Some(Apart::Settled(BTreeSet::new()));
+        }
+        drop(state);
+        self.orders.notify_one();
+        self.parted.notify_one();
+    }
+
+    /// Waits until it was cut off, or something of that is to be looked at again.
+    pub(crate) async fn parted(&self) {
+        self.parted.notified().await;
+    }
+
+    /// One step of a worker that was cut off. Returns when the next is due; `None`: it is not, or no longer.
+    pub(crate) async fn step_apart(&self, peers: &dyn Peers) -> Result<Option<u64>, Error> {
+        let Some(apart) = self.state().apart.clone() else { return Ok(None) };
+        let settings = self.settings();
+        let now = self.parts.clock.boottime();
+        let pause = settings.continuation_retry_interval().as_micros() as u64;
+        match apart {
+            Apart::New => {
+                let runs = self.confirming().await?;
+                let next = match runs.is_empty() {
+                    true => Apart::Settled(BTreeSet::new()),
+                    false => Apart::Asking { runs, asked: 0 },
+                };
+                self.turn_to(&apart, next);
+                Ok(Some(now))
+            }
+            Apart::Asking { ref runs, asked } => {
+                let may = self.ask_around(peers, runs).await?;
+                let next = match may {
+                    Some(may) => Apart::Settled(self.go_on_with(runs, &may).await?),
+                    None if asked + 1 < settings.continuation_retry_count() => {
+                        Apart::Asking { runs: runs.clone(), asked: asked + 1 }
+                    }
+                    None => {
+                        tracing::warn!(worker_id = %self.id(), "nobody says that it may go on: what it runs is stopped");
+                        Apart::Settled(BTreeSet::new())
+                    }
+                };
+                let asks_again = matches!(next, Apart::Asking { .. });
+                self.turn_to(&apart, next);
+                Ok(Some(if asks_again { now + pause } else { now }))
+            }
+            Apart::Settled(may) => {
+                self.stop_but(&may);
+                if !self.is_idle() || self.is_draining() {
+                    return Ok(Some(now + pause));
+                }
+                self.rejoin().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// Goes one step on, unless something has happened to it meanwhile.
+    fn turn_to(&self, from: &Apart, to: Apart) {
+        let mut state = self.state();
+        if state.apart.as_ref() == Some(from) {
+            state.apart = Some(to);
+        }
+    }
+
+    /// What runs here, marked as asked about: until the deadline nobody else takes it.
+    async fn confirming(&self) -> Result<Vec<(RunId, LeaseToken)>, Error> {
+        let settings = self.settings();
+        let tries = settings.continuation_retry_count();
+        let patience = (settings.continuation_retry_interval() + ORDER) * tries + SLACK;
+        let running: Vec<(RunId, LeaseToken)> = {
+            let state = self.state();
+            let all = state.leases.iter().flat_map(|(token, lease)| {
+                let live = lease.runs.iter().filter(
+                    |(_, here)| matches!(here, Here::Running(running) if running.stopped.is_none()),
+                );
+                live.map(|(run, _)| (*run, *token))
+            });
+            all.collect()
+        };
+        for &(run, token) in &running {
+            // Lost: the next renewal tells what is to be done. Asked about before an answer was lost: ask on.
+            let _ = within(self.parts.store.confirm(token, run, patience)).await?;
+        }
+        Ok(running)
+    }
+
+    /// Asks the leader, then the others who may answer. `None`: nobody did.
+    async fn ask_around(
+        &self,
+        peers: &dyn Peers,
+        runs: &[(RunId, LeaseToken)],
+    ) -> Result<Option<Vec<RunId>>, Error> {
+        let store = &self.parts.store;
+        let (leader, workers) = (within(store.leader()).await?, within(store.workers()).await?);
+        let fresh = self.settings().heartbeat_ttl();
+        let question = Question { worker: self.id(), runs: runs.to_vec() };
+        for worker in plan::in_charge(&workers, &leader, self.id(), fresh) {
+            let peer = Peer { worker: worker.id, address: worker.address.clone() };
+            match peers.confirm(&peer, &question).await {
+                Ok(may) => return Ok(Some(may)),
+                Err(silent) => {
+                    tracing::debug!(worker_id = %self.id(), %peer, %silent, "whether it may go on was not told");
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// What it was told that it may go on with, and what the database agrees to.
+    async fn go_on_with(
+        &self,
+        runs: &[(RunId, LeaseToken)],
+        may: &[RunId],
+    ) -> Result<BTreeSet<RunId>, Error> {
+        let mut goes_on = BTreeSet::new();
+        for (run, token) in runs.iter().filter(|(run, _)| may.contains(run)) {
+            if within(self.parts.store.confirmed(*token, *run)).await?.is_applied() {
+                goes_on.insert(*run);
+            }
+        }
+        Ok(goes_on)
+    }
+
+    /// Stops whatever it may not go on with.
+    fn stop_but(&self, may: &BTreeSet<RunId>) {
+        let mut state = self.state();
+        for lease in state.leases.values_mut() {
+            for running in running_in(lease) {
+                if !may.contains(&RunId(running.key.run)) {
+                    self.stop(running, Stopped::Detach);
+                }
+            }
+        }
+    }
+
+    /// Begins anew: nothing of what it was is left.
+    async fn rejoin(&self) -> Result<(), Error> {
+        let (old, new) = (self.id(), WorkerId::from_random(self.parts.dice.roll()));
+        (self.parts.settle_in)(new);
+        let registration = {
+            let state = self.state();
+            let (slots, function_slots) = (state.slots.commands, state.slots.functions());
+            NewWorker { id: new, slots, function_slots, ..self.parts.registration.clone() }
+        };
+        let store = &self.parts.store;
+        within(store.register_worker(&registration)).await?;
+        self.me.becomes(new);
+        self.state().apart = None;
+        tracing::info!(worker_id = %new, was = %old, "this worker begins anew");
+        within(store.worker_gone(old)).await?;
+        self.look_now();
+        self.parts.wake.all();
+        Ok(())
+    }
+}
