@@ -231,11 +231,11 @@ impl Worker {
             false => None,
         };
         let Some(now) = there else {
-            self.part(true);
+            self.part(me, true);
             return Ok(Pulse::CutOff);
         };
         if now.worker.detached_at.is_some() {
-            self.part(false);
+            self.part(me, false);
         }
         let ours = self.parts.clock.boottime() as i64;
         let known = {

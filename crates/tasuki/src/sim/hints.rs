@@ -91,7 +91,9 @@ impl Peers for SimPeers {
     }
 
     async fn confirm(&self, peer: &Peer, question: &Question) -> Result<Vec<RunId>, Silent> {
-        self.call(peer).await?.confirm(question.clone()).await
+        let told = self.call(peer).await?.confirm(question.clone()).await;
+        self.stage.tell(|| format!("{} may go on with {told:?}", question.worker));
+        told
     }
 
     async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent> {

@@ -136,7 +136,7 @@ impl Boot {
         store.register_worker(&worker).await?;
         let settings = Arc::new(store.settings().await?.settings);
         let been = Arc::new(Mutex::new(vec![id]));
-        let becomes = Arc::clone(&been);
+        let (becomes, story) = (Arc::clone(&been), stage.clone());
         let mail = Mail::default();
         let executor = SimExecutor { stage: stage.clone(), host, worker: id, mail: mail.clone() };
         let parts = Parts {
@@ -151,6 +151,7 @@ impl Boot {
                 .concat(),
             registration: worker,
             settle_in: Box::new(move |id| {
+                story.tell(|| format!("node {host} begins anew as {id}"));
                 becomes.lock().unwrap_or_else(PoisonError::into_inner).push(id);
             }),
         };

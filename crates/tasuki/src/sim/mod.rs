@@ -8,6 +8,7 @@
 //!
 //! `TASUKI_SIM_SEED=7` plays one seed and tells its story; `TASUKI_SIM_SEEDS=10000` plays more of them.
 
+mod apart;
 mod checks;
 mod drive;
 mod ending;

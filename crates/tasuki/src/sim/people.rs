@@ -7,7 +7,7 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::work::{Dispatch, What, Work};
-use tasuki_core::{JobName, RunState, Schedule};
+use tasuki_core::{JobName, RunState, Schedule, WorkerId};
 use tasuki_store::{
     Author, Error, Job, JobDefinition, JobSpec, NewEvent, NewRun, RunFilter, Store, Trigger,
 };
@@ -58,7 +58,7 @@ pub(super) const ACTS: &[(u64, Act)] = &[
     (5, Act::Resume),
     (2, Act::Delete),
     (3, Act::Drain),
-    (5, Act::Detach),
+    (10, Act::Detach),
     (4, Act::Depose),
     (3, Act::Settings),
 ];
@@ -206,10 +206,18 @@ pub(super) async fn act(stage: Stage, store: Store, act: Act, mut rng: Rng) -> R
             }
         }
         Act::Detach => {
-            let workers = store.workers().await?;
+            // Mostly somebody who has something to lose.
+            let carried = store.given().await?;
+            let mut workers: Vec<WorkerId> = carried
+                .iter()
+                .filter(|one| one.state == RunState::Running)
+                .map(|one| one.worker)
+                .collect();
+            if workers.is_empty() || rng.chance(200) {
+                workers = store.workers().await?.iter().map(|worker| worker.id).collect();
+            }
             if !workers.is_empty() {
-                let worker = &workers[rng.below(workers.len() as u64) as usize];
-                store.detach_worker(Author::Api, by, worker.id, "go away").await?;
+                store.detach_worker(Author::Api, by, rng.pick(&workers), "go away").await?;
             }
         }
         Act::Depose => {

@@ -114,6 +114,7 @@ impl Executor for SimExecutor {
     fn stop(&self, key: JobKey, why: Stopped, grace: Duration) {
         let inside = &mut *self.stage.inside();
         inside.tell(|| format!("{key:?} told to stop, grace {grace:?}"));
+        inside.stops += 1;
         let now = inside.now;
         let delay = inside.rng.below(SECOND / 2);
         let mine = |process: &&mut Process| process.key == key && process.worker == self.worker;

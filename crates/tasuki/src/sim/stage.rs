@@ -59,6 +59,8 @@ pub(super) struct Inside {
     pub(super) launches: Vec<Launched>,
     pub(super) ever_launched: BTreeSet<JobKey>,
     pub(super) letters: Vec<Letter>,
+    /// How often something was told to stop.
+    pub(super) stops: u64,
     /// Nodes on which nothing moves.
     pub(super) frozen: [bool; HOSTS],
     /// What was answered under a key: it is the same whenever it is asked again.
@@ -95,6 +97,7 @@ impl Stage {
             launches: Vec::new(),
             ever_launched: BTreeSet::new(),
             letters: Vec::new(),
+            stops: 0,
             frozen: [false; HOSTS],
             promises: BTreeMap::new(),
             broken: None,

@@ -25,7 +25,7 @@ fn story(tell: impl AsyncFnOnce(World)) {
 }
 
 /// A run of this job that is due now.
-async fn task(world: &World, job: &str) -> RunId {
+pub(super) async fn task(world: &World, job: &str) -> RunId {
     let name = job.parse().expect("a good name");
     if world.store.job(&name).await.expect("an answer").is_none() {
         let made = people::create(&world.stage, &world.store, job, &mut Rng::new(1)).await;

@@ -99,7 +99,7 @@ const WORLD: &[(u64, Step)] = &[
 ];
 
 const TICKS: &[(u64, Tick)] = &[
-    (8, Tick::Pulse),
+    (16, Tick::Pulse),
     (20, Tick::StartDue),
     (6, Tick::Claim),
     (2, Tick::TakeIn),
@@ -113,7 +113,7 @@ const TICKS: &[(u64, Tick)] = &[
     (1, Tick::Resign),
     (6, Tick::LookAfter),
     (6, Tick::Watch),
-    (8, Tick::Apart),
+    (2, Tick::Apart),
 ];
 
 impl World {
@@ -180,6 +180,15 @@ impl World {
         Ok(world)
     }
 
+    /// They meet in memory, whatever chance said.
+    pub(super) fn use_memory(&mut self) {
+        let clock = Arc::new(SimClock { stage: self.stage.clone(), host: 0 });
+        let memory = InMemory::new(clock);
+        let inner = Arc::new(memory.clone());
+        self.coordinator = Arc::new(SimCoordinator { stage: self.stage.clone(), inner });
+        self.memory = Some(memory);
+    }
+
     /// Everything, to the end.
     pub(super) async fn play(&mut self) -> Result<(), Error> {
         for _ in 0..STEPS {
@@ -208,6 +217,11 @@ impl World {
                     self.hosts.iter().filter(|host| host.is_up()).map(|host| host.index).collect();
                 if !up.is_empty() {
                     let (host, tick) = self.stage.draw(|rng| (rng.pick(&up), rng.weigh(TICKS)));
+                    // Who was cut off is woken for it.
+                    let apart =
+                        self.hosts[host].life.as_ref().is_some_and(|l| l.worker.is_detached());
+                    let woken = apart && self.stage.draw(|rng| rng.chance(300));
+                    let tick = if woken { Tick::Apart } else { tick };
                     self.tick(host, tick).await?;
                 }
             }

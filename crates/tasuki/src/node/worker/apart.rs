@@ -34,9 +34,13 @@ pub(crate) enum Apart {
 }
 
 impl Worker {
-    /// Somebody cut this worker off; or declared it dead, and then it may go on with nothing.
-    pub(super) fn part(&self, dead: bool) {
+    /// Somebody cut this worker off; or declared it dead, and then it may go on with nothing. Where it is somebody
+    /// else by now, that is an old story.
+    pub(super) fn part(&self, whom: WorkerId, dead: bool) {
         let mut state = self.state();
+        if self.id() != whom {
+            return;
+        }
         if state.apart.is_none() {
             tracing::warn!(worker_id = %self.id(), dead, "this worker was cut off: it takes no new work");
             state.apart = Some(Apart::New);
@@ -187,8 +191,11 @@ impl Worker {
         };
         let store = &self.parts.store;
         within(store.register_worker(&registration)).await?;
-        self.me.becomes(new);
-        self.state().apart = None;
+        {
+            let mut state = self.state();
+            self.me.becomes(new);
+            state.apart = None;
+        }
         tracing::info!(worker_id = %new, was = %old, "this worker begins anew");
         within(store.worker_gone(old)).await?;
         self.look_now();

@@ -1,0 +1,213 @@
+//! A worker that is cut off, and a leader nobody sees, each as a short story.
+
+use std::time::Duration;
+
+use tasuki_core::{ErrorCode, RunId, RunState};
+use tasuki_store::{Author, Run};
+
+use super::host::Tick;
+use super::stage::{SECOND, Stage};
+use super::symptoms::task;
+use super::world::World;
+use crate::node::coordinate::Role;
+
+/// Three nodes that are up, with a coordinator in memory; the first of them leads.
+fn story(tell: impl AsyncFnOnce(World)) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let stage = Stage::new(1, false);
+        stage.inside().calm = true;
+        let mut world = World::empty(stage).await.expect("a world");
+        world.use_memory();
+        for host in 0..3 {
+            world.boot(host).await.expect("a node");
+        }
+        on(&mut world, 0, &[Tick::Lead]).await;
+        for host in 0..3 {
+            on(&mut world, host, &[Tick::Pulse, Tick::Watch]).await;
+        }
+        tell(world).await;
+    });
+}
+
+async fn on(world: &mut World, host: usize, ticks: &[Tick]) {
+    for tick in ticks {
+        world.tick(host, *tick).await.expect("an answer");
+    }
+    while !world.stage.inside().letters.is_empty() {
+        world.deliver();
+    }
+}
+
+async fn run(world: &World, run: RunId) -> Run {
+    world.store.run(run).await.expect("an answer").expect("it was made")
+}
+
+/// What is noted of a run about going on.
+async fn told(world: &World, run: RunId) -> Vec<String> {
+    let notes = world.store.notes(run).await.expect("an answer");
+    notes.into_iter().filter_map(|note| note.reason).collect()
+}
+
+/// A command that runs on a node that does not lead: where.
+async fn running(world: &mut World) -> (RunId, usize) {
+    let id = task(world, "event").await;
+    on(world, 0, &[Tick::Plan]).await;
+    for host in 0..3 {
+        on(world, host, &[Tick::Pulse, Tick::StartDue]).await;
+    }
+    let carried = run(world, id).await;
+    assert_eq!(carried.state, RunState::Running);
+    let host = (0..3).find(|host| Some(worker(world, *host)) == carried.worker);
+    let host = host.expect("one of them carries it");
+    assert_ne!(host, 0, "a leader only plans while others can work");
+    (id, host)
+}
+
+fn worker(world: &World, host: usize) -> tasuki_core::WorkerId {
+    world.hosts[host].life.as_ref().expect("it lives").worker.id()
+}
+
+async fn detach(world: &World, host: usize) {
+    let id = worker(world, host);
+    let cut = world.store.detach_worker(Author::Api, "somebody", id, "a test").await;
+    assert!(cut.expect("an answer"));
+}
+
+async fn is_clean(world: &World) {
+    let report = world.store.doctor(|| world.stage.database_time()).await.expect("an answer");
+    assert!(report.is_clean(), "{:?}", report.findings().collect::<Vec<_>>());
+}
+
+#[test]
+fn who_may_go_on_ends_its_work_and_begins_anew() {
+    story(async |mut world| {
+        let (id, host) = running(&mut world).await;
+        let before = worker(&world, host);
+        detach(&world, host).await;
+        on(&mut world, host, &[Tick::Pulse, Tick::Apart]).await;
+        assert_eq!(told(&world, id).await, ["asks whether it may go on"]);
+        on(&mut world, host, &[Tick::Apart, Tick::Apart]).await;
+        assert_eq!(told(&world, id).await, ["asks whether it may go on", "may go on"]);
+        assert_eq!(world.stage.inside().processes.len(), 1, "it runs on");
+        assert_eq!(worker(&world, host), before, "not while it carries something");
+        world.pass(3 * SECOND);
+        on(&mut world, host, &[Tick::Renew, Tick::Report, Tick::Apart]).await;
+        let ended = run(&world, id).await;
+        assert_eq!((ended.state, ended.worker), (RunState::Succeeded, Some(before)));
+        let after = worker(&world, host);
+        assert_ne!(after, before);
+        on(&mut world, host, &[Tick::Pulse]).await;
+        let rows = world.store.workers().await.expect("an answer");
+        assert!(rows.iter().any(|row| row.id == after && row.is_active()), "{rows:?}");
+        assert!(rows.iter().all(|row| row.id != before), "{rows:?}");
+        is_clean(&world).await;
+    });
+}
+
+#[test]
+fn who_reaches_nobody_stops_its_work_and_begins_anew() {
+    story(async |mut world| {
+        let (id, host) = running(&mut world).await;
+        let before = worker(&world, host);
+        detach(&world, host).await;
+        world.stage.inside().frozen = [true; 3];
+        on(&mut world, host, &[Tick::Pulse, Tick::Apart]).await;
+        for _ in 0..3 {
+            assert_eq!(world.stage.inside().stops, 0, "not before it has asked three times");
+            on(&mut world, host, &[Tick::Apart]).await;
+        }
+        on(&mut world, host, &[Tick::Apart]).await;
+        assert_eq!(told(&world, id).await, ["asks whether it may go on"]);
+        world.pass(3 * SECOND);
+        on(&mut world, host, &[Tick::Report, Tick::Apart]).await;
+        assert!(!run(&world, id).await.state.is_carried());
+        let tried = world.store.executions(id).await.expect("an answer");
+        assert_eq!(tried[0].error_code, Some(ErrorCode::DETACHED));
+        assert_ne!(worker(&world, host), before);
+        is_clean(&world).await;
+    });
+}
+
+#[test]
+fn a_silent_worker_is_detached_and_one_that_answers_is_not() {
+    story(async |mut world| {
+        let (deaf, away) = (worker(&world, 1), worker(&world, 2));
+        // Neither is heard of in the database; one of them answers when it is called.
+        world.stage.inside().frozen[2] = true;
+        for _ in 0..14 {
+            world.pass(SECOND);
+            on(&mut world, 0, &[Tick::Pulse, Tick::Lead, Tick::LookAfter]).await;
+        }
+        let rows = world.store.workers().await.expect("an answer");
+        let detached = |id| rows.iter().find(|row| row.id == id).expect("it is there").detached_at;
+        assert!(detached(deaf).is_none() && detached(away).is_some(), "{rows:?}");
+        is_clean(&world).await;
+    });
+}
+
+#[test]
+fn a_database_that_was_away_makes_nobody_silent() {
+    story(async |mut world| {
+        world.pass(15 * SECOND);
+        // The leader is the first to be back, and calls nobody in vain for long enough.
+        world.stage.inside().frozen = [false, true, true];
+        on(&mut world, 0, &[Tick::Lead, Tick::Lead, Tick::LookAfter]).await;
+        world.pass(SECOND);
+        on(&mut world, 0, &[Tick::Pulse, Tick::LookAfter]).await;
+        world.stage.inside().frozen = [false; 3];
+        on(&mut world, 1, &[Tick::Pulse]).await;
+        on(&mut world, 2, &[Tick::Pulse]).await;
+        for _ in 0..8 {
+            world.pass(SECOND);
+            for host in 0..3 {
+                on(&mut world, host, &[Tick::Pulse]).await;
+            }
+            on(&mut world, 0, &[Tick::Lead, Tick::LookAfter]).await;
+        }
+        let rows = world.store.workers().await.expect("an answer");
+        assert!(rows.iter().all(tasuki_store::Worker::is_active), "{rows:?}");
+    });
+}
+
+#[test]
+fn a_leader_that_nobody_sees_and_that_does_not_answer_is_deposed() {
+    story(async |mut world| {
+        let first = world.store.leader().await.expect("an answer");
+        let role = |world: &World, host: usize| {
+            world.hosts[host].life.as_ref().expect("it lives").leader.role()
+        };
+        assert_eq!(
+            [0, 1, 2].map(|host| role(&world, host)),
+            [Role::Leader, Role::Subleader, Role::Subleader]
+        );
+        for answers in [true, false] {
+            world.stage.inside().frozen[0] = !answers;
+            for _ in 0..8 {
+                world.pass(SECOND);
+                // It renews in the database, and is not seen anywhere else.
+                let (me, pace) = (worker(&world, 0), Duration::from_secs(1));
+                let renewed = world.store.renew_term(me, first.epoch, 5 * pace, pace).await;
+                assert!(renewed.is_ok());
+                for host in 1..3 {
+                    on(&mut world, host, &[Tick::Pulse, Tick::Watch, Tick::Lead]).await;
+                }
+            }
+            let now = world.store.leader().await.expect("an answer");
+            match answers {
+                true => assert_eq!(now.epoch, first.epoch),
+                false => {
+                    assert!(now.epoch > first.epoch && now.holder != first.holder, "{now:?}");
+                    assert!(now.lease_until > now.clock, "{now:?}");
+                }
+            }
+        }
+        // It wakes up: whatever it writes as a leader is too late.
+        world.stage.inside().frozen[0] = false;
+        task(&world, "event").await;
+        on(&mut world, 0, &[Tick::Plan, Tick::Recover, Tick::LookAfter, Tick::Lead]).await;
+        assert_ne!(role(&world, 0), Role::Leader);
+        is_clean(&world).await;
+    });
+}
