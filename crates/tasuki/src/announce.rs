@@ -21,7 +21,7 @@ const LEASES: u8 = 4;
 #[derive(Clone)]
 pub(crate) struct Announce {
     wake: Wake,
-    abroad: Option<Arc<Abroad>>,
+    abroad: Arc<Abroad>,
 }
 
 struct Abroad {
@@ -32,11 +32,9 @@ struct Abroad {
 
 impl Announce {
     pub(crate) fn new(store: &Store, wake: Wake) -> Self {
-        let abroad = (store.dialect() == Dialect::Postgres).then(|| {
-            let store = store.clone();
-            Arc::new(Abroad { store, untold: Arc::default(), ring: Mutex::default() })
-        });
-        Self { wake, abroad }
+        let store = store.clone();
+        let abroad = Abroad { store, untold: Arc::default(), ring: Mutex::default() };
+        Self { wake, abroad: Arc::new(abroad) }
     }
 
     /// Whom it wakes here.
@@ -69,7 +67,11 @@ impl Announce {
     }
 
     fn abroad(&self, whom: u8) {
-        let Some(abroad) = &self.abroad else { return };
+        let abroad = &self.abroad;
+        // Where the database carries no news, and nobody else does.
+        if abroad.store.dialect() != Dialect::Postgres && self.wake.abroad().is_none() {
+            return;
+        }
         abroad.untold.fetch_or(whom, Ordering::Relaxed);
         // Without a runtime nobody can tell; they look a second later at most.
         if tokio::runtime::Handle::try_current().is_ok() {
@@ -77,7 +79,7 @@ impl Announce {
             // The one who told may have ended with the runtime it was started on.
             let teller = match ring.take() {
                 Some(ring) if !ring.is_closed() => ring,
-                Some(_) | None => abroad.teller(self.wake.id()),
+                Some(_) | None => abroad.teller(self.wake.clone()),
             };
             // Full: the teller is on its way already.
             let _ = ring.insert(teller).try_send(());
@@ -87,19 +89,25 @@ impl Announce {
 
 impl Abroad {
     /// Starts who tells; it ends when nobody is left who might ring.
-    fn teller(&self, from: u64) -> mpsc::Sender<()> {
+    fn teller(&self, wake: Wake) -> mpsc::Sender<()> {
         let (ring, mut rung) = mpsc::channel(1);
         let (store, untold) = (self.store.clone(), Arc::clone(&self.untold));
         tokio::spawn(async move {
             while rung.recv().await.is_some() {
                 let whom = untold.swap(0, Ordering::Relaxed);
                 let news = News {
-                    from,
+                    from: wake.id(),
                     leader: whom & LEADER > 0,
                     claims: whom & CLAIMS > 0,
                     leases: whom & LEASES > 0,
                 };
-                if let Err(error) = store.tell(news).await {
+                let told = match (store.dialect(), wake.abroad()) {
+                    (Dialect::Postgres, _) | (_, None) => {
+                        store.tell(news).await.map_err(|error| error.to_string())
+                    }
+                    (_, Some(there)) => there.tell(news).await.map_err(|error| error.to_string()),
+                };
+                if let Err(error) = told {
                     tracing::debug!(%error, "others were not told; they will look by themselves");
                 }
                 tokio::time::sleep(PAUSE).await;

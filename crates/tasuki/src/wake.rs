@@ -2,10 +2,13 @@
 //!
 //! A wake-up carries nothing and may be lost or repeated: whoever is woken looks at the database.
 
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tasuki_store::{Created, Error, News, Task};
 use tokio::sync::{Notify, mpsc, oneshot};
+
+use crate::node::coordinate::Coordinator;
 
 /// Wakes the loops of the node in this process. Cheap to clone; harmless where no node is.
 #[derive(Debug, Clone, Default)]
@@ -13,7 +16,6 @@ pub struct Wake {
     bells: Arc<Bells>,
 }
 
-#[derive(Debug)]
 struct Bells {
     /// Whose these are, among all processes.
     id: u64,
@@ -23,6 +25,14 @@ struct Bells {
     recovery: Notify,
     /// Where a node of this process takes tasks in.
     door: Mutex<Option<mpsc::Sender<Arrival>>>,
+    /// Where other processes hear, beside the database.
+    abroad: Mutex<Option<Arc<dyn Coordinator>>>,
+}
+
+impl fmt::Debug for Bells {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bells").field("id", &self.id).finish_non_exhaustive()
+    }
 }
 
 /// Tasks that are submitted in this process, and might be carried at once.
@@ -39,13 +49,23 @@ impl Default for Bells {
         let (leader, claims, leases, recovery) = (bell(), bell(), bell(), bell());
         // Without randomness two might be taken for one, and then wait for a second.
         let id = getrandom::u64().unwrap_or_default();
-        Self { id, leader, claims, leases, recovery, door: Mutex::default() }
+        let (door, abroad) = (Mutex::default(), Mutex::default());
+        Self { id, leader, claims, leases, recovery, door, abroad }
     }
 }
 
 impl Wake {
     pub(crate) fn id(&self) -> u64 {
         self.bells.id
+    }
+
+    /// From now on what happens here is told there, too.
+    pub(crate) fn tell_over(&self, coordinator: Arc<dyn Coordinator>) {
+        *self.bells.abroad.lock().unwrap_or_else(PoisonError::into_inner) = Some(coordinator);
+    }
+
+    pub(crate) fn abroad(&self) -> Option<Arc<dyn Coordinator>> {
+        self.bells.abroad.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// A node stands here, to which tasks can be brought until it drops this.

@@ -217,6 +217,9 @@ impl NodeBuilder {
         let Self { config, store, functions, jobs, queues, wake, commands, coordinator, away } =
             self;
         let queues = Queues::new(&queues)?;
+        if config.address.is_some() {
+            wake.tell_over(Arc::clone(&coordinator));
+        }
         let operator = Operator::new(store.clone(), wake.clone());
         for (job, declared) in &jobs {
             let node = config.node.as_str();
