@@ -85,8 +85,7 @@ impl Coordinator for RedisCoordinator {
         script.key(self.keys.leader_lock()).key(self.keys.leader_epoch());
         script.arg(worker.to_string()).arg(millis(ttl));
         let mirror: Option<String> = self.line.run(&script).await?;
-        // A mirror that is no number mirrors nothing; the next leader puts it right.
-        Ok(mirror.map(|mirror| Epoch(mirror.parse().unwrap_or_default())))
+        Ok(mirror.as_deref().map(read_mirror))
     }
 
     async fn leads(
@@ -213,6 +212,13 @@ impl Coordinator for RedisCoordinator {
 /// Redis refuses what would lapse at once.
 fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 40)
+}
+
+/// What cannot have been an epoch mirrors nothing: a mint above it would find no number. Whoever leads next puts it
+/// right.
+fn read_mirror(mirror: &str) -> Epoch {
+    let epoch = mirror.parse().ok().filter(|epoch| (0..1 << 53).contains(epoch));
+    Epoch(epoch.unwrap_or_default())
 }
 
 /// Worker, epoch, when it was seen, what time it is.

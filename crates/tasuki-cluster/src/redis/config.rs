@@ -51,7 +51,7 @@ pub(super) struct Host {
 ///
 /// With `rediss` in place of `redis` all connections are made over TLS. User and password are those of the
 /// servers that keep data; those of the sentinels, if they ask for any, are `sentinel_user` and
-/// `sentinel_password`. Anything that has a meaning of its own in a URL is written percent-encoded.
+/// `sentinel_password`. What has a meaning of its own in a URL is percent-encoded in all four.
 #[derive(Clone)]
 pub struct RedisConfig {
     pub(super) topology: Topology,

@@ -113,9 +113,10 @@ impl Line {
         match answer.unwrap_or_else(|_| Err(too_late())) {
             Ok(connection) => Ok(self.state().opened(connection)),
             Err(error) => {
-                self.state().failed();
                 let told = self.told(&error);
-                tracing::debug!(error = %told, "redis is not reached");
+                if self.state().failed() {
+                    warn(&told);
+                }
                 Err(told)
             }
         }
@@ -128,7 +129,7 @@ impl Line {
         };
         let told = self.told(&error);
         if is_lost(&error) && self.state().lost(number) {
-            tracing::warn!(error = %told, "redis is lost; the database carries on");
+            warn(&told);
         }
         Err(told)
     }
@@ -158,18 +159,15 @@ impl State {
         Connected { connection, number: self.number }
     }
 
-    fn failed(&mut self) {
+    /// Nobody is to try for a moment. Whether that is news.
+    fn failed(&mut self) -> bool {
         self.connection = None;
-        self.paused_until = Some(Instant::now() + PAUSE);
+        self.paused_until.replace(Instant::now() + PAUSE).is_none()
     }
 
-    /// Gives a connection up. Whether it still was the one in use.
+    /// Gives a connection up, unless it was already. Whether that is news.
     fn lost(&mut self, number: u64) -> bool {
-        let is_ours = self.connection.is_some() && self.number == number;
-        if is_ours {
-            self.failed();
-        }
-        is_ours
+        self.connection.is_some() && self.number == number && self.failed()
     }
 }
 
@@ -177,14 +175,22 @@ impl State {
 /// the right place, and a new connection would hear the same.
 fn is_lost(error: &RedisError) -> bool {
     match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension => matches!(
-            error.code(),
-            Some("READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "MOVED" | "NOAUTH")
-        ),
+        ErrorKind::Server(_) | ErrorKind::Extension => match error.code() {
+            Some("READONLY" | "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "MOVED" | "NOAUTH") => {
+                true
+            }
+            // Before Redis 7 what a script ran into stands inside of what the script says.
+            _ => error.detail().is_some_and(|detail| detail.contains("-READONLY")),
+        },
         // A reply in another shape than ours came over a connection that works.
         ErrorKind::UnexpectedReturnType => false,
         _ => true,
     }
+}
+
+/// Said once for every time it goes away.
+fn warn(told: &Unreachable) {
+    tracing::warn!(error = %told, "redis is away; the database carries on");
 }
 
 fn too_late() -> RedisError {
@@ -193,4 +199,51 @@ fn too_late() -> RedisError {
 
 fn away() -> Unreachable {
     Unreachable("redis: it was away a moment ago".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(said: &str) -> RedisError {
+        let value = ::redis::parse_redis_value(format!("-{said}\r\n").as_bytes()).unwrap();
+        value.extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn what_costs_the_connection() {
+        for said in [
+            "READONLY You can't write against a read only replica.",
+            "ERR Error running script (call to f_1): @user_script:9: -READONLY You can't write",
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down",
+            "CLUSTERDOWN The cluster is down",
+            "MOVED 3999 127.0.0.1:6381",
+            "NOAUTH Authentication required.",
+        ] {
+            assert!(is_lost(&error(said)), "{said}");
+        }
+        for said in [
+            "ERR syntax error",
+            "WRONGTYPE Operation against a key holding the wrong kind of value",
+            "NOPERM this user has no permissions",
+            "OOM command not allowed",
+            "BUSY Redis is busy running a script",
+            "ASK 3999 127.0.0.1:6381",
+            "TRYAGAIN Multiple keys request during rehashing of slot",
+        ] {
+            assert!(!is_lost(&error(said)), "{said}");
+        }
+        assert!(is_lost(&too_late()));
+    }
+
+    #[test]
+    fn a_password_is_not_repeated() {
+        let config = "redis://:pass-word@127.0.0.1".parse().unwrap();
+        let line = Line::new(config);
+        let told = line.told(&error("ERR what is pass-word for"));
+        assert_eq!(told.to_string(), "coordinator: redis: response error");
+        let told = line.told(&error("ERR no such thing"));
+        assert!(told.to_string().contains("no such thing"), "{told}");
+    }
 }

@@ -137,7 +137,7 @@ async fn a_server_that_became_a_replica_is_left() {
     place.leads(worker, Epoch(2), LONG).await.unwrap();
     server.ask::<()>(&["REPLICAOF", "127.0.0.1", "1"]);
     let refused = place.leads(worker, Epoch(2), LONG).await.unwrap_err().to_string();
-    assert!(refused.contains("READONLY"), "{refused}");
+    assert!(refused.contains("read only replica"), "{refused}");
     assert!(!refused.contains(PASSWORD));
     server.ask::<()>(&["REPLICAOF", "NO", "ONE"]);
     eventually("it writes again", async || place.leads(worker, Epoch(2), LONG).await.ok()).await;

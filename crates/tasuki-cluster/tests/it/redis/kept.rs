@@ -152,6 +152,12 @@ async fn nonsense_is_not_believed() {
     assert_eq!(wanted.degrade, None);
     place.leads(worker, Epoch(4), LONG).await.unwrap();
     assert_eq!(place.stand(worker, LONG).await.unwrap(), Some(Epoch(4)));
+    for epoch in ["9223372036854775807", "-1", "nan", "inf", "1e300"] {
+        server.ask::<()>(&["SET", "{tasuki}:leader:epoch", epoch]);
+        assert_eq!(place.stand(worker, LONG).await.unwrap(), Some(Epoch(0)), "{epoch}");
+        place.leads(worker, Epoch(5), LONG).await.unwrap();
+        assert_eq!(place.stand(worker, LONG).await.unwrap(), Some(Epoch(5)), "{epoch}");
+    }
 
     // A refusal that comes from the right place does not cost the connection.
     server.ask::<()>(&["DEL", "{tasuki}:leader:lock"]);

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use ::redis::{Client, Connection, FromRedisValue};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use tasuki::node::world::{Dice as _, RealDice};
 
 /// For a machine that has much else to do.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -261,10 +260,13 @@ fn new_folder() -> PathBuf {
     folder
 }
 
-/// A port below the range from which the kernel hands out ports by itself.
+/// A port below the range from which the kernel hands out ports by itself. Each process looks in a part of its own,
+/// so that tests that run at once do not take each other's; none is given twice.
 pub(crate) fn free_port() -> u16 {
+    static GIVEN: AtomicU64 = AtomicU64::new(0);
     loop {
-        let port = 20_000 + (RealDice.roll() % 12_000) as u16;
+        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
+        let port = 20_000 + ((u64::from(std::process::id()) * 20 + given) % 12_000) as u16;
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
             return port;
         }

@@ -1,6 +1,6 @@
 //! Redis over TLS.
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use tasuki::node::coordinate::Coordinator as _;
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_core::Epoch;
@@ -19,6 +19,8 @@ impl Authority {
     fn new() -> Self {
         let mut parameters = CertificateParams::default();
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Who is named as those it vouches for would be taken for one who vouches for itself.
+        parameters.distinguished_name.push(DnType::CommonName, "an authority");
         let key = KeyPair::generate().unwrap();
         let pem = parameters.self_signed(&key).unwrap().pem();
         Self { pem, issuer: Issuer::new(parameters, key) }
