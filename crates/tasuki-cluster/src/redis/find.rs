@@ -1,10 +1,11 @@
 //! Where the primary is, which keeps our keys. Asked anew for every connection, because it changes: no answer is
 //! kept. All our keys share one hash tag, so also in a cluster it is one server.
 
+use std::io;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
-use ::redis::{AsyncConnectionConfig, Client, ErrorKind, RedisError, RedisResult, Value};
+use ::redis::{AsyncConnectionConfig, Client, RedisError, RedisResult, Value};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
@@ -116,7 +117,7 @@ where
 }
 
 fn failure(what: &'static str) -> RedisError {
-    RedisError::from((ErrorKind::Io, what))
+    RedisError::from(io::Error::other(what))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! A Redis that is away must cost nobody time: after a failure every call is refused at once for a moment, and
 //! then one caller tries while the others are still refused.
 
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -194,7 +195,7 @@ fn warn(told: &Unreachable) {
 }
 
 fn too_late() -> RedisError {
-    RedisError::from((ErrorKind::Io, "no answer in time"))
+    RedisError::from(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
 }
 
 fn away() -> Unreachable {
@@ -245,5 +246,6 @@ mod tests {
         assert_eq!(told.to_string(), "coordinator: redis: response error");
         let told = line.told(&error("ERR no such thing"));
         assert!(told.to_string().contains("no such thing"), "{told}");
+        assert_eq!(line.told(&too_late()).to_string(), "coordinator: redis: no answer in time");
     }
 }

@@ -11,7 +11,7 @@ fn news(from: u64) -> News {
 }
 
 pub(crate) async fn listen(place: &dyn Coordinator) -> Box<dyn Hearing> {
-    eventually("somebody can be heard", async || place.listen().await.ok()).await.unwrap()
+    place.listen().await.unwrap().expect("it carries news")
 }
 
 /// What one tells, the others hear, in order, and only under their own prefix.
@@ -22,9 +22,13 @@ async fn is_heard(place: &Place, stranger: &Place) {
         place.one.tell(news(from)).await.unwrap();
     }
     for ear in &mut ears {
-        for from in 2..50 {
-            assert_eq!(ear.heard().await.unwrap(), news(from));
+        let mut heard = Vec::new();
+        while heard.last() != Some(&news(49)) {
+            heard.push(ear.heard().await.unwrap());
         }
+        // Who was not answered in time has told it twice.
+        heard.dedup();
+        assert_eq!(heard, (2..50).map(news).collect::<Vec<_>>());
     }
 }
 
@@ -59,7 +63,7 @@ async fn a_lost_connection_is_told() {
     assert!(ear.heard().await.is_err(), "it does not come back by itself");
     server.start();
     let mut ear = listen(&place).await;
-    eventually("it is back", async || place.tell(news(2)).await.ok()).await;
+    place.tell(news(2)).await.unwrap();
     assert_eq!(ear.heard().await.unwrap(), news(2));
 }
 

@@ -3,10 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tasuki::node::coordinate::{Coordinator, InMemory, Presence, Role};
+use async_trait::async_trait;
+use tasuki::node::coordinate::{
+    Coordinator, Hearing, InMemory, Presence, Role, Sighting, Unreachable, Wanted,
+};
 use tasuki::node::world::{Dice as _, RealClock, RealDice};
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
-use tasuki_core::WorkerId;
+use tasuki_core::{Epoch, NodeName, RunId, WorkerId};
+use tasuki_store::News;
 
 use super::servers::PATIENCE;
 
@@ -14,6 +18,9 @@ use super::servers::PATIENCE;
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// Over before one has looked twice.
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
+
+/// How soon one looks again.
+const AGAIN: Duration = Duration::from_millis(5);
 
 /// Two processes that meet in one place.
 pub(crate) struct Place {
@@ -39,9 +46,14 @@ impl Place {
     }
 }
 
-pub(crate) fn redis(url: &str, prefix: &str) -> RedisCoordinator {
+/// One that asks again, for tests that are not about a Redis that is away: where much else goes on, also one that
+/// is there does not always answer in time. Whatever is asked twice has the same effect as once.
+#[derive(Debug, Clone)]
+pub(crate) struct Patient(pub(crate) RedisCoordinator);
+
+pub(crate) fn redis(url: &str, prefix: &str) -> Patient {
     let config: RedisConfig = url.parse().unwrap();
-    RedisCoordinator::new(config.with_prefix(prefix).unwrap()).unwrap()
+    Patient(RedisCoordinator::new(config.with_prefix(prefix).unwrap()).unwrap())
 }
 
 pub(crate) fn new_prefix() -> String {
@@ -73,6 +85,40 @@ pub(crate) async fn eventually<T>(what: &str, mut look: impl AsyncFnMut() -> Opt
             return found;
         }
         assert!(Instant::now() < deadline, "waited in vain until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        tokio::time::sleep(AGAIN).await;
     }
+}
+
+/// Every method, patiently.
+macro_rules! patient {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        #[async_trait]
+        impl Coordinator for Patient {
+            $(async fn $name(&self, $($argument: $kind),*) -> Result<$answer, Unreachable> {
+                let deadline = Instant::now() + PATIENCE;
+                loop {
+                    match self.0.$name($($argument),*).await {
+                        Err(_) if Instant::now() < deadline => tokio::time::sleep(AGAIN).await,
+                        answer => return answer,
+                    }
+                }
+            })*
+        }
+    };
+}
+
+patient! {
+    stand(worker: WorkerId, ttl: Duration) -> Option<Epoch>;
+    leads(worker: WorkerId, epoch: Epoch, ttl: Duration) -> ();
+    resigns(worker: WorkerId) -> ();
+    leader_seen() -> Option<Sighting>;
+    degrade(leader: WorkerId, epoch: Epoch) -> ();
+    watch(worker: WorkerId, node: &NodeName, ttl: Duration) -> Option<bool>;
+    show(presence: &Presence, ttl: Duration) -> Wanted;
+    hide(worker: WorkerId) -> ();
+    present() -> Vec<Presence>;
+    detach(worker: WorkerId, ttl: Duration) -> ();
+    carries(worker: WorkerId, runs: &[RunId], ttl: Duration) -> ();
+    tell(news: News) -> ();
+    listen() -> Option<Box<dyn Hearing>>;
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ::redis::{Client, Connection, FromRedisValue};
+use ::redis::{Client, Connection, FromRedisValue, RedisResult};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -110,20 +110,19 @@ impl Server {
 
     /// Asks it something.
     pub(crate) fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        let mut connection = self.connection().unwrap();
-        command(words).query(&mut connection).unwrap()
+        command(words).query(&mut self.connection(PATIENCE).unwrap()).unwrap()
     }
 
+    /// Asks it something, and expects little of it.
     pub(crate) fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
-        command(words).query(&mut self.connection()?).ok()
+        command(words).query(&mut self.connection(Duration::from_secs(2)).ok()?).ok()
     }
 
-    fn connection(&self) -> Option<Connection> {
+    fn connection(&self, limit: Duration) -> RedisResult<Connection> {
         let url = format!("redis://:{}@127.0.0.1:{}", self.password, self.port);
-        let limit = Duration::from_secs(2);
-        let connection = Client::open(url).unwrap().get_connection_with_timeout(limit).ok()?;
-        connection.set_read_timeout(Some(limit)).unwrap();
-        Some(connection)
+        let connection = Client::open(url)?.get_connection_with_timeout(limit)?;
+        connection.set_read_timeout(Some(limit))?;
+        Ok(connection)
     }
 
     /// Waits until something is so; fails if the server ends before.

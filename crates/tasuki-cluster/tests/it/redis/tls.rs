@@ -7,7 +7,7 @@ use tasuki_core::Epoch;
 use tasuki_store::News;
 
 use super::news::listen;
-use super::place::{LONG, eventually, new_worker};
+use super::place::{LONG, Patient, new_worker};
 use super::servers::{PASSWORD, Server, free_port, write};
 
 struct Authority {
@@ -55,9 +55,9 @@ async fn both_sides_show_who_they_are() {
     let config: RedisConfig = format!("rediss://:{PASSWORD}@127.0.0.1:{port}").parse().unwrap();
     let (own_chain, own_key) = authority.certify("a worker");
     let known = || config.clone().identified_by(own_chain.as_str(), own_key.as_str());
-    let place = RedisCoordinator::new(known().trusting(authority.pem.as_str())).unwrap();
+    let place = Patient(RedisCoordinator::new(known().trusting(authority.pem.as_str())).unwrap());
     let worker = new_worker();
-    eventually("it is reached", async || place.leads(worker, Epoch(2), LONG).await.ok()).await;
+    place.leads(worker, Epoch(2), LONG).await.unwrap();
     assert_eq!(place.stand(worker, LONG).await.unwrap(), Some(Epoch(2)));
     let mut ear = listen(&place).await;
     let news = News { from: 2, leases: true, ..News::default() };
