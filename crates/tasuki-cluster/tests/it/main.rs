@@ -1,3 +1,6 @@
 //! The cluster's parts against real servers.
 
+// In a test an unwrap is an assertion.
+#![allow(clippy::unwrap_used)]
+
 mod redis;
