@@ -65,7 +65,10 @@ impl Identity {
             let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
             // A name is also a folder's: it neither hides nor leads elsewhere.
             let dotted = written.starts_with('.');
-            if written.is_empty() || written.len() > PART_CHARS || dotted || !written.chars().all(plain)
+            if written.is_empty()
+                || written.len() > PART_CHARS
+                || dotted
+                || !written.chars().all(plain)
             {
                 let expected = "is made of letters, digits, dots, hyphens and underscores";
                 return Err(WrongIdentity(format!("the {part} of an identity {expected}")));
@@ -97,7 +100,9 @@ impl Identity {
         match (ours.next(), ours.next()) {
             (Some(uri), None) => uri.parse(),
             (None, _) => Err(WrongIdentity::new("its certificate has no tasuki:// name")),
-            (Some(_), Some(_)) => Err(WrongIdentity::new("its certificate has two tasuki:// names")),
+            (Some(_), Some(_)) => {
+                Err(WrongIdentity::new("its certificate has two tasuki:// names"))
+            }
         }
     }
 
@@ -120,7 +125,8 @@ impl FromStr for Identity {
     type Err = WrongIdentity;
 
     fn from_str(written: &str) -> Result<Self, WrongIdentity> {
-        let parts = written.strip_prefix("tasuki://").map(|rest| rest.split('/').collect::<Vec<_>>());
+        let parts =
+            written.strip_prefix("tasuki://").map(|rest| rest.split('/').collect::<Vec<_>>());
         match parts.as_deref() {
             Some([cluster, role, name]) => Self::new(cluster, role.parse()?, name),
             _ => Err(WrongIdentity::new("an identity is tasuki://<cluster>/<role>/<name>")),

@@ -38,6 +38,9 @@ mod tests {
         let order = v1::StartJobRequest { lease_token: token.clone(), ..Default::default() };
         let carried = v1::CarriedRun { run_id: 7, lease_token: token };
         let printed = format!("{order:?} {carried:?}");
-        assert!(!printed.contains("171") && !printed.to_lowercase().contains("ab, ab"), "{printed}");
+        assert!(
+            !printed.contains("171") && !printed.to_lowercase().contains("ab, ab"),
+            "{printed}"
+        );
     }
 }

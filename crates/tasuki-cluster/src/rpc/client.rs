@@ -38,7 +38,13 @@ const FORGET_US: u64 = 10 * 60 * 1_000_000;
 pub struct RpcPeers {
     security: Security,
     clock: Arc<dyn Clock>,
-    lines: Mutex<HashMap<String, Line>>,
+    lines: Mutex<Lines>,
+}
+
+#[derive(Default)]
+struct Lines {
+    by_address: HashMap<String, Line>,
+    swept_at: u64,
 }
 
 /// A way to somebody. It is connected when first used, and again when it broke.
@@ -102,15 +108,24 @@ impl RpcPeers {
     fn client(&self, address: &str) -> Result<Client, Silent> {
         let (now, generation) = (self.clock.boottime(), self.generation());
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(line) = lines.get_mut(address).filter(|line| line.generation == generation) {
+        if now.saturating_sub(lines.swept_at) >= FORGET_US / 10 {
+            lines.by_address.retain(|_, line| now.saturating_sub(line.used_at) < FORGET_US);
+            lines.swept_at = now;
+        }
+        let known = lines.by_address.get_mut(address);
+        if let Some(line) = known.filter(|line| line.generation == generation) {
             line.used_at = now;
             return Ok(line.client.clone());
         }
-        lines.retain(|_, line| now.saturating_sub(line.used_at) < FORGET_US);
         let client = open(address, &self.security)?;
         let line = Line { client: client.clone(), generation, used_at: now };
-        lines.insert(address.to_owned(), line);
+        lines.by_address.insert(address.to_owned(), line);
         Ok(client)
+    }
+
+    /// To how many addresses there is a line.
+    pub fn lines(&self) -> usize {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner).by_address.len()
     }
 
     fn generation(&self) -> u64 {
@@ -205,7 +220,8 @@ impl Peers for RpcPeers {
 
     async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent> {
         let message = v1::ReloadSettingsRequest { worker_id: peer.worker.to_string(), version };
-        let say = |mut client: Client, request| async move { client.reload_settings(request).await };
+        let say =
+            |mut client: Client, request| async move { client.reload_settings(request).await };
         convert::read(self.call(peer, ORDER, message, say).await?)
     }
 }

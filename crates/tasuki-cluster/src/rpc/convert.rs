@@ -220,7 +220,9 @@ fn status_of(status: &v1::Status) -> Result<Status, Malformed> {
         Ok(v1::status::Role::Leader) => Role::Leader,
         Ok(v1::status::Role::Subleader) => Role::Subleader,
         Ok(v1::status::Role::Worker) => Role::Worker,
-        Ok(v1::status::Role::Unknown) | Err(_) => return Err(Malformed::new("its role is unknown")),
+        Ok(v1::status::Role::Unknown) | Err(_) => {
+            return Err(Malformed::new("its role is unknown"));
+        }
     };
     Ok(Status {
         worker: worker(&status.worker_id)?,
@@ -297,7 +299,8 @@ mod tests {
             worker: WorkerId::from_random(1),
             runs: vec![(RunId(1), LeaseToken::from_random(1))],
         };
-        let response = |run_ids| v1::ConfirmContinuationResponse { answer: Some(accept()), run_ids };
+        let response =
+            |run_ids| v1::ConfirmContinuationResponse { answer: Some(accept()), run_ids };
         assert_eq!(confirmed(response(vec![2, 1]), &question), Ok(vec![RunId(1)]));
         assert!(confirmed(response(vec![0]), &question).is_err());
         assert!(confirmed(Default::default(), &question).is_err());

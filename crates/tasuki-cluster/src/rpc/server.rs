@@ -85,7 +85,9 @@ impl RpcServer {
     ) -> Result<Self, Error> {
         let identity = security.identity();
         if identity.role() != PeerRole::Node {
-            return Err(WrongIdentity::new(format!("{identity} is no node, and cannot serve")).into());
+            return Err(
+                WrongIdentity::new(format!("{identity} is no node, and cannot serve")).into()
+            );
         }
         let unserved = |source| Error::Listen { address: address.to_string(), source };
         let listener = TcpListener::bind(address).await.map_err(unserved)?;

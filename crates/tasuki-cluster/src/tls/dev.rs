@@ -234,12 +234,8 @@ fn write(path: &Path, content: &str, mode: u32) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
     let beside = path.with_extension("new");
     let _ = fs::remove_file(&beside);
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .open(&beside)
-        .map_err(failed)?;
+    let mut file =
+        OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside).map_err(failed)?;
     file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
     fs::rename(&beside, path).map_err(failed)
 }

@@ -64,8 +64,9 @@ impl Secret for Pair {
         let trust = Arc::new(trust(recipe, &authorities, &provider)?);
         let chain = certificates(&files.certificate, certificate)?;
         let identity = checked(recipe, &trust, &chain)?;
-        let key = PrivateKeyDer::from_pem_slice(key)
-            .map_err(|error| Error::invalid(&files.key, format!("no private key in it: {error}")))?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
+            Error::invalid(&files.key, format!("no private key in it: {error}"))
+        })?;
 
         // Both refuse a key that is not this certificate's.
         let unfit = |error: rustls::Error| Error::invalid(&files.key, error);
@@ -97,7 +98,8 @@ impl Secret for Pair {
 
     fn look(&self, recipe: &Recipe) {
         let Some(left) = self.left(now(recipe.clock.as_ref())) else { return };
-        let mark = WARN_DAYS.into_iter().filter(|days| left <= days * DAY).min().unwrap_or(i64::MAX);
+        let mark =
+            WARN_DAYS.into_iter().filter(|days| left <= days * DAY).min().unwrap_or(i64::MAX);
         if mark < self.warned_at.swap(mark, Ordering::Relaxed) {
             let (identity, days_left) = (&self.identity, left.div_euclid(DAY));
             tracing::warn!(%identity, days_left, "the certificate ends soon and was not replaced");

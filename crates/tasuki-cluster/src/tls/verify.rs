@@ -8,8 +8,8 @@ use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{
-    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, PeerIncompatible,
-    RootCertStore, SignatureScheme,
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError,
+    PeerIncompatible, RootCertStore, SignatureScheme,
 };
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -103,8 +103,10 @@ fn in_words_of_tls(error: webpki::Error) -> Error {
         webpki::Error::CertNotValidYet { time, not_before } => {
             CertificateError::NotValidYetContext { time, not_before }
         }
-        webpki::Error::UnknownIssuer => CertificateError::UnknownIssuer,
-        webpki::Error::InvalidSignatureForPublicKey => CertificateError::BadSignature,
+        // The second has the name of one of our authorities, and not its key.
+        webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
+            CertificateError::UnknownIssuer
+        }
         other => CertificateError::Other(OtherError(Arc::new(other))),
     };
     Error::InvalidCertificate(why)
