@@ -7,20 +7,25 @@ mod ask;
 mod audit;
 mod bench;
 mod client;
+mod cluster;
 mod completions;
+mod config;
 mod database;
 mod demo;
 mod doctor;
 mod event;
 mod job;
+mod layers;
 mod leader;
 mod migrate;
+mod node;
 mod output;
 mod pages;
 #[cfg(test)]
 mod reference;
 mod run;
 mod schedule;
+mod serve;
 mod server;
 mod setting;
 mod task;
@@ -28,6 +33,7 @@ mod token;
 mod typed;
 mod up;
 mod view;
+mod willing;
 mod worker;
 
 use std::process::ExitCode;
@@ -47,8 +53,12 @@ struct Cli {
 enum Noun {
     /// Start everything in one process: scheduler, worker, API, and a database in a file
     Up(Box<up::Up>),
+    /// Start one node of a cluster: many that share a database, one of which leads
+    Node(Box<node::Node>),
+    /// How a node would start
+    Config(Box<config::Config>),
     #[command(hide = true)]
-    Spawner(up::Spawner),
+    Spawner(serve::Spawner),
     /// What runs, when, and how
     Job(Box<job::Job>),
     /// What became of a job each time
@@ -130,6 +140,8 @@ fn in_runtime<T>(work: impl Future<Output = T>) -> T {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().noun {
         Noun::Up(up) => up.run(),
+        Noun::Node(node) => node.run(),
+        Noun::Config(config) => config.run(Timestamp::now()),
         Noun::Spawner(spawner) => spawner.run(),
         Noun::Job(job) => job.run(Timestamp::now()),
         Noun::Run(run) => run.run(Timestamp::now()),

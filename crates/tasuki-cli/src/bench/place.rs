@@ -302,7 +302,7 @@ pub(crate) fn builder(
 pub(crate) fn with_commands(builder: NodeBuilder) -> Result<(NodeBuilder, PathBuf), Error> {
     let folder = std::env::temp_dir().join(format!("tasuki_bench_{}", std::process::id()));
     let home = HomeLock::take(&folder).map_err(|error| Error::Broken(error.to_string()))?;
-    let spawner = crate::up::spawner(&home)
+    let spawner = crate::serve::spawner(&home)
         .map_err(|_| Error::Broken("this program cannot find itself".to_owned()))?;
     Ok((builder.commands(home, spawner), folder))
 }

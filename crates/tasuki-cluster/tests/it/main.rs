@@ -3,4 +3,9 @@
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod fake;
 mod redis;
+mod rpc;
+mod stranger;
+mod tls;
+mod token;
