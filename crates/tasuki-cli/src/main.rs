@@ -6,6 +6,7 @@
 mod ask;
 mod audit;
 mod bench;
+mod cert;
 mod client;
 mod cluster;
 mod completions;
@@ -77,6 +78,9 @@ enum Noun {
     Audit(audit::Audit),
     /// Who may ask for what
     Token(token::Token),
+    /// By what nodes know each other
+    #[command(subcommand)]
+    Cert(CertVerb),
     /// When a job fires
     #[command(subcommand)]
     Schedule(ScheduleVerb),
@@ -126,6 +130,12 @@ impl BenchVerb {
 }
 
 #[derive(Subcommand)]
+enum CertVerb {
+    /// Make an authority and certificates to try things with
+    Dev(cert::Dev),
+}
+
+#[derive(Subcommand)]
 enum ScheduleVerb {
     /// Show what a schedule means and when it fires next
     Preview(schedule::Preview),
@@ -152,6 +162,7 @@ fn main() -> ExitCode {
         Noun::Setting(setting) => setting.run(Timestamp::now()),
         Noun::Audit(audit) => audit.run(Timestamp::now()),
         Noun::Token(token) => token.run(Timestamp::now()),
+        Noun::Cert(CertVerb::Dev(dev)) => dev.run(Timestamp::now()),
         Noun::Schedule(ScheduleVerb::Preview(preview)) => preview.run(Timestamp::now()),
         Noun::Bench(bench) => bench.run(),
         Noun::Migrate(migrate) => migrate.run(),

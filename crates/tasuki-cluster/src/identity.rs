@@ -70,8 +70,8 @@ impl Identity {
                 || dotted
                 || !written.chars().all(plain)
             {
-                let expected = "is made of letters, digits, dots, hyphens and underscores";
-                return Err(WrongIdentity(format!("the {part} of an identity {expected}")));
+                let expected = "letters, digits, dots, hyphens and underscores, no dot in front";
+                return Err(WrongIdentity(format!("{part} {written:?} should be {expected}")));
             }
         }
         Ok(Self { cluster: cluster.to_owned(), role, name: name.to_owned() })

@@ -1,5 +1,6 @@
 //! How nodes know each other. There is no way to serve or to call without it.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -61,7 +62,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn invalid(path: &Path, why: impl ToString) -> Self {
-        Self::Invalid { path: path.to_owned(), why: why.to_string() }
+    pub(crate) fn invalid(path: &Path, why: impl fmt::Display) -> Self {
+        Self::Invalid { path: path.to_owned(), why: format!("{why}") }
     }
 }

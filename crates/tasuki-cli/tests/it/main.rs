@@ -5,6 +5,7 @@
 
 mod apply;
 mod bench;
+mod cert;
 mod database;
 mod fake;
 mod follow;

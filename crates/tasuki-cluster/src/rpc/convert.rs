@@ -186,8 +186,8 @@ fn accepted(answer: Option<v1::Answer>) -> Result<(), Silent> {
     }
 }
 
-fn senseless(malformed: Malformed) -> Silent {
-    Silent(format!("its answer makes no sense: {}", malformed.0))
+fn senseless(Malformed(why): Malformed) -> Silent {
+    Silent(format!("its answer makes no sense: {why}"))
 }
 
 pub(super) fn status_response(status: &Status) -> v1::GetStatusResponse {

@@ -3,6 +3,7 @@
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,7 +13,12 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
+use rustls::RootCertStore;
+use rustls::crypto::aws_lc_rs::default_provider;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, UnixTime};
 
+use super::verify::{Trust, Usage};
 use crate::identity::{Identity, PeerRole, WrongIdentity};
 
 /// A clock that is a little slow meets a certificate that is already good.
@@ -78,6 +84,9 @@ pub enum Error {
 pub fn make(plan: &Plan, now: Timestamp) -> Result<Made, Error> {
     let mut wanted = Vec::new();
     for node in &plan.nodes {
+        if node == OBSERVER {
+            return Err(WrongIdentity::new("the folder \"observer\" is the observer's").into());
+        }
         wanted.push(Identity::new(&plan.cluster, PeerRole::Node, node)?);
     }
     let observer = Identity::new(&plan.cluster, PeerRole::Observer, OBSERVER)?;
@@ -95,8 +104,8 @@ pub fn make(plan: &Plan, now: Timestamp) -> Result<Made, Error> {
     let expires_at = now + DAY.saturating_mul(plan.days.into());
     let valid = Valid { from: now - BEFORE, until: expires_at };
     let made = match authority_was_there {
-        true => Authority::read(&plan.folder, &plan.cluster, valid)?,
-        false => Authority::new(&plan.cluster, valid)?,
+        true => Authority::read(&plan.folder, valid)?,
+        false => Authority::new(valid)?,
     };
     if !authority_was_there {
         write(&plan.folder.join("ca.key"), &made.key_pem(), 0o600)?;
@@ -107,6 +116,7 @@ pub fn make(plan: &Plan, now: Timestamp) -> Result<Made, Error> {
         let folder = plan.folder.join(identity.name());
         create_folder(&folder)?;
         let (certificate, key) = made.certify(&identity, valid)?;
+        made.check(&certificate, &identity, now)?;
         write(&folder.join("tls.key"), &key, 0o600)?;
         write(&folder.join("tls.crt"), &certificate, 0o644)?;
         write(&folder.join("ca.crt"), made.pem(), 0o644)?;
@@ -132,22 +142,22 @@ pub struct Authority {
 
 impl Authority {
     /// Makes one.
-    pub fn new(cluster: &str, valid: Valid) -> Result<Self, Error> {
-        let key = KeyPair::generate().map_err(unmade)?;
-        let params = authority_params(cluster, valid)?;
-        let pem = params.self_signed(&key).map_err(unmade)?.pem();
+    pub fn new(valid: Valid) -> Result<Self, Error> {
+        let key = KeyPair::generate().map_err(|error| unmade(&error))?;
+        let params = authority_params(valid);
+        let pem = params.self_signed(&key).map_err(|error| unmade(&error))?.pem();
         Ok(Self { issuer: Issuer::new(params, key), pem })
     }
 
     /// The one that an earlier call left in a folder.
-    fn read(folder: &Path, cluster: &str, valid: Valid) -> Result<Self, Error> {
+    fn read(folder: &Path, valid: Valid) -> Result<Self, Error> {
         let read = |name: &str| {
             let path = folder.join(name);
             fs::read_to_string(&path).map_err(|source| Error::File { path, source })
         };
-        let key = KeyPair::from_pem(&read("ca.key")?).map_err(unmade)?;
-        // Its name follows from the cluster's, so it is the same as when it was made.
-        let issuer = Issuer::new(authority_params(cluster, valid)?, key);
+        let key = KeyPair::from_pem(&read("ca.key")?).map_err(|error| unmade(&error))?;
+        // Its name is always the same, and nothing else of its certificate matters to those it signs.
+        let issuer = Issuer::new(authority_params(valid), key);
         Ok(Self { issuer, pem: read("ca.crt")? })
     }
 
@@ -161,47 +171,70 @@ impl Authority {
     }
 
     /// A certificate for somebody, and its key.
+    ///
+    /// It is good for this machine too: nodes do not care, but the tools that people look with do.
     pub fn certify(&self, identity: &Identity, valid: Valid) -> Result<(String, String), Error> {
         self.certify_names(&[&identity.to_string()], valid)
     }
 
+    /// An authority that was there may have ended, or have another's key.
+    fn check(&self, pem: &str, identity: &Identity, now: Timestamp) -> Result<(), Error> {
+        let wrong = |why: String| Error::Certificate(format!("the authority will not do: {why}"));
+        let read = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes());
+        let authority = read(&self.pem).map_err(|error| wrong(error.to_string()))?;
+        let certificate = read(pem).map_err(|error| wrong(error.to_string()))?;
+        let mut roots = RootCertStore::empty();
+        roots.add(authority).map_err(|error| wrong(error.to_string()))?;
+        let algorithms = default_provider().signature_verification_algorithms;
+        let seconds = Duration::from_secs(now.as_second().max(0) as u64);
+        let now = UnixTime::since_unix_epoch(seconds);
+        Trust::new(roots, algorithms, identity.cluster())
+            .check(&certificate, &[], now, Usage::Client)
+            .map(|_| ())
+            .map_err(|error| wrong(error.to_string()))
+    }
+
     /// As `certify`, with any names: for tests of what is refused.
     pub fn certify_names(&self, uris: &[&str], valid: Valid) -> Result<(String, String), Error> {
-        let key = KeyPair::generate().map_err(unmade)?;
-        let mut params = params(valid)?;
+        let key = KeyPair::generate().map_err(|error| unmade(&error))?;
+        let mut params = params(valid);
+        params.subject_alt_names = vec![
+            SanType::DnsName("localhost".try_into().map_err(|error| unmade(&error))?),
+            SanType::IpAddress(Ipv4Addr::LOCALHOST.into()),
+            SanType::IpAddress(Ipv6Addr::LOCALHOST.into()),
+        ];
         for uri in uris {
-            let uri = uri.to_string().try_into().map_err(unmade)?;
+            let uri = uri.to_string().try_into().map_err(|error| unmade(&error))?;
             params.subject_alt_names.push(SanType::URI(uri));
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(unmade)?;
+        let certificate = params.signed_by(&key, &self.issuer).map_err(|error| unmade(&error))?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
 }
 
-fn authority_params(cluster: &str, valid: Valid) -> Result<CertificateParams, Error> {
-    let mut params = params(valid)?;
+fn authority_params(valid: Valid) -> CertificateParams {
+    let mut params = params(valid);
     params.distinguished_name = DistinguishedName::new();
-    let name = format!("tasuki development authority of {cluster}");
-    params.distinguished_name.push(DnType::CommonName, name);
+    params.distinguished_name.push(DnType::CommonName, "tasuki development authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    Ok(params)
+    params
 }
 
-fn params(valid: Valid) -> Result<CertificateParams, Error> {
+fn params(valid: Valid) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let day_zero = rcgen::date_time_ymd(1970, 1, 1);
     let at = |instant: Timestamp| day_zero + Duration::from_secs(instant.as_second().max(0) as u64);
     (params.not_before, params.not_after) = (at(valid.from), at(valid.until));
-    Ok(params)
+    params
 }
 
-fn unmade(error: rcgen::Error) -> Error {
+fn unmade(error: &rcgen::Error) -> Error {
     Error::Certificate(error.to_string())
 }
 

@@ -1,7 +1,7 @@
 //! From three files to what a handshake needs, or to what is wrong with them.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use tasuki::node::world::Clock;
 use super::TlsFiles;
 use super::verify::{Trust, Usage};
 use crate::files::Secret;
-use crate::identity::Identity;
+use crate::identity::{Identity, PeerRole};
 use crate::security::Error;
 
 /// Somebody is told that a certificate ends when so many days are left.
@@ -144,13 +144,13 @@ fn checked(
         // An observer is never called, so its certificate need not be fit for that.
         let identity = Identity::in_certificate(own)?;
         match identity.role() {
-            crate::identity::PeerRole::Observer => Ok(identity),
-            crate::identity::PeerRole::Node => Err(unfit(error)),
+            PeerRole::Observer => Ok(identity),
+            PeerRole::Node => Err(unfit(error)),
         }
     })
 }
 
-fn certificates(path: &PathBuf, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),

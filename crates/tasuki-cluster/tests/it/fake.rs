@@ -181,7 +181,7 @@ impl Drop for Folder {
 }
 
 pub(crate) fn authority() -> Authority {
-    Authority::new(CLUSTER, days(30)).unwrap()
+    Authority::new(days(30)).unwrap()
 }
 
 /// Good since a while, and for so many days.

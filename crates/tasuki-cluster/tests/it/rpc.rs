@@ -33,7 +33,7 @@ pub(crate) fn cancel(epoch: i64) -> CancelOrder {
 #[tokio::test]
 async fn rpc_every_verb_goes_there_and_back() {
     let Two { fake, peers, peer, server: _server, .. } = &Two::start().await;
-    assert_eq!(pinged(&peers, peer).await, fake.id);
+    assert_eq!(pinged(peers, peer).await, fake.id);
     assert_eq!(peers.status(peer).await, Ok(tasuki::node::peers::Called::status(&**fake)));
     assert_eq!(peers.start(peer, &order(2)).await, Ok(Answer::Accepted));
     assert_eq!(peers.cancel(peer, &cancel(2)).await, Ok(Answer::Accepted));
