@@ -91,9 +91,9 @@ fn in_words(made: &Made) -> String {
     );
     if let Some(folder) = look {
         let folder = folder.display();
-        write!(
+        writeln!(
             text,
-            "to look at a node: grpcurl -cacert {folder}/ca.crt -cert {folder}/tls.crt -key {folder}/tls.key localhost:PORT list\n"
+            "to look at a node: grpcurl -cacert {folder}/ca.crt -cert {folder}/tls.crt -key {folder}/tls.key localhost:PORT list"
         )
         .expect("a string takes all");
     }
