@@ -148,35 +148,11 @@ impl Coordinator for RedisCoordinator {
     }
 
     async fn hide(&self, worker: WorkerId) -> Result<(), Unreachable> {
-        let key = self.keys.worker(worker);
-        let node: Option<String> = self.line.send(&Cmd::hget(&key, "node")).await?;
-        let node: Option<NodeName> = node.and_then(|node| node.parse().ok());
-        let mut script = self.scripts.hide.prepare_invoke();
-        script.key(key).key(self.keys.workers());
-        // One that was not seen for so long that its node is forgotten loses its watch soon as well.
-        if let Some(node) = node {
-            script.key(self.keys.subleader_lock(&node));
-        }
-        script.arg(worker.to_string());
-        self.line.run(&script).await
+        self.line.within(self.hide_in_steps(worker)).await
     }
 
     async fn present(&self) -> Result<Vec<Presence>, Unreachable> {
-        let mut script = self.scripts.present.prepare_invoke();
-        script.key(self.keys.workers());
-        let there: Vec<String> = self.line.run(&script).await?;
-        let mut there: Vec<WorkerId> = there.iter().filter_map(|id| id.parse().ok()).collect();
-        if there.is_empty() {
-            return Ok(Vec::new());
-        }
-        there.sort();
-        let mut hashes = Pipeline::with_capacity(there.len());
-        for &worker in &there {
-            hashes.hgetall(self.keys.worker(worker));
-        }
-        let hashes: Vec<HashMap<String, String>> = self.line.send_all(&hashes).await?;
-        let shown = there.into_iter().zip(&hashes);
-        Ok(shown.filter_map(|(worker, fields)| presence::read(worker, fields)).collect())
+        self.line.within(self.present_in_steps()).await
     }
 
     async fn detach(&self, worker: WorkerId, ttl: Duration) -> Result<(), Unreachable> {
@@ -206,6 +182,42 @@ impl Coordinator for RedisCoordinator {
     async fn listen(&self) -> Result<Option<Box<dyn Hearing>>, Unreachable> {
         let ear = Ear::open(Arc::clone(&self.line), &self.keys.wake()).await?;
         Ok(Some(Box::new(ear)))
+    }
+}
+
+/// A script names its keys beforehand, so what depends on a value that is kept there takes a second step. Between the
+/// two anything may change; neither does harm by that.
+impl RedisCoordinator {
+    async fn hide_in_steps(&self, worker: WorkerId) -> Result<(), Unreachable> {
+        let key = self.keys.worker(worker);
+        let node: Option<String> = self.line.send(&Cmd::hget(&key, "node")).await?;
+        let node: Option<NodeName> = node.and_then(|node| node.parse().ok());
+        let mut script = self.scripts.hide.prepare_invoke();
+        script.key(key).key(self.keys.workers());
+        // One that was not seen for so long that its node is forgotten loses its watch soon as well.
+        if let Some(node) = node {
+            script.key(self.keys.subleader_lock(&node));
+        }
+        script.arg(worker.to_string());
+        self.line.run(&script).await
+    }
+
+    async fn present_in_steps(&self) -> Result<Vec<Presence>, Unreachable> {
+        let mut script = self.scripts.present.prepare_invoke();
+        script.key(self.keys.workers());
+        let there: Vec<String> = self.line.run(&script).await?;
+        let mut there: Vec<WorkerId> = there.iter().filter_map(|id| id.parse().ok()).collect();
+        if there.is_empty() {
+            return Ok(Vec::new());
+        }
+        there.sort();
+        let mut hashes = Pipeline::with_capacity(there.len());
+        for &worker in &there {
+            hashes.hgetall(self.keys.worker(worker));
+        }
+        let hashes: Vec<HashMap<String, String>> = self.line.send_all(&hashes).await?;
+        let shown = there.into_iter().zip(&hashes);
+        Ok(shown.filter_map(|(worker, fields)| presence::read(worker, fields)).collect())
     }
 }
 

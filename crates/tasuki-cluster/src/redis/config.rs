@@ -102,7 +102,8 @@ impl RedisConfig {
 
     /// What may stand in no message.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
-        [self.login.password(), self.sentinel_login.password()].into_iter().flatten()
+        let passwords = [self.login.password(), self.sentinel_login.password()];
+        passwords.into_iter().flatten().filter(|password| !password.is_empty())
     }
 
     fn client_as(&self, host: &Host, login: &RedisConnectionInfo) -> RedisResult<Client> {
@@ -299,6 +300,8 @@ mod tests {
         let config = read("redis+sentinel://u:secret@a/main?sentinel_password=secret");
         assert!(!format!("{config:?}").contains("secret"));
         assert_eq!(config.secrets().collect::<Vec<_>>(), ["secret", "secret"]);
+        let config = read("redis+sentinel://u:@a/main?sentinel_user=u");
+        assert_eq!(config.secrets().count(), 0, "an empty one would be found in every message");
     }
 
     #[test]

@@ -84,6 +84,15 @@ impl Line {
         self.settle(connected.number, answer.unwrap_or_else(|_| Err(too_late())))
     }
 
+    /// Limits what takes more than one step, so that it takes no longer than one does.
+    pub(super) async fn within<T>(
+        &self,
+        steps: impl Future<Output = Result<T, Unreachable>>,
+    ) -> Result<T, Unreachable> {
+        let limited = timeout(CONNECT_LIMIT + ANSWER_LIMIT, steps).await;
+        limited.unwrap_or_else(|_| Err(self.told(&too_late())))
+    }
+
     /// What an error says to those outside. No password is repeated, whoever may have put it there.
     pub(super) fn told(&self, error: &RedisError) -> Unreachable {
         let said = error.to_string();
