@@ -6,6 +6,7 @@
 mod apply;
 mod bench;
 mod cert;
+mod cluster;
 mod database;
 mod fake;
 mod follow;
