@@ -17,7 +17,7 @@ use crate::output::Failure;
 Examples:
   tasuki cert dev --dir tls
   tasuki cert dev --dir tls --node one --node two --node three
-  tasuki cert dev --dir tls --node four --cluster staging --days 30 --json
+  tasuki cert dev --dir tls-staging --cluster staging --days 30 --json
 
 Each folder has tls.crt, tls.key and ca.crt: what a node looks for in /etc/tasuki/tls. Nodes of one
 cluster may also share one. New files are used without a restart.
@@ -91,11 +91,9 @@ fn in_words(made: &Made) -> String {
     );
     if let Some(folder) = look {
         let folder = folder.display();
-        writeln!(
-            text,
-            "to look at a node: grpcurl -cacert {folder}/ca.crt -cert {folder}/tls.crt -key {folder}/tls.key localhost:PORT list"
-        )
-        .expect("a string takes all");
+        let shown = format!("-cert {folder}/tls.crt -key {folder}/tls.key");
+        let look = format!("grpcurl -cacert {folder}/ca.crt {shown} localhost:PORT list");
+        writeln!(text, "to look at a node: {look}").expect("a string takes all");
     }
     text
 }

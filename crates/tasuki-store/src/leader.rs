@@ -24,6 +24,9 @@ static RESIGN: Sql = sql!("leader/resign");
 static HISTORY: Sql = sql!("leader/history");
 static RECENT: Sql = sql!("leader/recent");
 
+/// No epoch comes this far. What is mirrored may be anything, and must not be able to use all epochs up.
+const HIGHEST_MIRROR: i64 = 1 << 53;
+
 /// The leadership as the database has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Leader {
@@ -89,7 +92,7 @@ impl Store {
     ) -> Result<Option<Epoch>, Error> {
         let mut tx = self.db.begin().await?;
         tx.rows(&LOCK_MINT, params! {}).await?;
-        let epoch = Epoch(seen.0.max(mirror.0) + 1);
+        let epoch = Epoch(seen.0.max(mirror.0.min(HIGHEST_MIRROR)) + 1);
         let holder = uuid(holder.as_bytes());
         let taken = params! { epoch: epoch.0, holder: holder, seen: seen.0, ttl: micros(ttl) };
         let term = params! { epoch: epoch.0, holder: holder };

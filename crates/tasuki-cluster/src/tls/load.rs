@@ -178,3 +178,32 @@ impl fmt::Debug for Wall {
         f.write_str("Wall")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use jiff::SignedDuration;
+    use tasuki::node::world::RealClock;
+
+    use super::*;
+    use crate::tls::dev::{Authority, Valid};
+
+    #[test]
+    fn a_certificate_that_ends_soon_is_noticed() {
+        let at = |days: i64| RealClock.wall() + SignedDuration::from_hours(24 * days);
+        let authority = Authority::new(Valid { from: at(-1), until: at(99) }).unwrap();
+        let identity = Identity::new("test", PeerRole::Node, "a").unwrap();
+        let clock = Arc::new(RealClock);
+        let recipe = Recipe { files: TlsFiles::default(), cluster: "test".to_owned(), clock };
+        for (days, noticed) in [(10, true), (13, true), (15, false), (90, false)] {
+            let valid = Valid { from: at(-1), until: at(days) };
+            let (certificate, key) = authority.certify(&identity, valid).unwrap();
+            let contents = [certificate, key, authority.pem().to_owned()].map(String::into_bytes);
+            let pair = Pair::make(&recipe, &contents).unwrap();
+            let left = pair.left(now(&RealClock));
+            assert_eq!(left.is_some(), noticed, "{days} days: {left:?}");
+            if let Some(left) = left {
+                assert!((left - days * DAY).abs() < 60, "{days} days: {left} s");
+            }
+        }
+    }
+}

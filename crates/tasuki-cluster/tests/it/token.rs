@@ -15,6 +15,10 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use crate::fake::{Fake, Folder, LOOK_EVERY, Moved, node, observer, peer, pinged, serve, until};
 
@@ -250,6 +254,29 @@ async fn rpc_token_what_makes_no_sense_is_refused_and_harms_nobody() {
     let ping = v1::PingRequest { worker_id };
     assert!(client.ping(with_token(&caller, ping)).await.is_ok(), "it still answers");
     assert_eq!(called.fake.heard(), []);
+}
+
+#[tokio::test]
+async fn rpc_token_an_observer_is_told_what_a_node_understands() {
+    let called = Called::start().await;
+    let mut client = ServerReflectionClient::new(called.channel().await);
+    let question = || ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let probe = tokens(&called.keys, observer());
+    let asked = with_token(&probe, tokio_stream::once(question()));
+    let mut answers = client.server_reflection_info(asked).await.unwrap().into_inner();
+    let answer = answers.message().await.unwrap().unwrap().message_response;
+    let Some(MessageResponse::ListServicesResponse(list)) = answer else {
+        panic!("not a list: {answer:?}")
+    };
+    let names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
+    for name in ["tasuki.v1.WorkerService", "grpc.health.v1.Health"] {
+        assert!(names.iter().any(|known| known == name), "{names:?}");
+    }
+    let status = client.server_reflection_info(tokio_stream::once(question())).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "nobody else is told");
 }
 
 #[tokio::test]

@@ -269,12 +269,15 @@ impl Coordinator for InMemory {
         epoch: Epoch,
         ttl: Duration,
     ) -> Result<(), Unreachable> {
-        if self.hold(worker, ttl).is_some() {
-            let now = self.clock.boottime();
-            let mut kept = self.kept();
-            kept.epoch = kept.epoch.max(epoch.0);
+        let held = self.hold(worker, ttl).is_some();
+        let (now, until) = (self.clock.boottime(), self.after(ttl));
+        let mut kept = self.kept();
+        // The database has decided: whoever is newer than all that was known here leads, whoever has the lock.
+        if held || epoch.0 > kept.epoch {
+            kept.holder = Some((worker, until));
             kept.seen = Some((worker, epoch, now));
         }
+        kept.epoch = kept.epoch.max(epoch.0);
         Ok(())
     }
 
