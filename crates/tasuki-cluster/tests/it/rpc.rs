@@ -1,6 +1,8 @@
 //! Calls between nodes, over real sockets.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -11,6 +13,7 @@ use tasuki::node::world::RealClock;
 use tasuki_cluster::Security;
 use tasuki_cluster::rpc::{Limits, RpcPeers, RpcServer};
 use tasuki_core::{Epoch, LeaseToken, RunId, WorkerId};
+use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::fake::{
@@ -167,6 +170,38 @@ async fn rpc_who_comes_back_at_its_address_is_reached_by_the_next_call() {
     assert_eq!(two.peers.start(&two.peer, &order(2)).await, Ok(Answer::Accepted));
 }
 
+/// Hangs up on the first so many, and connects the rest to somebody. Counts those who came.
+async fn hangs_up(first: usize, then: SocketAddr) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let came = Arc::new(AtomicUsize::new(0));
+    let counted = came.clone();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            if counted.fetch_add(1, Ordering::Relaxed) >= first {
+                let mut there = TcpStream::connect(then).await.unwrap();
+                tokio::spawn(async move { copy_bidirectional(&mut stream, &mut there).await });
+            }
+        }
+    });
+    (address, came)
+}
+
+#[tokio::test]
+async fn rpc_a_connection_that_breaks_is_tried_once_more_and_no_more() {
+    let two = Two::start().await;
+    let (address, came) = hangs_up(1, two.server.address()).await;
+    let peer = Peer { address: Some(address), ..two.peer.clone() };
+    assert_eq!(two.peers.drain(&peer, Epoch(2)).await, Ok(Answer::Accepted));
+    assert_eq!(came.load(Ordering::Relaxed), 2);
+
+    let (address, came) = hangs_up(usize::MAX, two.server.address()).await;
+    let peer = Peer { address: Some(address), ..two.peer.clone() };
+    assert!(two.peers.drain(&peer, Epoch(2)).await.is_err());
+    assert_eq!(came.load(Ordering::Relaxed), 2);
+    assert_eq!(two.fake.heard(), [Heard::Drain(Epoch(2))]);
+}
+
 #[tokio::test]
 async fn rpc_stopping_lets_a_call_finish_and_takes_no_more() {
     let two = Two::start().await;
@@ -185,7 +220,7 @@ async fn rpc_stopping_lets_a_call_finish_and_takes_no_more() {
     stopping.await.unwrap();
 }
 
-async fn until_refused(address: std::net::SocketAddr) {
+async fn until_refused(address: SocketAddr) {
     let began = Instant::now();
     while TcpStream::connect(address).await.is_ok() {
         assert!(began.elapsed() < Duration::from_secs(30), "the port stays open");
@@ -260,7 +295,7 @@ async fn rpc_lines_that_are_not_used_are_forgotten() {
     let other = Fake::new(2);
     let folder = certified(&two.authority, &node("other"));
     let server = serve(&other, Security::Mtls(open(&folder)), Limits::default()).await;
-    clock.seconds.store(3_600, std::sync::atomic::Ordering::Relaxed);
+    clock.seconds.store(3_600, Ordering::Relaxed);
     assert!(is_there(&peers, &peer(&other, &server)).await);
     assert_eq!(peers.lines(), 1);
 }
