@@ -8,6 +8,7 @@ use tasuki::node::coordinate::Coordinator;
 use tasuki::node::peers::Called;
 use tasuki::node::world::RealClock;
 use tasuki::node::{Config, NodeBuilder};
+use tasuki_cluster::LOOK_EVERY;
 use tasuki_cluster::identity::{Identity, PeerRole};
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_cluster::rpc::{Limits, RpcPeers, RpcServer};
@@ -20,8 +21,6 @@ use tokio::net::TcpListener;
 use crate::layers::Layers;
 use crate::output::Failure;
 
-/// How often certificates, keys and the authority are looked at.
-const LOOK: Duration = Duration::from_secs(10);
 /// How long calls that are under way have when a node stops.
 const LAST_CALLS: Duration = Duration::from_secs(2);
 
@@ -110,12 +109,12 @@ impl Cluster {
         let clock = Arc::new(RealClock);
         let security = match self.known_by {
             KnownBy::Certificate(files) => {
-                Tls::open(files, &self.name, clock, LOOK).map(Security::Mtls)
+                Tls::open(files, &self.name, clock, LOOK_EVERY).map(Security::Mtls)
             }
             KnownBy::Token(files) => {
                 let identity = Identity::new(&self.name, PeerRole::Node, self.node.as_str());
                 let identity = identity.map_err(|error| Failure::bad_usage(error.to_string()))?;
-                Tokens::open(files, identity, clock, LOOK).map(Security::Token)
+                Tokens::open(files, identity, clock, LOOK_EVERY).map(Security::Token)
             }
         };
         let security = security.map_err(|error| {

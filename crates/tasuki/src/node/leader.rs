@@ -73,6 +73,8 @@ struct State {
     swept_at: Option<u64>,
     /// Whether it watches the leader for its node.
     watches: bool,
+    /// When that was last decided by the tables.
+    decided_at: Option<u64>,
     /// Workers of which nothing was heard, and since when.
     silent: HashMap<WorkerId, u64>,
     /// A leader of which nothing was seen, and since when.

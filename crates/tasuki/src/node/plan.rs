@@ -200,3 +200,95 @@ pub(crate) fn stranded<'a>(
             && (!attached || one.start_by.is_some_and(|start_by| start_by < clock))
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tasuki_core::Epoch;
+
+    const TTL: Duration = Duration::from_secs(5);
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn id(number: u128) -> WorkerId {
+        WorkerId::from_random(number << 64)
+    }
+
+    /// A worker that was heard of at this second.
+    fn worker(number: u128, node: &str, heard: i64) -> Worker {
+        Worker {
+            id: id(number),
+            node: node.parse().unwrap(),
+            address: Some(format!("{node}:{number}")),
+            slots: 1,
+            function_slots: 1,
+            labels: BTreeSet::new(),
+            heartbeat_at: at(heard),
+            draining_at: None,
+            detached_at: None,
+            dead_at: None,
+            gone_at: None,
+        }
+    }
+
+    fn led_by(number: u128) -> Leader {
+        Leader { epoch: Epoch(1), holder: Some(id(number)), lease_until: at(14), clock: at(10) }
+    }
+
+    #[test]
+    fn one_of_each_node_watches_and_not_the_leader() {
+        let mut workers = vec![
+            worker(1, "a", 10),
+            worker(2, "a", 10),
+            worker(3, "b", 1),
+            worker(4, "b", 10),
+            worker(5, "b", 10),
+            worker(6, "c", 10),
+        ];
+        workers[5].draining_at = Some(at(9));
+        let watching = |leader| {
+            let watches = |one: &&Worker| watches(&workers, &led_by(leader), one.id, TTL);
+            workers.iter().filter(watches).map(|one| one.id).collect::<Vec<_>>()
+        };
+        assert_eq!(watching(1), [id(2), id(4)]);
+        assert_eq!(watching(4), [id(1), id(5)]);
+        assert!(!watches(&workers, &led_by(1), id(9), TTL), "nobody knows it");
+        assert!(others_watch(&workers, &led_by(1), TTL));
+        assert!(!others_watch(&workers[..2], &led_by(1), TTL));
+    }
+
+    #[test]
+    fn who_is_asked_by_one_that_was_cut_off() {
+        let mut workers = vec![
+            worker(1, "a", 10),
+            worker(2, "a", 10),
+            worker(3, "b", 10),
+            // The leader is asked first, however long it was not heard of.
+            worker(4, "b", 0),
+            worker(5, "c", 10),
+            worker(6, "d", 10),
+            worker(7, "e", 0),
+        ];
+        workers[5].address = None;
+        let asked = |me| {
+            let asked = in_charge(&workers, &led_by(4), id(me), TTL);
+            asked.into_iter().map(|one| one.id).collect::<Vec<_>>()
+        };
+        assert_eq!(asked(1), [id(4), id(2), id(3), id(5)]);
+        assert_eq!(asked(4), [id(1), id(3), id(5)]);
+    }
+
+    #[test]
+    fn silent_are_those_that_can_be_called_and_are_not_known_to_be_gone() {
+        let mut workers: Vec<Worker> = (1..=5).map(|number| worker(number, "a", 5)).collect();
+        workers[1].heartbeat_at = at(6);
+        workers[2].address = None;
+        workers[3].detached_at = Some(at(8));
+        let silent: Vec<_> = silent(&workers, id(5), at(10), TTL).map(|one| one.id).collect();
+        assert_eq!(silent, [id(1)]);
+        // A clock that went back makes nobody silent.
+        assert_eq!(super::silent(&workers, id(5), at(0), TTL).count(), 0);
+    }
+}

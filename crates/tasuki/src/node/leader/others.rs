@@ -3,9 +3,11 @@
 //! Both are told apart from a database that is slow or was away by looking for a while: what counts is for how long
 //! this worker, whose own looks succeeded, has seen nothing of the other.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use tasuki_core::{Epoch, NodeName, Settings, WorkerId};
-use tasuki_store::{Author, Error, Leader as Lead};
+use tasuki_store::{Author, Error};
 
 use super::super::coordinate::Wanted;
 use super::super::peers::Peer;
@@ -76,38 +78,40 @@ impl Leader {
     }
 
     /// Somebody who does not lead looks after the leader, if it is the one of its node to do so. Whether the lead
-    /// is to be taken now.
+    /// is to be taken now. While all is well this costs the database nothing, or little.
     pub(crate) async fn watch(&self, node: &NodeName, settings: &Settings) -> Result<bool, Error> {
-        let me = self.me.id();
         if self.term().is_some() {
             self.state().watches = false;
             return Ok(false);
         }
-        let lead = within(self.store.leader()).await?;
-        let workers = within(self.store.workers()).await?;
-        let fresh = settings.heartbeat_ttl();
-        let asked = self.coordinator.watch(me, node, settings.subleader_check() * 3).await;
-        let watches = match asked {
-            Ok(Some(watches)) => watches,
-            // Not decided there, or nobody is there: by the tables, then.
-            Ok(None) | Err(_) => plan::watches(&workers, &lead, me, fresh),
+        let seen = match self.watches(node, settings).await? {
+            true => self.coordinator.leader_seen().await.ok().flatten(),
+            false => None,
         };
-        self.state().watches = watches;
-        let silent = watches && self.is_silent(&lead, settings).await;
+        let Some(seen) = seen.filter(|seen| seen.ago > settings.leader_stale()) else {
+            self.state().suspect = None;
+            return Ok(false);
+        };
+        let lead = within(self.store.leader()).await?;
+        // One whose lease has lapsed is nobody's leader any more, and one of an older term was seen by mistake.
+        if lead.lease_until <= lead.clock || seen.epoch > lead.epoch {
+            self.state().suspect = None;
+            return Ok(false);
+        }
         let now = self.clock.boottime();
         let since = {
             let mut state = self.state();
             let before = state.suspect.filter(|(epoch, _)| *epoch == lead.epoch);
-            state.suspect = silent.then(|| before.unwrap_or((lead.epoch, now)));
-            state.suspect.map(|(_, since)| since)
+            state.suspect.insert(before.unwrap_or((lead.epoch, now))).1
         };
-        let Some(since) = since else { return Ok(false) };
+        let workers = within(self.store.workers()).await?;
         let holder = lead.holder.and_then(|id| workers.iter().find(|worker| worker.id == id));
         // What is wrong with the leader may be wrong with its neighbours.
         let beside = holder.is_some_and(|holder| holder.node == *node);
-        let patience = match beside && plan::others_watch(&workers, &lead, fresh) {
+        let patience = match beside && plan::others_watch(&workers, &lead, settings.heartbeat_ttl())
+        {
             true => settings.leader_stale(),
-            false => std::time::Duration::ZERO,
+            false => Duration::ZERO,
         };
         if now < since + patience.as_micros() as u64 {
             return Ok(false);
@@ -121,8 +125,8 @@ impl Leader {
                 }
             }
         }
-        let by = me.to_string();
-        if !within(self.store.depose(by.as_str(), lead.epoch)).await? {
+        let me = self.me.id();
+        if !within(self.store.depose(me.to_string().as_str(), lead.epoch)).await? {
             return Ok(false);
         }
         tracing::warn!(worker_id = %me, epoch = %lead.epoch, "a silent leader was deposed");
@@ -132,13 +136,30 @@ impl Leader {
         Ok(true)
     }
 
-    /// Whether the leader's lease stands, and yet nothing was seen of it for too long where leaders are seen.
-    async fn is_silent(&self, lead: &Lead, settings: &Settings) -> bool {
-        if lead.lease_until <= lead.clock {
-            return false;
+    /// Whether this worker is the one of its node to look after the leader.
+    async fn watches(&self, node: &NodeName, settings: &Settings) -> Result<bool, Error> {
+        let me = self.me.id();
+        let asked = self.coordinator.watch(me, node, settings.subleader_check() * 3).await;
+        if let Ok(Some(watches)) = asked {
+            let mut state = self.state();
+            (state.watches, state.decided_at) = (watches, None);
+            return Ok(watches);
         }
-        let seen = self.coordinator.leader_seen().await;
-        matches!(seen, Ok(Some(seen)) if seen.ago > settings.leader_stale() && seen.epoch <= lead.epoch)
+        // Not decided there, or nobody is there: by the tables, which need not be read each time.
+        let fresh = settings.heartbeat_ttl();
+        let now = self.clock.boottime();
+        {
+            let state = self.state();
+            if state.decided_at.is_some_and(|at| now < at + fresh.as_micros() as u64) {
+                return Ok(state.watches);
+            }
+        }
+        let lead = within(self.store.leader()).await?;
+        let workers = within(self.store.workers()).await?;
+        let mut state = self.state();
+        state.watches = plan::watches(&workers, &lead, me, fresh);
+        state.decided_at = Some(now);
+        Ok(state.watches)
     }
 
     /// What others want of this worker. `true`: its term may be over, and is to be renewed now to learn whether.
