@@ -21,8 +21,8 @@ use crate::willing::Willing;
 
 Examples:
   tasuki node --config /etc/tasuki/tasuki.toml
-  tasuki node --database-url postgres://tasuki@db/tasuki --rpc-listen 0.0.0.0:7712 \\
-      --rpc-address $(hostname):7712 --redis-url redis://cache:6379
+  tasuki node --database-url postgres://tasuki@db/tasuki --rpc-listen 10.0.0.5:7712
+  tasuki node --redis-url redis://cache:6379 --label gpu
 
 SIGTERM and Ctrl-C let what runs finish, and stop at once the second time."
 )]

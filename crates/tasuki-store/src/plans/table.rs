@@ -91,6 +91,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // Leases and holds.
     (
         &[
+            "leader_term by leader_term_pkey on id",
             "lease by lease_worker on worker_id",
             "setting_version by setting_version_pkey on id",
             "worker by worker_pkey on id",
