@@ -131,17 +131,41 @@ fn secrets(url: &str) -> impl Iterator<Item = &str> {
     in_front.into_iter().chain(parameters).filter(|secret| !secret.is_empty())
 }
 
-/// A URL as it may be shown: without its password, and without parameters, which may hold one.
+/// A URL as it may be shown: without its password, and without parameters, which may hold one. What does not read as a
+/// URL is not shown at all: nobody knows what is secret in it.
 pub(crate) fn shown(url: &str) -> String {
     let without_parameters = |place: &str| place.split('?').next().unwrap_or_default().to_owned();
-    let Some((scheme, rest)) = url.split_once("://") else { return without_parameters(url) };
-    match rest.rsplit_once('@') {
-        None => without_parameters(url),
-        Some((user, host)) => {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return match url.starts_with("sqlite:") {
+            true => without_parameters(url),
+            false => "***".to_owned(),
+        };
+    };
+    // Behind a question mark an @ is part of a parameter, unless there is another before which a password stands.
+    let user_and_host = match (rest.find('?'), rest.rfind('@')) {
+        (Some(parameters), Some(at)) if parameters < at && !rest[..parameters].contains(':') => {
+            None
+        }
+        _ => rest.rsplit_once('@'),
+    };
+    let host = |host: &str| match host.rsplit_once(':') {
+        // Not a port, so perhaps a password.
+        Some((_, port)) if host.starts_with(':') || !is_port(port) => "***".to_owned(),
+        Some(_) | None => without_parameters(host),
+    };
+    match user_and_host {
+        None => format!("{scheme}://{}", host(&without_parameters(rest))),
+        Some((user, place)) => {
             let (name, _) = user.split_once(':').unwrap_or((user, ""));
-            format!("{scheme}://{name}@{}", without_parameters(host))
+            format!("{scheme}://{name}@{}", without_parameters(place))
         }
     }
+}
+
+/// Whether this is a port and what may follow it, or the end of an address in brackets.
+fn is_port(text: &str) -> bool {
+    let number = text.split('/').next().unwrap_or_default();
+    number.ends_with(']') || number.parse::<u16>().is_ok()
 }
 
 #[cfg(test)]
@@ -157,6 +181,12 @@ mod tests {
             ("postgres://ann:s3@cret@host/db", "postgres://ann@host/db"),
             ("postgres://ann:s3?cret@host/db", "postgres://ann@host/db"),
             ("mysql://ann@host/db?password=s3cret", "mysql://ann@host/db"),
+            ("postgres://db/t?user=x&password=s3@cret", "postgres://db/t"),
+            ("postgres://db:5432/t", "postgres://db:5432/t"),
+            ("redis://[::1]:6379/0", "redis://[::1]:6379/0"),
+            ("redis://:s3cret", "redis://***"),
+            ("postgres:/ann:s3cret@host", "***"),
+            ("ann:s3cret@cache:6379", "***"),
         ] {
             assert_eq!(shown(url), expected);
         }

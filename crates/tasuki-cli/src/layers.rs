@@ -245,6 +245,8 @@ impl Layers {
             let flag = typed.flags.get(key.name).cloned();
             let flag = flag.map(|values| (values, Source::Flag(key.flag())));
             let environment = match variable(&key.variable()) {
+                // As good as none: `TASUKI_X=${X:-}` says nothing.
+                Some(value) if value.is_empty() => None,
                 Some(value) => {
                     Some((of_environment(key, value)?, Source::Environment(key.variable())))
                 }
@@ -273,8 +275,9 @@ impl Layers {
         self.text(name).map(PathBuf::from)
     }
 
-    pub(crate) fn list(&self, name: &str) -> &[String] {
-        self.said(name).map_or(&[], |said| &said.values)
+    /// `None`: nothing was said. A list that was said may be empty.
+    pub(crate) fn list(&self, name: &str) -> Option<&[String]> {
+        self.said(name).map(|said| &*said.values)
     }
 
     /// What was said, as something else; what it cannot be is refused, with who said it.
@@ -309,8 +312,12 @@ fn of_environment(key: &Key, value: OsString) -> Result<Vec<String>, Failure> {
 fn read_file(path: &Path) -> Result<BTreeMap<String, Vec<String>>, Failure> {
     let at = |why: String| Failure::bad_usage(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| at(error.to_string()))?;
-    let document: DocumentMut =
-        text.parse().map_err(|error: toml_edit::TomlError| at(error.to_string()))?;
+    // Its words only: the line itself may hold a password.
+    let document: DocumentMut = text.parse().map_err(|error: toml_edit::TomlError| {
+        let line =
+            error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count());
+        at(format!("it is no TOML in line {}: {}", line.max(1), error.message()))
+    })?;
     let mut found = BTreeMap::new();
     for (name, item) in document.iter() {
         let Some(key) = KEYS.iter().find(|key| key.name == name) else {
@@ -403,10 +410,12 @@ mod tests {
             ("node = true", "node is to be a text"),
             ("label = [1.5]", "label is to be a text or a list of texts"),
             ("node = ", "TOML"),
+            ("database_url = postgres://ann:s3cret@h/x", "TOML in line 1"),
         ] {
             let refused = layers(&[], &[], file).err().expect("refused");
             assert!(refused.message().contains(expected), "{}", refused.message());
             assert!(refused.message().contains("tasuki.toml"), "{}", refused.message());
+            assert!(!refused.message().contains("s3cret"), "{}", refused.message());
         }
         let read = layers(&[], &[("TASUKI_SLOTS", "many")], "").unwrap();
         let refused =

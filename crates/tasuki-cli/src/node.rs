@@ -55,10 +55,10 @@ impl Node {
         let project = layers.path("django_project");
         let willing = Willing {
             node: name.unwrap_or_else(host_name),
-            labels: layers.list("label"),
+            labels: layers.list("label").unwrap_or_default(),
             slots,
             programs: layers.list("allow_program"),
-            environment: layers.list("pass_env"),
+            environment: layers.list("pass_env").unwrap_or_default(),
             django_project: project.as_deref(),
             django_python: layers.text("django_python").unwrap_or("python3"),
             django_settings: layers.text("django_settings"),

@@ -74,7 +74,7 @@ impl Up {
             node: self.node.clone().unwrap_or_else(host_name),
             labels: &self.labels,
             slots: self.slots,
-            programs: &self.programs,
+            programs: (!self.programs.is_empty()).then_some(&*self.programs),
             environment: &self.environment,
             django_project: self.django_project.as_deref(),
             django_python: &self.django_python,

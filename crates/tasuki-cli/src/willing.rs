@@ -14,7 +14,8 @@ pub(crate) struct Willing<'a> {
     pub(crate) node: NodeName,
     pub(crate) labels: &'a [String],
     pub(crate) slots: Option<u32>,
-    pub(crate) programs: &'a [String],
+    /// `None`: any.
+    pub(crate) programs: Option<&'a [String]>,
     pub(crate) environment: &'a [String],
     pub(crate) django_project: Option<&'a Path>,
     pub(crate) django_python: &'a str,
@@ -29,9 +30,7 @@ impl Willing<'_> {
         config.slots = self.slots;
         config.drain = self.drain;
         config.environment.extend(self.environment.iter().cloned());
-        if !self.programs.is_empty() {
-            config.programs = Some(self.programs.iter().cloned().collect());
-        }
+        config.programs = self.programs.map(|programs| programs.iter().cloned().collect());
         if let Some(directory) = self.django_project {
             let manage = directory.join("manage.py");
             if !manage.is_file() {

@@ -78,7 +78,7 @@ impl Error {
     }
 
     /// Whether a unique key was violated: somebody else was first.
-    pub(crate) fn is_conflict(&self) -> bool {
+    pub fn is_conflict(&self) -> bool {
         match self.root() {
             Self::Database(sqlx::Error::Database(error)) => error.is_unique_violation(),
             _ => false,

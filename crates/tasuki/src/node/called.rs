@@ -7,7 +7,6 @@ use async_trait::async_trait;
 use tasuki_core::{Epoch, NodeName, RunId, RunState, WorkerId};
 use tasuki_store::{Carried, Store};
 
-use super::coordinate::Role;
 use super::leader::Leader;
 use super::peers::{Answer, Called, CancelOrder, Question, Silent, StartOrder, Status};
 use super::within::within;
@@ -29,7 +28,11 @@ pub(crate) struct Callee {
 impl Callee {
     /// Whether an order is to be refused, whatever it asks.
     fn refusal(&self, epoch: Epoch) -> Option<Answer> {
-        let newest = self.worker.hear_epoch(epoch);
+        let newest = self.worker.newest_epoch();
+        if epoch > newest {
+            // There may be a newer leader. That is for the database to say.
+            self.worker.look_now();
+        }
         (epoch < newest).then_some(Answer::OldEpoch(newest))
     }
 }
@@ -57,6 +60,9 @@ impl Called for Callee {
     async fn start(&self, order: StartOrder) -> Answer {
         if let Some(refusal) = self.refusal(order.epoch) {
             return refusal;
+        }
+        if order.runs.is_empty() {
+            return Answer::Invalid("it names no run".to_owned());
         }
         if self.worker.is_detached() {
             return Answer::Detached;
@@ -87,9 +93,7 @@ impl Called for Callee {
     }
 
     async fn confirm(&self, question: Question) -> Result<Vec<RunId>, Silent> {
-        if self.leader.role() == Role::Worker {
-            return Err(Silent("this worker neither leads nor stands ready to".to_owned()));
-        }
+        // Whoever is asked can say: what counts is what the database says.
         let carried = within(self.store.carried_by(question.worker)).await;
         let carried = carried.map_err(|error| Silent(error.to_string()))?;
         let runs = question.runs.into_iter().filter(|(run, token)| {

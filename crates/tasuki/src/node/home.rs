@@ -166,10 +166,12 @@ impl HomeLock {
         dice: &dyn Dice,
     ) -> Result<(), Error> {
         let recipes = Recipes::default();
-        for worker in self.earlier(me) {
-            let records = self.data.join("workers").join(worker.to_string());
-            let mut unread = false;
-            for entry in fs::read_dir(&records).into_iter().flatten().flatten() {
+        let earlier = self.earlier(me);
+        let records = |worker: &WorkerId| self.data.join("workers").join(worker.to_string());
+        // All ends before anybody is dead: a process that was several workers wrote them down in one place.
+        let mut unread = false;
+        for worker in &earlier {
+            for entry in fs::read_dir(records(worker)).into_iter().flatten().flatten() {
                 let text = match fs::read_to_string(entry.path()) {
                     Ok(text) => text,
                     Err(error) => {
@@ -183,14 +185,16 @@ impl HomeLock {
                 }
                 let _ = fs::remove_file(entry.path());
             }
-            // Another start may read it; until then its lease is waited for.
-            if unread {
-                continue;
-            }
+        }
+        // Another start may read it; until then their leases are waited for.
+        if unread {
+            return Ok(());
+        }
+        for worker in earlier {
             if store.report_dead(worker, node).await? {
                 tracing::info!(worker_id = %worker, "an earlier worker of this node was reported dead");
             }
-            let _ = fs::remove_dir_all(&records);
+            let _ = fs::remove_dir_all(records(&worker));
             folders::remove_all(&self.data, &worker.to_string());
         }
         Ok(())

@@ -79,6 +79,14 @@ struct State {
     silent: HashMap<WorkerId, u64>,
     /// A leader of which nothing was seen, and since when.
     suspect: Option<(Epoch, u64)>,
+    /// When it last looked after workers.
+    looked_at: Option<u64>,
+    /// Since when it has seen nobody lead.
+    vacant_since: Option<u64>,
+    /// It does not stand before then: it lost the lead, or could not take it, and others may have more luck.
+    stands_at: u64,
+    /// It lost the lead and has not told so where leaders are seen.
+    untold: bool,
     /// Jobs that fire by time.
     timed: HashMap<JobId, Arc<Timed>>,
 }
@@ -117,8 +125,10 @@ impl Leader {
     /// Keeps the lead, or takes it where nobody has it. Whether it leads.
     pub(crate) async fn lead(&self, settings: &Settings) -> Result<bool, Error> {
         let now = self.clock.boottime();
+        self.tell_lost().await;
         let term = self.state().term;
         if let Some(term) = term {
+            self.state().vacant_since = None;
             if now < term.renew_at {
                 return Ok(self.term().is_some());
             }
@@ -126,6 +136,7 @@ impl Leader {
         }
         let seen = within(self.store.leader()).await?;
         if seen.lease_until > seen.clock {
+            self.state().vacant_since = None;
             return match seen.holder == Some(self.me.id()) {
                 // A mint whose answer was lost.
                 true => self.renew(seen.epoch, settings).await,
@@ -134,20 +145,37 @@ impl Leader {
         }
         // Those who watch go first. What was resigned, or lapsed a while ago, is for everybody.
         let patience = signed(settings.subleader_check());
-        if !self.state().watches && seen.clock.duration_since(seen.lease_until) < patience {
-            return Ok(false);
-        }
+        let vacant = {
+            let mut state = self.state();
+            let since = *state.vacant_since.get_or_insert(now);
+            let early = seen.clock.duration_since(seen.lease_until) < patience;
+            // Its own lease that merely ran out is its own to take again; one that was taken from it is not.
+            let ran_out =
+                seen.holder == Some(self.me.id()) && seen.lease_until > Timestamp::UNIX_EPOCH;
+            if (now < state.stands_at && !ran_out) || (early && !state.watches) {
+                return Ok(false);
+            }
+            now.saturating_sub(since)
+        };
         let mirror = match self.coordinator.stand(self.me.id(), settings.leader_ttl()).await {
             Ok(Some(mirror)) => mirror,
+            // Who has the lock and does not lead after so long cannot: the mint lets one through anyway.
+            Ok(None) if vacant > settings.leader_ttl().as_micros() as u64 => Epoch(0),
             Ok(None) => return Ok(false),
             // Gone: the database carries on alone.
             Err(_) => Epoch(0),
         };
         let sent = self.clock.boottime();
-        let minted =
-            within(self.store.mint(self.me.id(), seen.epoch, mirror, settings.leader_ttl()))
-                .await?;
-        let Some(epoch) = minted else { return Ok(false) };
+        let asked = self.store.mint(self.me.id(), seen.epoch, mirror, settings.leader_ttl());
+        let epoch = match within(asked).await {
+            Ok(Some(epoch)) => epoch,
+            told => {
+                // Whoever has more luck must not wait for our lock.
+                self.lost(settings);
+                self.tell_lost().await;
+                return told.map(|_| false);
+            }
+        };
         tracing::info!(worker_id = %self.me.id(), %epoch, "this worker leads");
         self.trust(epoch, sent, settings);
         let _ = self.coordinator.leads(self.me.id(), epoch, settings.leader_ttl()).await;
@@ -162,11 +190,28 @@ impl Leader {
         if !within(self.store.renew_term(self.me.id(), epoch, ttl, pace)).await? {
             tracing::info!(worker_id = %self.me.id(), %epoch, "this worker no longer leads");
             self.state().term = None;
+            self.lost(settings);
+            self.tell_lost().await;
             return Ok(false);
         }
         self.trust(epoch, sent, settings);
         let _ = self.coordinator.leads(self.me.id(), epoch, ttl).await;
         Ok(true)
+    }
+
+    /// The lead is another's, or nobody's: others have a look first.
+    fn lost(&self, settings: &Settings) {
+        let mut state = self.state();
+        state.stands_at = self.clock.boottime() + settings.subleader_check().as_micros() as u64;
+        state.untold = true;
+    }
+
+    /// Tells where leaders are seen that this one is none any more.
+    async fn tell_lost(&self) {
+        let untold = std::mem::take(&mut self.state().untold);
+        if untold {
+            let _ = self.coordinator.resigns(self.me.id()).await;
+        }
     }
 
     /// The lease is trusted from before it was asked for, less a margin.
@@ -181,7 +226,7 @@ impl Leader {
     pub(crate) async fn resign(&self) -> Result<(), Error> {
         let Some(term) = self.state().term.take() else { return Ok(()) };
         let me = self.me.id().to_string();
-        self.store.depose(me.as_str(), term.epoch).await?;
+        within(self.store.depose(me.as_str(), term.epoch)).await?;
         let _ = self.coordinator.resigns(self.me.id()).await;
         Ok(())
     }
@@ -311,6 +356,7 @@ impl Leader {
                 tracing::info!(worker_id = %self.me.id(), %epoch, "a newer leader is there");
                 let mut state = self.state();
                 state.term = state.term.filter(|term| term.epoch != epoch);
+                state.untold = state.term.is_none();
                 Ok(None)
             }
             Err(error) => Err(error),

@@ -313,6 +313,10 @@ impl Loops {
     /// A worker that was cut off, step by step.
     async fn apart(self: Arc<Self>) {
         loop {
+            // Who is about to be somebody else gives the lead up first.
+            if self.worker.is_detached() {
+                told("resign", self.leader.resign().await);
+            }
             let next = self.worker.step_apart(&*self.cluster.peers).await;
             let wait = match told("go on apart", next) {
                 Some(None) => Duration::MAX,

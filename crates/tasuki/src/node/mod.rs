@@ -419,8 +419,13 @@ impl Node {
         // The spawner first: what it may still have ends before anybody else may think so.
         self.hands.end();
         if self.worker.is_idle() {
-            match within(self.store.worker_gone(id)).await {
-                Ok(_) => drop(self.home.take().map(|home| home.leave(id))),
+            // It may have become another while it stopped.
+            match within(self.store.worker_gone(self.worker.id())).await {
+                Ok(_) => {
+                    if let Some(home) = self.home.take() {
+                        self.worker.been().into_iter().for_each(|id| home.leave(id));
+                    }
+                }
                 Err(error) => tracing::warn!(%error, "the leave could not be told"),
             }
         }

@@ -72,7 +72,7 @@ struct State {
     draining: bool,
     /// Somebody cut it off.
     apart: Option<Apart>,
-    /// The newest term it knows of: the database's, or that of an order since.
+    /// The newest term, as the database last said.
     epoch: Epoch,
     /// Where it is in the lanes it claims from without an end, by their numbers.
     onward: BTreeMap<usize, claims::Onward>,
@@ -135,6 +135,11 @@ impl Worker {
         self.me.id()
     }
 
+    /// Whom it has been, this one included.
+    pub(crate) fn been(&self) -> Vec<WorkerId> {
+        self.me.all()
+    }
+
     /// The settings it goes by.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.state().settings)
@@ -147,13 +152,7 @@ impl Worker {
         new
     }
 
-    /// Somebody acts in this term. Returns the newest there is: an order of an older one is refused.
-    pub(crate) fn hear_epoch(&self, epoch: Epoch) -> Epoch {
-        let mut state = self.state();
-        state.epoch = state.epoch.max(epoch);
-        state.epoch
-    }
-
+    /// The newest term, as the database last said: an order of an older one is refused.
     pub(crate) fn newest_epoch(&self) -> Epoch {
         self.state().epoch
     }

@@ -1,9 +1,10 @@
 //! A worker that is cut off, and a leader nobody sees, each as a short story.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tasuki_core::{ErrorCode, RunId, RunState};
-use tasuki_store::{Author, Run};
+use tasuki_store::{Author, Fault, Run};
 
 use super::host::Tick;
 use super::stage::{SECOND, Stage};
@@ -75,6 +76,12 @@ async fn detach(world: &World, host: usize) {
     assert!(cut.expect("an answer"));
 }
 
+/// Nothing was told to stop.
+fn runs_on(world: &World) {
+    let inside = world.stage.inside();
+    assert_eq!((inside.stops, inside.processes.len()), (0, 1));
+}
+
 async fn is_clean(world: &World) {
     let report = world.store.doctor(|| world.stage.database_time()).await.expect("an answer");
     assert!(report.is_clean(), "{:?}", report.findings().collect::<Vec<_>>());
@@ -93,7 +100,7 @@ fn who_may_go_on_ends_its_work_and_begins_anew() {
         assert_eq!(world.stage.inside().processes.len(), 1, "it runs on");
         assert_eq!(worker(&world, host), before, "not while it carries something");
         world.pass(3 * SECOND);
-        on(&mut world, host, &[Tick::Renew, Tick::Report, Tick::Apart]).await;
+        on(&mut world, host, &[Tick::Renew, Tick::Report, Tick::Apart, Tick::Apart]).await;
         let ended = run(&world, id).await;
         assert_eq!((ended.state, ended.worker), (RunState::Succeeded, Some(before)));
         let after = worker(&world, host);
@@ -118,10 +125,13 @@ fn who_reaches_nobody_stops_its_work_and_begins_anew() {
             assert_eq!(world.stage.inside().stops, 0, "not before it has asked three times");
             on(&mut world, host, &[Tick::Apart]).await;
         }
-        on(&mut world, host, &[Tick::Apart]).await;
+        for _ in 0..4 {
+            on(&mut world, host, &[Tick::Apart]).await;
+            assert_eq!(world.stage.inside().stops, 1, "told to stop once");
+        }
         assert_eq!(told(&world, id).await, ["asks whether it may go on"]);
         world.pass(3 * SECOND);
-        on(&mut world, host, &[Tick::Report, Tick::Apart]).await;
+        on(&mut world, host, &[Tick::Report, Tick::Apart, Tick::Apart]).await;
         assert!(!run(&world, id).await.state.is_carried());
         let tried = world.store.executions(id).await.expect("an answer");
         assert_eq!(tried[0].error_code, Some(ErrorCode::DETACHED));
@@ -209,5 +219,115 @@ fn a_leader_that_nobody_sees_and_that_does_not_answer_is_deposed() {
         on(&mut world, 0, &[Tick::Plan, Tick::Recover, Tick::LookAfter, Tick::Lead]).await;
         assert_ne!(role(&world, 0), Role::Leader);
         is_clean(&world).await;
+    });
+}
+
+#[test]
+fn an_answer_that_was_lost_stops_nothing_that_may_go_on() {
+    story(async |mut world| {
+        let (id, host) = running(&mut world).await;
+        detach(&world, host).await;
+        on(&mut world, host, &[Tick::Pulse, Tick::Apart]).await;
+        // The leader alone answers. What it says is written down, and that is not heard.
+        world.stage.inside().frozen = [false, true, true];
+        world.stage.inside().next_faults =
+            [Fault::None, Fault::None, Fault::None, Fault::Unanswered].into();
+        on(&mut world, host, &[Tick::Apart]).await;
+        assert!(world.stage.inside().next_faults.is_empty());
+        assert_eq!(told(&world, id).await.last().map(String::as_str), Some("may go on"));
+        on(&mut world, host, &[Tick::Apart, Tick::Apart, Tick::Apart]).await;
+        runs_on(&world);
+        is_clean(&world).await;
+    });
+}
+
+#[test]
+fn who_begins_anew_is_one_however_often_it_has_to_try() {
+    story(async |mut world| {
+        let before = worker(&world, 1);
+        detach(&world, 1).await;
+        on(&mut world, 1, &[Tick::Pulse, Tick::Apart, Tick::Apart]).await;
+        // Both are looked at, and then: it is registered, which is not heard.
+        world.stage.inside().next_faults = [Fault::None, Fault::None, Fault::Unanswered].into();
+        on(&mut world, 1, &[Tick::Apart]).await;
+        assert!(world.stage.inside().next_faults.is_empty());
+        assert_eq!(worker(&world, 1), before, "not yet");
+        on(&mut world, 1, &[Tick::Apart, Tick::Pulse]).await;
+        let after = worker(&world, 1);
+        assert_ne!(after, before);
+        let rows = world.store.workers().await.expect("an answer");
+        let here: Vec<_> = rows.iter().filter(|row| row.node.as_str() == "node-1").collect();
+        assert!(here.len() == 1 && here[0].id == after && here[0].is_active(), "{rows:?}");
+    });
+}
+
+#[test]
+fn what_was_being_started_is_asked_about_when_it_is_known() {
+    story(async |mut world| {
+        let id = task(&world, "event").await;
+        on(&mut world, 0, &[Tick::Plan]).await;
+        let carried = run(&world, id).await;
+        let host = (1..3).find(|host| Some(worker(&world, *host)) == carried.worker);
+        let host = host.expect("one of them has it");
+        world.stage.inside().next_faults = [Fault::Unanswered].into();
+        on(&mut world, host, &[Tick::StartDue]).await;
+        detach(&world, host).await;
+        on(&mut world, host, &[Tick::Pulse, Tick::Apart, Tick::Apart]).await;
+        assert_eq!(told(&world, id).await, [] as [&str; 0], "nobody knows yet whether it runs");
+        on(&mut world, host, &[Tick::Renew, Tick::Apart, Tick::Apart, Tick::Apart]).await;
+        assert_eq!(told(&world, id).await, ["asks whether it may go on", "may go on"]);
+        runs_on(&world);
+    });
+}
+
+#[test]
+fn who_has_the_lock_and_cannot_lead_keeps_nobody_from_it() {
+    story(async |mut world| {
+        let (lock, first) = (Arc::clone(&world.coordinator), worker(&world, 1));
+        world.hosts[0].crash(&world.stage);
+        for _ in 0..16 {
+            world.pass(SECOND);
+            // It would lead, and cannot write.
+            let _ = lock.stand(first, Duration::from_secs(5)).await;
+            on(&mut world, 2, &[Tick::Pulse, Tick::Watch, Tick::Lead]).await;
+        }
+        let now = world.store.leader().await.expect("an answer");
+        assert_eq!((now.holder, now.lease_until > now.clock), (Some(worker(&world, 2)), true));
+    });
+}
+
+#[test]
+fn a_leader_that_was_sent_away_lets_others_go_first() {
+    story(async |mut world| {
+        let first = world.store.leader().await.expect("an answer");
+        assert!(world.store.demote("somebody", first.epoch, "a test").await.expect("an answer"));
+        for _ in 0..4 {
+            world.pass(SECOND);
+            for host in 0..3 {
+                on(&mut world, host, &[Tick::Pulse, Tick::Watch, Tick::Lead]).await;
+            }
+        }
+        let now = world.store.leader().await.expect("an answer");
+        assert!(now.lease_until > now.clock && now.holder != first.holder, "{now:?}");
+    });
+}
+
+#[test]
+fn who_leads_and_was_never_seen_is_not_deposed_for_who_was() {
+    story(async |mut world| {
+        world.hosts[0].crash(&world.stage);
+        world.pass(10 * SECOND);
+        // One that meets nobody: no port, no coordinator.
+        let lonely = worker(&world, 1);
+        let seen = world.store.leader().await.expect("an answer").epoch;
+        let ttl = Duration::from_secs(60);
+        let minted = world.store.mint(lonely, seen, seen, ttl).await.expect("an answer");
+        world.stage.inside().frozen[1] = true;
+        for _ in 0..10 {
+            world.pass(SECOND);
+            on(&mut world, 2, &[Tick::Pulse, Tick::Watch]).await;
+        }
+        let now = world.store.leader().await.expect("an answer");
+        assert_eq!((Some(now.epoch), now.holder), (minted, Some(lonely)));
     });
 }

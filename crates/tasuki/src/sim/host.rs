@@ -233,7 +233,12 @@ impl Life {
                         leader.lead(&settings).await?;
                     }
                 }
-                Tick::Apart => drop(worker.step_apart(&*peers).await?),
+                Tick::Apart => {
+                    if worker.is_detached() {
+                        leader.resign().await?;
+                    }
+                    worker.step_apart(&*peers).await?;
+                }
             }
             Ok(Pulse::Alive)
         })

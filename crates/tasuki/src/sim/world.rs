@@ -32,7 +32,7 @@ pub(super) struct World {
     people: Store,
     pub(super) acts: Vec<(Act, Pending<()>)>,
     memory: Option<InMemory>,
-    coordinator: Arc<dyn Coordinator>,
+    pub(super) coordinator: Arc<dyn Coordinator>,
     nodes: Switchboard,
     pub(super) clock: ClockMode,
     stepped_at: u64,

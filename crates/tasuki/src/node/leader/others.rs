@@ -45,6 +45,12 @@ impl Leader {
         let grace = settings.worker_detach_grace().as_micros() as u64;
         let over: Vec<WorkerId> = {
             let mut state = self.state();
+            // What counts is a silence that was listened to.
+            let gap = 3 * settings.heartbeat_interval().as_micros() as u64;
+            if state.looked_at.is_none_or(|at| now > at + gap) {
+                state.silent.clear();
+            }
+            state.looked_at = Some(now);
             state.silent.retain(|worker, _| unheard.contains(worker));
             let since =
                 unheard.iter().map(|&worker| (worker, *state.silent.entry(worker).or_insert(now)));
@@ -93,8 +99,8 @@ impl Leader {
             return Ok(false);
         };
         let lead = within(self.store.leader()).await?;
-        // One whose lease has lapsed is nobody's leader any more, and one of an older term was seen by mistake.
-        if lead.lease_until <= lead.clock || seen.epoch > lead.epoch {
+        // One whose lease has lapsed is nobody's leader any more; and who was seen in another term is another.
+        if lead.lease_until <= lead.clock || seen.epoch != lead.epoch {
             self.state().suspect = None;
             return Ok(false);
         }
@@ -132,6 +138,8 @@ impl Leader {
         tracing::warn!(worker_id = %me, epoch = %lead.epoch, "a silent leader was deposed");
         if let Some(holder) = lead.holder {
             let _ = self.coordinator.degrade(holder, lead.epoch).await;
+            // Its lock would keep everybody from standing.
+            let _ = self.coordinator.resigns(holder).await;
         }
         Ok(true)
     }

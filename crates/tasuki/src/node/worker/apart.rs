@@ -4,11 +4,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use futures_util::future::select_ok;
 use tasuki_core::exit::Stopped;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{Error, NewWorker};
 
-use super::super::carry::Here;
+use super::super::carry::{Claim, Here};
 use super::super::peers::{ORDER, Peer, Peers, Question};
 use super::super::plan;
 use super::super::within::within;
@@ -31,6 +32,8 @@ pub(crate) enum Apart {
     },
     /// It goes on with these, and stops whatever else it may have.
     Settled(BTreeSet<RunId>),
+    /// Nothing is left: it becomes this one.
+    Rejoining(WorkerId),
 }
 
 impl Worker {
@@ -45,7 +48,7 @@ impl Worker {
             tracing::warn!(worker_id = %self.id(), dead, "this worker was cut off: it takes no new work");
             state.apart = Some(Apart::New);
         }
-        if dead {
+        if dead && !matches!(state.apart, Some(Apart::Rejoining(_))) {
             state.apart = Some(Apart::Settled(BTreeSet::new()));
         }
         drop(state);
@@ -65,6 +68,8 @@ impl Worker {
         let now = self.parts.clock.boottime();
         let pause = settings.continuation_retry_interval().as_micros() as u64;
         match apart {
+            // What is being started is asked about, too, once it is known.
+            Apart::New if self.is_unsure() => Ok(Some(now + pause)),
             Apart::New => {
                 let runs = self.confirming().await?;
                 let next = match runs.is_empty() {
@@ -92,10 +97,18 @@ impl Worker {
             }
             Apart::Settled(may) => {
                 self.stop_but(&may);
-                if !self.is_idle() || self.is_draining() {
+                // What landed late under the old name is taken up by the heartbeat, or lapses.
+                let left = within(self.parts.store.carried_by(self.id())).await?;
+                if !left.is_empty() || !self.is_idle() || self.is_draining() {
                     return Ok(Some(now + pause));
                 }
-                self.rejoin().await?;
+                let new = WorkerId::from_random(self.parts.dice.roll());
+                (self.parts.settle_in)(new);
+                self.turn_to(&Apart::Settled(may), Apart::Rejoining(new));
+                Ok(Some(now))
+            }
+            Apart::Rejoining(new) => {
+                self.rejoin(new).await?;
                 Ok(None)
             }
         }
@@ -107,6 +120,15 @@ impl Worker {
         if state.apart.as_ref() == Some(from) {
             state.apart = Some(to);
         }
+    }
+
+    /// Whether it is not known of something whether it runs.
+    fn is_unsure(&self) -> bool {
+        let state = self.state();
+        state.leases.values().any(|lease| {
+            lease.claim != Claim::Known
+                || lease.runs.values().any(|here| matches!(here, Here::Starting | Here::Unsure))
+        })
     }
 
     /// What runs here, marked as asked about: until the deadline nobody else takes it.
@@ -141,13 +163,21 @@ impl Worker {
         let (leader, workers) = (within(store.leader()).await?, within(store.workers()).await?);
         let fresh = self.settings().heartbeat_ttl();
         let question = Question { worker: self.id(), runs: runs.to_vec() };
-        for worker in plan::in_charge(&workers, &leader, self.id(), fresh) {
+        let in_charge = plan::in_charge(&workers, &leader, self.id(), fresh);
+        let asked = in_charge.iter().map(|worker| {
             let peer = Peer { worker: worker.id, address: worker.address.clone() };
-            match peers.confirm(&peer, &question).await {
-                Ok(may) => return Ok(Some(may)),
-                Err(silent) => {
-                    tracing::debug!(worker_id = %self.id(), %peer, %silent, "whether it may go on was not told");
-                }
+            let question = &question;
+            Box::pin(async move { peers.confirm(&peer, question).await })
+        });
+        // All at once: those who do not answer must not use up the time of who does.
+        let asked: Vec<_> = asked.collect();
+        if asked.is_empty() {
+            return Ok(None);
+        }
+        match select_ok(asked).await {
+            Ok((may, _)) => return Ok(Some(may)),
+            Err(silent) => {
+                tracing::debug!(worker_id = %self.id(), %silent, "whether it may go on was not told");
             }
         }
         Ok(None)
@@ -173,31 +203,49 @@ impl Worker {
         let mut state = self.state();
         for lease in state.leases.values_mut() {
             for running in running_in(lease) {
-                if !may.contains(&RunId(running.key.run)) {
+                // Once: a second word might be taken for "at once".
+                if running.stopped.is_none() && !may.contains(&RunId(running.key.run)) {
                     self.stop(running, Stopped::Detach);
                 }
             }
         }
     }
 
-    /// Begins anew: nothing of what it was is left.
-    async fn rejoin(&self) -> Result<(), Error> {
-        let (old, new) = (self.id(), WorkerId::from_random(self.parts.dice.roll()));
-        (self.parts.settle_in)(new);
-        let registration = {
-            let state = self.state();
-            let (slots, function_slots) = (state.slots.commands, state.slots.functions());
-            NewWorker { id: new, slots, function_slots, ..self.parts.registration.clone() }
-        };
-        let store = &self.parts.store;
-        within(store.register_worker(&registration)).await?;
-        {
+    /// Begins anew: nothing of what it was is left. Each part of it may be done again.
+    async fn rejoin(&self, new: WorkerId) -> Result<(), Error> {
+        let (old, store) = (self.id(), &self.parts.store);
+        let before = within(store.worker(old)).await?;
+        if before.is_some_and(|worker| worker.draining_at.is_some()) {
+            self.drain();
+        }
+        if within(store.worker(new)).await?.is_none() {
+            let (slots, function_slots) = {
+                let state = self.state();
+                (state.slots.commands, state.slots.functions())
+            };
+            let new =
+                NewWorker { id: new, slots, function_slots, ..self.parts.registration.clone() };
+            match within(store.register_worker(&new)).await {
+                // It landed after all.
+                Err(error) if error.is_conflict() => {}
+                told => told?,
+            }
+        }
+        within(store.worker_gone(old)).await?;
+        let drains = {
             let mut state = self.state();
+            if state.apart != Some(Apart::Rejoining(new)) {
+                return Ok(());
+            }
             self.me.becomes(new);
             state.apart = None;
-        }
+            state.draining
+        };
         tracing::info!(worker_id = %new, was = %old, "this worker begins anew");
-        within(store.worker_gone(old)).await?;
+        if drains {
+            // Somebody stops it: the new one takes nothing either.
+            within(store.drain_worker(new.to_string().as_str(), new)).await?;
+        }
         self.look_now();
         self.parts.wake.all();
         Ok(())
