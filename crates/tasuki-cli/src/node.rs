@@ -76,6 +76,13 @@ impl Node {
             cluster: Some(cluster),
         };
         let shown = database::shown(&service.database_url);
-        service.run(|url| tell(&format!("{greeting}\n  api        {url}\n  database   {shown}")))
+        service.run(|url, address| {
+            let address = address.unwrap_or_default();
+            let here = address.starts_with("127.") || address.starts_with("[::1]");
+            let only = if here { " (by nodes on this host only)" } else { "" };
+            tell(&format!(
+                "{greeting}\n  api        {url}\n  called at  {address}{only}\n  database   {shown}"
+            ));
+        })
     }
 }

@@ -41,8 +41,9 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Runs until somebody stops it, or it cannot go on. `greet` is told where the API is once it is there.
-    pub(crate) fn run(self, greet: impl FnOnce(&str)) -> Result<String, Failure> {
+    /// Runs until somebody stops it, or it cannot go on. `greet` is told where the API is, and where other nodes
+    /// call, once it is there.
+    pub(crate) fn run(self, greet: impl FnOnce(&str, Option<&str>)) -> Result<String, Failure> {
         tell_what_happens();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
@@ -54,7 +55,7 @@ impl Service {
         ended
     }
 
-    async fn serve(mut self, greet: impl FnOnce(&str)) -> Result<String, Failure> {
+    async fn serve(mut self, greet: impl FnOnce(&str, Option<&str>)) -> Result<String, Failure> {
         // What is made here holds tokens and what jobs are given: it is for its owner alone.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let mut signals = Signals::new()?;
@@ -106,7 +107,7 @@ impl Service {
         };
         // Where the command line finds this node.
         self.keep("api.json", &format!("{}\n", json!({ "url": url, "token": token })))?;
-        greet(&url);
+        greet(&url, self.config.address.as_deref());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let serving =
             tokio::spawn(tasuki_web::serve(listener, tasuki_web::router(operator), async {
@@ -152,8 +153,13 @@ impl Service {
         }
         let secret = new_secret().map_err(failed)?;
         self.keep("token", &secret)?;
-        let by = Actor { name: "tasuki up".to_owned(), address: None, role: Role::Admin };
-        let accepted = operator.accept_token(&by, "tasuki up", Role::Admin, None, &secret).await;
+        // Who lists tokens sees whose it is.
+        let name = match &self.config.address {
+            None => "tasuki up".to_owned(),
+            Some(_) => format!("tasuki node {}", self.config.node),
+        };
+        let by = Actor { name: name.clone(), address: None, role: Role::Admin };
+        let accepted = operator.accept_token(&by, &name, Role::Admin, None, &secret).await;
         accepted.map_err(failed)?;
         Ok(secret)
     }

@@ -89,7 +89,7 @@ impl Up {
             demo: self.demo,
             cluster: None,
         };
-        service.run(|url| self.greet(url, is_new))
+        service.run(|url, _| self.greet(url, is_new))
     }
 
     fn database_file(&self) -> PathBuf {

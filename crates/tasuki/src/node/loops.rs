@@ -357,7 +357,6 @@ impl Loops {
     /// Shows others that this worker is there, and hears what they want of it. Apart from the heartbeat in the
     /// database: who is slow here must not look dead there.
     async fn show(self: Arc<Self>) {
-        let mut away = false;
         loop {
             let settings = self.worker.settings();
             let carried = self.worker.carried();
@@ -373,10 +372,6 @@ impl Loops {
             };
             match self.cluster.coordinator.show(&presence, settings.heartbeat_ttl()).await {
                 Ok(wanted) => {
-                    if away {
-                        tracing::info!("the coordinator is back");
-                    }
-                    away = false;
                     if wanted.detach && !presence.detached {
                         self.worker.look_now();
                     }
@@ -384,12 +379,7 @@ impl Loops {
                         self.lead_now.notify_one();
                     }
                 }
-                Err(error) => {
-                    if !away {
-                        tracing::warn!(%error, "the coordinator is away: the database carries on");
-                    }
-                    away = true;
-                }
+                Err(error) => tracing::debug!(%error, "others do not see this worker just now"),
             }
             if !self.rest(settings.heartbeat_interval(), std::future::pending()).await {
                 let _ = self.cluster.coordinator.hide(self.worker.id()).await;
