@@ -14,7 +14,7 @@ use crate::up::{Place, Up, until};
 const NAMES: [&str; 3] = ["a", "b", "c"];
 
 /// Quick enough for a test, and slow enough for a machine with much else to do.
-const QUICK: [(&str, &str); 16] = [
+const QUICK: [(&str, &str); 17] = [
     ("leader_tick", "100ms"),
     ("assign_ahead", "3s"),
     ("leader_renew", "200ms"),
@@ -29,6 +29,8 @@ const QUICK: [(&str, &str); 16] = [
     ("recovery_interval", "200ms"),
     ("retry_backoff", "50ms"),
     ("retry_backoff_cap", "100ms"),
+    // Somebody answers in the end, however much else goes on.
+    ("continuation_retry_count", "10"),
     ("stop_grace", "500ms"),
     ("skip_late_after", "1m"),
 ];
