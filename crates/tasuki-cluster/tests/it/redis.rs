@@ -9,5 +9,6 @@ mod failover;
 mod kept;
 mod news;
 mod place;
-mod servers;
 mod tls;
+
+use cluster_kit::redis as servers;

@@ -36,13 +36,13 @@ macro_rules! contract {
 
 #[tokio::test]
 async fn sentinel() {
-    let servers = Sentinels::new();
+    let servers = Sentinels::start();
     all_cases(&servers.url()).await;
 }
 
 #[tokio::test]
 async fn cluster() {
-    let servers = Cluster::new();
+    let servers = Cluster::start();
     // Prefixes differ, so that the cases are on different nodes, whichever is asked first.
     all_cases(&servers.url()).await;
 }

@@ -12,7 +12,7 @@ use super::servers::{Cluster, Sentinels};
 /// old one had passed on.
 #[tokio::test]
 async fn the_new_primary_is_found() {
-    let mut servers = Sentinels::new();
+    let mut servers = Sentinels::start();
     let (one, other) = (redis(&servers.url(), "tasuki"), redis(&servers.url(), "tasuki"));
     let leader = new_worker();
     one.leads(leader, Epoch(11), LONG).await.unwrap();
@@ -52,7 +52,7 @@ async fn the_new_primary_is_found() {
 /// Two of three sentinels are away or hang: the third is enough to find the primary.
 #[tokio::test]
 async fn one_sentinel_is_enough() {
-    let mut servers = Sentinels::new();
+    let mut servers = Sentinels::start();
     servers.sentinels[0].kill();
     servers.sentinels[1].freeze();
     let place = redis(&servers.url(), "tasuki");
@@ -64,7 +64,7 @@ async fn one_sentinel_is_enough() {
 /// A slot goes to another node of the cluster: the connection that led to the old one is given up.
 #[tokio::test]
 async fn keys_move_to_another_node() {
-    let servers = Cluster::new();
+    let servers = Cluster::start();
     let prefix = new_prefix();
     let place = redis(&servers.url(), &prefix);
     let worker = new_worker();
@@ -90,7 +90,7 @@ async fn keys_move_to_another_node() {
 /// A node that has none of our keys is away: that is nothing to us, also for whoever connects anew.
 #[tokio::test]
 async fn a_node_without_our_keys_is_not_missed() {
-    let mut servers = Cluster::new();
+    let mut servers = Cluster::start();
     for node in &servers.nodes {
         node.ask::<()>(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }

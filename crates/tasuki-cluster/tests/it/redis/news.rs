@@ -39,14 +39,14 @@ async fn is_heard_on_one_server() {
 
 #[tokio::test]
 async fn is_heard_with_sentinels() {
-    let servers = Sentinels::new();
+    let servers = Sentinels::start();
     is_heard(&Place::at(&servers.url()), &Place::at(&servers.url())).await;
 }
 
 /// Whichever nodes the one who tells and the one who hears are connected to.
 #[tokio::test]
 async fn is_heard_in_a_cluster() {
-    let servers = Cluster::new();
+    let servers = Cluster::start();
     is_heard(&Place::at(&servers.url()), &Place::at(&servers.url())).await;
 }
 

@@ -10,7 +10,7 @@ use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{Error, NewWorker};
 
 use super::super::carry::{Claim, Here};
-use super::super::peers::{ORDER, Peer, Peers, Question};
+use super::super::peers::{Peer, Peers, Question};
 use super::super::plan;
 use super::super::within::within;
 use super::{Worker, running_in};
@@ -80,12 +80,13 @@ impl Worker {
                 Ok(Some(now))
             }
             Apart::Asking { ref runs, asked } => {
-                let may = self.ask_around(peers, runs).await?;
+                let last = asked + 1 >= settings.continuation_retry_count();
+                let rest = if last { SLACK / 2 } else { Duration::ZERO };
+                let limit = settings.continuation_retry_interval() + rest;
+                let may = self.ask_around(peers, runs, limit).await?;
                 let next = match may {
                     Some(may) => Apart::Settled(self.go_on_with(runs, &may).await?),
-                    None if asked + 1 < settings.continuation_retry_count() => {
-                        Apart::Asking { runs: runs.clone(), asked: asked + 1 }
-                    }
+                    None if !last => Apart::Asking { runs: runs.clone(), asked: asked + 1 },
                     None => {
                         tracing::warn!(worker_id = %self.id(), "nobody says that it may go on: what it runs is stopped");
                         Apart::Settled(BTreeSet::new())
@@ -135,7 +136,7 @@ impl Worker {
     async fn confirming(&self) -> Result<Vec<(RunId, LeaseToken)>, Error> {
         let settings = self.settings();
         let tries = settings.continuation_retry_count();
-        let patience = (settings.continuation_retry_interval() + ORDER) * tries + SLACK;
+        let patience = settings.continuation_retry_interval() * tries + SLACK;
         let running: Vec<(RunId, LeaseToken)> = {
             let state = self.state();
             let all = state.leases.iter().flat_map(|(token, lease)| {
@@ -153,11 +154,12 @@ impl Worker {
         Ok(running)
     }
 
-    /// Asks the leader, then the others who may answer. `None`: nobody did.
+    /// Asks all who may answer, once. `None`: nobody did in time.
     async fn ask_around(
         &self,
         peers: &dyn Peers,
         runs: &[(RunId, LeaseToken)],
+        limit: Duration,
     ) -> Result<Option<Vec<RunId>>, Error> {
         let store = &self.parts.store;
         let (leader, workers) = (within(store.leader()).await?, within(store.workers()).await?);
@@ -174,10 +176,14 @@ impl Worker {
         if asked.is_empty() {
             return Ok(None);
         }
-        match select_ok(asked).await {
-            Ok((may, _)) => return Ok(Some(may)),
-            Err(silent) => {
+        // Who was cut off is often still not heard, and then nobody answers before the call's own deadline.
+        match tokio::time::timeout(limit, select_ok(asked)).await {
+            Ok(Ok((may, _))) => return Ok(Some(may)),
+            Ok(Err(silent)) => {
                 tracing::debug!(worker_id = %self.id(), %silent, "whether it may go on was not told");
+            }
+            Err(_) => {
+                tracing::debug!(worker_id = %self.id(), "nobody said in time whether it may go on");
             }
         }
         Ok(None)

@@ -1,0 +1,409 @@
+//! Real nodes on real servers, with a wire on every way between them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+use std::{fs, thread};
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tasuki_core::{Epoch, WorkerId};
+use tasuki_store::{SettingsChange, Store, Worker};
+
+use crate::database::{Database, DatabaseKind};
+use crate::net::{Net, Party};
+use crate::place::{free_port, new_folder, runtime, tail, until};
+use crate::process::{Process, command};
+use crate::redis;
+
+/// What the nodes are called, in the order of their places.
+const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+
+/// What a cluster is made of.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The `tasuki` to run.
+    pub binary: PathBuf,
+    /// How many nodes.
+    pub nodes: usize,
+    /// On which database.
+    pub database: DatabaseKind,
+    /// With which Redis.
+    pub redis: RedisKind,
+    /// How quickly things happen.
+    pub pace: Pace,
+}
+
+/// With which Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RedisKind {
+    /// None: the database alone.
+    None,
+    /// One server.
+    One,
+    /// A primary, a replica and three sentinels. Not behind wires: sentinels name addresses of their own.
+    Sentinel,
+    /// Three primaries. Not behind wires, for the same reason.
+    Cluster,
+}
+
+/// How quickly things happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// With the settings as they are: what the bounds are promised for.
+    Default,
+    /// With settings that suit a test.
+    Quick,
+}
+
+/// Quick enough for a test, and slow enough for a machine with much else to do.
+const QUICK: [(&str, &str); 22] = [
+    ("leader_tick", "100ms"),
+    ("assign_ahead", "3s"),
+    ("leader_renew", "200ms"),
+    ("leader_ttl", "1500ms"),
+    ("leader_margin", "200ms"),
+    ("leader_stale", "1500ms"),
+    ("subleader_check", "200ms"),
+    ("heartbeat_interval", "200ms"),
+    ("heartbeat_ttl", "1500ms"),
+    ("worker_detach_grace", "1s"),
+    ("reassign_after", "3s"),
+    ("recovery_interval", "200ms"),
+    ("retry_backoff", "50ms"),
+    ("retry_backoff_cap", "100ms"),
+    ("lease_renew", "500ms"),
+    ("lease_ttl", "8s"),
+    ("outage_tolerance", "4s"),
+    ("kill_margin", "1s"),
+    ("steal_grace", "500ms"),
+    // Somebody answers in the end, however much else goes on.
+    ("continuation_retry_count", "10"),
+    ("stop_grace", "500ms"),
+    ("skip_late_after", "1m"),
+];
+
+enum Redis {
+    None,
+    One(redis::Server),
+    Sentinels(redis::Sentinels),
+    Cluster(redis::Cluster),
+}
+
+/// A running cluster.
+pub struct Cluster {
+    /// The first to go, should a test fail.
+    nodes: Vec<Option<Process>>,
+    /// The wires between all.
+    pub net: Net,
+    store: Store,
+    database: Database,
+    redis: Redis,
+    folder: PathBuf,
+    plan: Plan,
+    /// Where each node is called, behind its wires.
+    rpc: Vec<u16>,
+}
+
+impl Cluster {
+    /// Starts all of it, and waits until every node is there and one leads.
+    pub fn start(plan: Plan) -> Self {
+        assert!(plan.nodes <= NAMES.len(), "so many nodes have no names");
+        let folder = new_folder("cluster");
+        let database = Database::new(plan.database);
+        let redis = match plan.redis {
+            RedisKind::None => Redis::None,
+            RedisKind::One => Redis::One(redis::Server::standalone()),
+            RedisKind::Sentinel => Redis::Sentinels(redis::Sentinels::start()),
+            RedisKind::Cluster => Redis::Cluster(redis::Cluster::start()),
+        };
+        let store = runtime().block_on(async {
+            let store = Store::open(&database.url(database.port), 2).await.unwrap();
+            store.migrate().await.unwrap();
+            if plan.pace == Pace::Quick {
+                let seen = store.settings().await.unwrap().version;
+                let changed = store.change_settings("test", seen, &QUICK).await.unwrap();
+                assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
+            }
+            store
+        });
+        let rpc: Vec<u16> = (0..plan.nodes).map(|_| free_port()).collect();
+        let behind = match &redis {
+            Redis::One(server) => Some(server.port),
+            Redis::None | Redis::Sentinels(_) | Redis::Cluster(_) => None,
+        };
+        let net = Net::new(&rpc, database.port, behind);
+        let nodes = (0..plan.nodes).map(|_| None).collect();
+        let mut cluster = Self { nodes, net, store, database, redis, folder, plan, rpc };
+        let mut made = vec!["cert", "dev", "--dir", "tls"];
+        cluster.names().for_each(|name| made.extend(["--node", name]));
+        let output = cluster.command(0, &made).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (0..cluster.plan.nodes).for_each(|node| cluster.spawn(node));
+        cluster.await_all();
+        cluster
+    }
+
+    /// What it is made of.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// What its nodes are called.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
+        NAMES.into_iter().take(self.plan.nodes)
+    }
+
+    /// Where everything is that it wrote.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Waits until every node is there and one leads.
+    pub fn await_all(&mut self) {
+        until("every node is there, and one leads", || {
+            for (node, process) in self.nodes.iter_mut().enumerate() {
+                if let Some(ended) = process.as_mut().and_then(Process::ended) {
+                    let log = self.folder.join(format!("{}.log", NAMES[node]));
+                    panic!("{} ended with {ended}: {}", NAMES[node], tail(&log, 20));
+                }
+            }
+            let all = (0..self.plan.nodes).all(|node| self.worker(node).is_some());
+            (all && self.leader().is_some()).then_some(())
+        });
+    }
+
+    /// Starts a node that does not run.
+    pub fn spawn(&mut self, node: usize) {
+        assert!(self.nodes[node].is_none(), "{} runs already", NAMES[node]);
+        let name = NAMES[node];
+        let port = |to| self.net.port(node, to).unwrap();
+        let mut start = command(None, &self.plan.binary);
+        self.at_home(node, &mut start);
+        start.args(["node", "--node", name, "--listen", "127.0.0.1:0", "--drain", "20s"]);
+        start.args(["--tls-dir", &format!("tls/{name}")]);
+        start.args(["--rpc-listen", &format!("127.0.0.1:{}", self.rpc[node])]);
+        start.args(["--rpc-address", &format!("127.0.0.1:{}", port(Party::Node(node)))]);
+        start.args(["--label", &format!("on-{name}")]);
+        let redis = match &self.redis {
+            Redis::None => None,
+            Redis::One(server) => Some(
+                server.url().replace(&server.port.to_string(), &port(Party::Redis).to_string()),
+            ),
+            Redis::Sentinels(all) => Some(all.url()),
+            Redis::Cluster(all) => Some(all.url()),
+        };
+        // Secrets are not for everybody who can list processes.
+        start.env("TASUKI_DATABASE_URL", self.database.url(port(Party::Database)));
+        if let Some(redis) = redis {
+            start.env("TASUKI_REDIS_URL", redis);
+        }
+        start.env("TASUKI_LOG", "info");
+        let _ = fs::remove_file(self.folder.join(name).join("api.json"));
+        let process = Process::start(&mut start, &self.folder.join(format!("{name}.log")));
+        self.net.runs(node, process.id());
+        self.nodes[node] = Some(process);
+    }
+
+    /// Kills a node, which leaves it no time for anything.
+    pub fn kill(&mut self, node: usize) {
+        let process = self.nodes[node].take().unwrap();
+        process.signal(Signal::SIGKILL);
+        process.wait();
+    }
+
+    /// Tells a node to stop; its end is awaited by [`Self::stopped`].
+    pub fn stop(&mut self, node: usize) {
+        self.signal(node, Signal::SIGTERM);
+    }
+
+    /// Waits until a node that was told to stop has.
+    pub fn stopped(&mut self, node: usize) {
+        let ended = self.nodes[node].take().unwrap().wait();
+        assert!(ended.success(), "{} stopped with {ended}: {}", NAMES[node], self.told(node));
+    }
+
+    /// Sends a signal to a node.
+    pub fn signal(&self, node: usize, signal: Signal) {
+        self.nodes[node].as_ref().unwrap().signal(signal);
+    }
+
+    /// Whether a node runs, or stands still.
+    pub fn is_up(&self, node: usize) -> bool {
+        self.nodes[node].is_some()
+    }
+
+    /// The process of a node.
+    pub fn process(&self, node: usize) -> Option<u32> {
+        self.nodes[node].as_ref().map(Process::id)
+    }
+
+    /// The end of what a node told.
+    pub fn told(&self, node: usize) -> String {
+        tail(&self.folder.join(format!("{}.log", NAMES[node])), 40)
+    }
+
+    /// Tells everybody who runs to stop, and waits until they have.
+    pub fn stop_all(&mut self) {
+        let up: Vec<usize> = (0..self.nodes.len()).filter(|node| self.is_up(*node)).collect();
+        up.iter().for_each(|node| self.stop(*node));
+        up.iter().for_each(|node| self.stopped(*node));
+    }
+
+    fn at_home(&self, node: usize, command: &mut Command) {
+        command.env("TASUKI_DATA", self.folder.join(NAMES[node])).current_dir(&self.folder);
+        for variable in ["TASUKI_URL", "TASUKI_TOKEN", "TASUKI_DATABASE_URL", "TASUKI_LISTEN"] {
+            command.env_remove(variable);
+        }
+    }
+
+    fn command(&self, node: usize, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.plan.binary);
+        command.args(arguments);
+        self.at_home(node, &mut command);
+        command
+    }
+
+    /// Asks a node over the command line.
+    pub fn tasuki(&self, node: usize, arguments: &[&str]) -> Output {
+        self.command(node, arguments).output().unwrap()
+    }
+
+    /// Asks any node that answers, until one does; what it said.
+    pub fn ask(&self, arguments: &[&str]) -> Value {
+        until("somebody answers", || {
+            let up = (0..self.nodes.len()).filter(|node| self.is_up(*node));
+            let mut told = up.map(|node| self.tasuki(node, &[arguments, &["--json"]].concat()));
+            let good = told.find(|output| output.status.success())?;
+            Some(serde_json::from_slice(&good.stdout).unwrap_or(Value::Null))
+        })
+    }
+
+    /// Asks the database directly, past all wires. `None`: it did not answer.
+    pub fn look<T>(
+        &self,
+        question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
+    ) -> Option<T> {
+        let answered =
+            async { tokio::time::timeout(Duration::from_secs(2), question(&self.store)).await };
+        runtime().block_on(answered).ok()?.ok()
+    }
+
+    /// The node that leads, and in which term.
+    pub fn leader(&self) -> Option<(usize, Epoch)> {
+        let leader = self.look(async |store| store.leader().await)?;
+        let holder = leader.holder.filter(|_| leader.lease_until > leader.clock)?;
+        Some((self.node_of(holder)?, leader.epoch))
+    }
+
+    /// Waits until a node leads in a newer term than this.
+    pub fn next_leader(&self, than: Epoch) -> (usize, Epoch) {
+        until("another leads", || self.leader().filter(|(_, epoch)| *epoch > than))
+    }
+
+    fn workers(&self) -> Vec<Worker> {
+        self.look(async |store| store.workers().await).unwrap_or_default()
+    }
+
+    /// The node of a worker.
+    pub fn node_of(&self, worker: WorkerId) -> Option<usize> {
+        let node = self.workers().into_iter().find(|known| known.id == worker)?.node;
+        NAMES.iter().position(|name| node.as_str() == *name)
+    }
+
+    /// The worker of a node that is in service.
+    pub fn worker(&self, node: usize) -> Option<WorkerId> {
+        let here = |worker: &Worker| worker.node.as_str() == NAMES[node] && worker.is_active();
+        let clock = self.look(async |store| store.clock().await)?;
+        // One that was killed is not known to be dead.
+        let fresh = |worker: &Worker| clock.duration_since(worker.heartbeat_at).as_secs() < 2;
+        self.workers().into_iter().find(|worker| here(worker) && fresh(worker)).map(|one| one.id)
+    }
+
+    /// Whether a worker was detached.
+    pub fn is_detached(&self, worker: WorkerId) -> bool {
+        self.workers().iter().any(|known| known.id == worker && known.detached_at.is_some())
+    }
+
+    /// The nodes that run and are not this one.
+    pub fn others(&self, than: usize) -> Vec<usize> {
+        (0..self.nodes.len()).filter(|node| *node != than && self.is_up(*node)).collect()
+    }
+
+    /// Lets so much time pass with the settings as they are, or as much less as the settings are quicker.
+    pub fn let_pass(&self, time: Duration) {
+        thread::sleep(match self.plan.pace {
+            Pace::Default => time,
+            Pace::Quick => time / 4,
+        });
+    }
+
+    /// Stops the database in order.
+    pub fn stop_database(&mut self) {
+        self.database.stop();
+    }
+
+    /// Kills the database.
+    pub fn kill_database(&mut self) {
+        self.database.kill();
+    }
+
+    /// Starts the database again, and waits until it answers.
+    pub fn start_database(&mut self) {
+        self.database.start();
+    }
+
+    /// Kills Redis, or the one that has the data, and starts it again if that is not for others to make good:
+    /// it has forgotten everything.
+    pub fn restart_redis(&mut self) {
+        match &mut self.redis {
+            Redis::None => panic!("there is no Redis"),
+            Redis::One(server) => {
+                server.kill();
+                server.start();
+            }
+            Redis::Sentinels(all) => all.primary.kill(),
+            Redis::Cluster(all) => {
+                for node in &mut all.nodes {
+                    node.kill();
+                    node.start();
+                }
+            }
+        }
+    }
+
+    /// Makes Redis forget everything.
+    pub fn flush_redis(&self) {
+        match &self.redis {
+            Redis::None => panic!("there is no Redis"),
+            Redis::One(server) => server.ask::<()>(&["FLUSHALL"]),
+            Redis::Sentinels(all) => all.primary.ask::<()>(&["FLUSHALL"]),
+            Redis::Cluster(all) => all.nodes.iter().for_each(|one| one.ask::<()>(&["FLUSHALL"])),
+        }
+    }
+
+    /// Waits until the sentinels have made the replica the first.
+    pub fn await_failover(&mut self) {
+        if let Redis::Sentinels(all) = &mut self.redis {
+            all.replica.wait("the replica is the first", |replica| {
+                replica.ask::<String>(&["INFO", "replication"]).contains("role:master")
+            });
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            for (node, name) in self.names().enumerate() {
+                eprintln!("\n{name} told at the end:\n{}", self.told(node));
+            }
+            eprintln!("\nall of it is in {}", self.folder.display());
+        }
+        self.nodes.clear();
+        runtime().block_on(self.store.close());
+        if !thread::panicking() {
+            let _ = fs::remove_dir_all(&self.folder);
+        }
+    }
+}

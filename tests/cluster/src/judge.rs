@@ -1,0 +1,287 @@
+//! The judge: what must hold whatever broke, and how long things took beside what is promised.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::time::Instant;
+
+use jiff::Timestamp;
+use tasuki_core::{Epoch, RunId, RunState};
+use tasuki_store::{Execution, Run};
+
+use crate::cluster::Cluster;
+use crate::load::{FIRES, Fires, LONG, Witness};
+use crate::place::{PATIENCE, until};
+
+/// What is promised for the settings as they are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bound {
+    /// What.
+    pub what: &'static str,
+    /// How many seconds at the most, if anything is promised.
+    pub seconds: Option<f64>,
+}
+
+impl Bound {
+    pub(crate) const NEXT_LEADER: Self =
+        Self { what: "next leader's first write", seconds: Some(8.0) };
+    pub(crate) const SUCCESSOR: Self =
+        Self { what: "next leader's first write after SIGTERM", seconds: Some(2.0) };
+    const HEALTHY: Self = Self { what: "a due run starts, healthy (p99)", seconds: Some(0.05) };
+    const ACROSS: Self =
+        Self { what: "a due run starts, across a failover (worst)", seconds: Some(11.0) };
+    const OUTAGE: Self =
+        Self { what: "a due run starts, across an outage of the database (worst)", seconds: None };
+    pub(crate) const RESTARTED: Self =
+        Self { what: "runs of a killed and restarted worker recovered", seconds: Some(10.0) };
+    pub(crate) const NODE_LOST: Self =
+        Self { what: "runs of a lost node recovered", seconds: Some(45.0) };
+    pub(crate) const RECORDED: Self =
+        Self { what: "results recorded after the database's return", seconds: Some(10.0) };
+    const HEALED: Self =
+        Self { what: "everything due started or skipped after the heal", seconds: Some(30.0) };
+}
+
+/// How long something took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    /// Beside what is promised.
+    pub bound: Bound,
+    /// How many seconds.
+    pub seconds: f64,
+}
+
+/// What became of a cluster.
+#[derive(Debug, Default)]
+pub struct Verdict {
+    /// What must not be.
+    pub broken: Vec<String>,
+    /// How long things took.
+    pub measured: Vec<Measured>,
+    /// What is worth knowing.
+    pub counted: BTreeMap<&'static str, usize>,
+}
+
+/// What a fault wrote down on its way.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    pub(crate) broke_at: Timestamp,
+    pub(crate) healed_at: Timestamp,
+    /// Somebody else had to lead after this term.
+    pub(crate) takeover: Option<(Epoch, Bound)>,
+    pub(crate) measured: Vec<Measured>,
+    pub(crate) broken: Vec<String>,
+    /// Nobody could plan, because the database was away.
+    pub(crate) outage: bool,
+    /// A host stood still with what ran on it: two may have lived at once.
+    pub(crate) frozen: bool,
+}
+
+/// A run and all attempts at it.
+type Told = (Run, Vec<Execution>);
+
+impl Cluster {
+    /// Waits until nothing is overdue, ends everything in order, and judges.
+    pub(crate) fn judge(&mut self, course: Course) -> Verdict {
+        let Course { broke_at, healed_at, takeover, measured, broken, outage, frozen } = course;
+        let mut verdict = Verdict { broken, measured, counted: BTreeMap::new() };
+        let settled = self.settled();
+        let healed = Measured { bound: Bound::HEALED, seconds: between(healed_at, settled) };
+        verdict.measured.push(healed);
+        // What comes after shows that all is well again.
+        let before = self.runs(FIRES[0].name).iter().filter(|run| run.state.is_ended()).count();
+        until("it goes on", || {
+            let ended = self.runs(FIRES[0].name).iter().filter(|run| run.state.is_ended()).count();
+            (ended >= before + 3).then_some(())
+        });
+        self.unload();
+        let told: BTreeMap<&str, Vec<Told>> = FIRES
+            .iter()
+            .map(|job| job.name)
+            .chain([LONG])
+            .map(|job| (job, self.all(job)))
+            .collect();
+        let witness = self.witness();
+        for job in &FIRES {
+            slots(job, &told[job.name], &mut verdict);
+        }
+        let everything: Vec<&Told> = told.values().flatten().collect();
+        attempts(&everything, &witness, frozen, &mut verdict);
+        self.terms(&everything, &mut verdict);
+        if let Some((old, bound)) = takeover {
+            let first = everything.iter().flat_map(|(_, all)| all);
+            let first = first.filter(|one| one.epoch > Some(old)).map(|one| one.assigned_at).min();
+            match first {
+                Some(first) => {
+                    verdict.measured.push(Measured { bound, seconds: between(broke_at, first) });
+                }
+                None => verdict.broken.push("nobody else ever planned anything".to_owned()),
+            }
+        }
+        let across = if outage { Bound::OUTAGE } else { Bound::ACROSS };
+        late(&told[FIRES[0].name], broke_at..settled, across, &mut verdict);
+        self.stop_all();
+        let report = self.look(async |store| store.doctor(Timestamp::now).await).unwrap();
+        for check in report.checks.iter().filter(|check| !check.done || !check.findings.is_empty())
+        {
+            verdict.broken.push(format!("doctor: {} {:?}", check.id, check.findings));
+        }
+        verdict
+    }
+
+    /// Waits until nothing is overdue: since when.
+    fn settled(&self) -> Timestamp {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let clock = self.look(async |store| store.clock().await);
+            let overdue = clock.map(|clock| {
+                let second = |at: Timestamp| between(at, clock) > 1.0;
+                let runs: Vec<Vec<Run>> = FIRES.iter().map(|job| self.runs(job.name)).collect();
+                let known = runs.iter().all(|runs| {
+                    runs.iter().map(|run| run.scheduled_for).max().is_some_and(|last| last > clock)
+                });
+                let waits = |run: &Run| {
+                    !run.state.is_ended() && run.state != RunState::Running && second(run.due_at())
+                };
+                (clock, known && !runs.iter().flatten().any(waits))
+            });
+            match overdue {
+                Some((clock, true)) => return clock,
+                _ if Instant::now() > deadline => return Timestamp::now(),
+                _ => {}
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    }
+
+    fn all(&self, job: &str) -> Vec<Told> {
+        let runs = self.runs(job).into_iter();
+        runs.map(|run| {
+            let all = self.look(async |store| store.executions(run.id).await).unwrap();
+            (run, all)
+        })
+        .collect()
+    }
+
+    /// Epochs only rise, and nothing was given in a term after the next one was minted.
+    fn terms(&self, runs: &[&Told], verdict: &mut Verdict) {
+        let terms = self.look(async |store| store.terms().await).unwrap();
+        let mut terms: Vec<_> = terms.iter().map(|term| (term.epoch, term.minted_at)).collect();
+        terms.sort_unstable();
+        verdict.counted.insert("terms", terms.len());
+        for pair in terms.windows(2) {
+            if pair[0].1 > pair[1].1 {
+                verdict.broken.push(format!("term {} is older than the one before", pair[1].0));
+            }
+        }
+        for (run, one) in runs.iter().flat_map(|(run, all)| all.iter().map(move |one| (run, one))) {
+            let Some(epoch) = one.epoch else { continue };
+            let since = terms.iter().find(|term| term.0 == epoch).map(|term| term.1);
+            let until = terms.iter().find(|term| term.0 > epoch).map(|term| term.1);
+            let within = since.is_some_and(|since| since <= one.assigned_at)
+                && until.is_none_or(|until| one.assigned_at <= until);
+            if !within {
+                verdict.broken.push(format!(
+                    "attempt {} of run {} was given in term {epoch}, which it was not just then",
+                    one.attempt_no, run.id
+                ));
+            }
+        }
+    }
+}
+
+/// Every slot once, none left out, and ended as it should.
+fn slots(job: &Fires, runs: &[Told], verdict: &mut Verdict) {
+    let mut planned: Vec<Timestamp> = Vec::new();
+    for (run, _) in runs {
+        let reason = run.reason.as_deref().unwrap_or_default();
+        let late = || run.skip_at.is_some_and(|at| run.finished_at.is_some_and(|ended| ended > at));
+        let good = match run.state {
+            RunState::Succeeded => true,
+            RunState::Skipped if reason == "LATE" => late(),
+            RunState::Skipped => job.concurrency == "forbid" && reason == "CONCURRENT",
+            // What had not come when the job was disabled in the end.
+            RunState::Canceled => true,
+            _ => false,
+        };
+        if !good {
+            let error = (run.error_code.clone(), run.error_message.clone());
+            verdict.broken.push(format!(
+                "{} {}: {} {reason} {error:?}",
+                job.name, run.scheduled_for, run.state
+            ));
+        }
+        let count = match run.state {
+            RunState::Skipped => "skipped",
+            RunState::Canceled => "canceled in the end",
+            _ => "slots run",
+        };
+        *verdict.counted.entry(count).or_default() += 1;
+        planned.push(run.scheduled_for);
+    }
+    planned.sort_unstable();
+    for pair in planned.windows(2) {
+        let apart = pair[1].duration_since(pair[0]).as_secs();
+        if apart != job.every_seconds {
+            let word = if apart == 0 { "doubled" } else { "missing" };
+            verdict.broken.push(format!("{}: a slot is {word} after {}", job.name, pair[0]));
+        }
+    }
+}
+
+/// What the jobs themselves saw, against what the database says of them.
+fn attempts(runs: &[&Told], witness: &Witness, frozen: bool, verdict: &mut Verdict) {
+    let known: BTreeMap<(RunId, u32), &Execution> = runs
+        .iter()
+        .flat_map(|(run, all)| all.iter().map(|one| ((run.id, one.attempt_no), one)))
+        .collect();
+    for line in witness.lines.iter().filter(|line| line.word == "begin") {
+        if known.get(&(line.run, line.attempt)).is_none_or(|one| one.started_at.is_none()) {
+            verdict.broken.push(format!(
+                "attempt {} of run {} lived, and was never RUNNING",
+                line.attempt, line.run
+            ));
+        }
+    }
+    for (run, _) in runs.iter().filter(|(run, _)| run.state == RunState::Succeeded) {
+        let ended = |line: &&crate::load::Line| line.run == run.id && line.word == "end";
+        if !witness.lines.iter().any(|line| ended(&line)) {
+            verdict.broken.push(format!("run {} SUCCEEDED, and never came to its end", run.id));
+        }
+    }
+    verdict.broken.extend(witness.doubled());
+    let overlaps = witness.overlaps();
+    verdict.counted.insert("overlaps", overlaps.len());
+    if !frozen {
+        verdict.broken.extend(overlaps);
+    }
+    let again = |one: &&&Execution| one.started_at.is_some() && one.attempt_no > 1;
+    verdict.counted.insert("tried again", known.values().filter(again).count());
+}
+
+/// How late runs began, before the fault and across it.
+fn late(runs: &[Told], fault: Range<Timestamp>, bound: Bound, verdict: &mut Verdict) {
+    let first = |all: &[Execution]| all.iter().filter_map(|one| one.started_at).min();
+    let (mut healthy, mut across) = (Vec::new(), Vec::new());
+    // The first ones were made after their time: the job was new.
+    for (run, all) in runs.iter().skip(3) {
+        let Some(started) = first(all) else { continue };
+        let late = between(run.scheduled_for, started).max(0.0);
+        if started < fault.start || run.scheduled_for > fault.end {
+            healthy.push(late);
+        } else {
+            across.push(late);
+        }
+    }
+    healthy.sort_unstable_by(f64::total_cmp);
+    let place = (healthy.len() * 99).div_ceil(100).saturating_sub(1);
+    for (bound, seconds) in [
+        (Bound::HEALTHY, healthy.get(place).copied()),
+        (bound, across.into_iter().max_by(f64::total_cmp)),
+    ] {
+        verdict.measured.extend(seconds.map(|seconds| Measured { bound, seconds }));
+    }
+}
+
+pub(crate) fn between(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64()
+}
