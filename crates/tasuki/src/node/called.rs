@@ -80,6 +80,7 @@ impl Called for Callee {
         if let Some(refusal) = self.refusal(order.epoch) {
             return refusal;
         }
+        tracing::debug!(worker_id = %self.worker.id(), runs = order.runs.len(), "a cancel was heard of");
         self.wake.leases();
         Answer::Accepted
     }
@@ -88,6 +89,7 @@ impl Called for Callee {
         if let Some(refusal) = self.refusal(epoch) {
             return refusal;
         }
+        tracing::debug!(worker_id = %self.worker.id(), "it heard that it was put aside");
         self.worker.look_now();
         Answer::Accepted
     }
@@ -105,6 +107,7 @@ impl Called for Callee {
 
     async fn reload(&self, version: i64) -> Answer {
         if self.worker.settings_version() < Some(version) {
+            tracing::debug!(worker_id = %self.worker.id(), version, "settings were heard of");
             self.worker.look_now();
         }
         Answer::Accepted

@@ -76,6 +76,7 @@ impl Loops {
             loops.push(this.spawn(Self::watch));
             loops.push(this.spawn(Self::show));
             loops.push(this.spawn(Self::hear_there));
+            loops.push(this.spawn(Self::send_words));
         }
         if !this.scopes.is_empty() {
             loops.push(this.spawn(Self::scopes));
@@ -411,6 +412,15 @@ impl Loops {
             if !self.rest(wait, std::future::pending()).await {
                 return;
             }
+        }
+    }
+
+    /// Calls those whom something concerns that was done here.
+    async fn send_words(self: Arc<Self>) {
+        let mut stopped = self.stopped.clone();
+        tokio::select! {
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+            () = self.wake.words().send(&self.store, &*self.cluster.peers) => {}
         }
     }
 
