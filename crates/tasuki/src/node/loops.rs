@@ -373,6 +373,7 @@ impl Loops {
             };
             match self.cluster.coordinator.show(&presence, settings.heartbeat_ttl()).await {
                 Ok(wanted) => {
+                    self.show_carried(&presence, settings.heartbeat_ttl()).await;
                     if wanted.detach && !presence.detached {
                         self.worker.look_now();
                     }
@@ -386,6 +387,17 @@ impl Loops {
                 let _ = self.cluster.coordinator.hide(self.worker.id()).await;
                 return;
             }
+        }
+    }
+
+    /// Shows what it carries, where it carries anything: those that its presence names.
+    async fn show_carried(&self, presence: &Presence, ttl: Duration) {
+        if presence.runs.is_empty() {
+            return;
+        }
+        let told = self.cluster.coordinator.carries(presence.worker, &presence.runs, ttl).await;
+        if let Err(error) = told {
+            tracing::debug!(%error, "others do not see what this worker carries just now");
         }
     }
 
