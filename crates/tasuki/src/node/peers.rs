@@ -135,6 +135,9 @@ pub trait Called: Send + Sync {
     /// It was put aside: drained, or cut off.
     async fn drain(&self, epoch: Epoch) -> Answer;
 
+    /// Whether somebody of this name may ask for a worker: a node asks for its own alone.
+    async fn may_ask(&self, caller: &str, worker: WorkerId) -> Result<bool, Silent>;
+
     /// What of this a detached worker may go on with.
     async fn confirm(&self, question: Question) -> Result<Vec<RunId>, Silent>;
 
