@@ -11,7 +11,6 @@ mod keys;
 mod line;
 mod presence;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +45,6 @@ struct Scripts {
     watch: Script,
     show: Script,
     hide: Script,
-    present: Script,
 }
 
 impl RedisCoordinator {
@@ -65,7 +63,6 @@ impl RedisCoordinator {
             watch: Script::new(include_str!("../lua/watch.lua")),
             show: Script::new(include_str!("../lua/show.lua")),
             hide: Script::new(include_str!("../lua/hide.lua")),
-            present: Script::new(include_str!("../lua/present.lua")),
         };
         let keys = Keys::new(&config.prefix);
         Ok(Self { line: Arc::new(Line::new(config)), keys, scripts: Arc::new(scripts) })
@@ -151,10 +148,6 @@ impl Coordinator for RedisCoordinator {
         self.line.within(self.hide_in_steps(worker)).await
     }
 
-    async fn present(&self) -> Result<Vec<Presence>, Unreachable> {
-        self.line.within(self.present_in_steps()).await
-    }
-
     async fn detach(&self, worker: WorkerId, ttl: Duration) -> Result<(), Unreachable> {
         self.line.send(&Cmd::pset_ex(self.keys.detach(worker), 1, millis(ttl))).await
     }
@@ -200,24 +193,6 @@ impl RedisCoordinator {
         }
         script.arg(worker.to_string());
         self.line.run(&script).await
-    }
-
-    async fn present_in_steps(&self) -> Result<Vec<Presence>, Unreachable> {
-        let mut script = self.scripts.present.prepare_invoke();
-        script.key(self.keys.workers());
-        let there: Vec<String> = self.line.run(&script).await?;
-        let mut there: Vec<WorkerId> = there.iter().filter_map(|id| id.parse().ok()).collect();
-        if there.is_empty() {
-            return Ok(Vec::new());
-        }
-        there.sort();
-        let mut hashes = Pipeline::with_capacity(there.len());
-        for &worker in &there {
-            hashes.hgetall(self.keys.worker(worker));
-        }
-        let hashes: Vec<HashMap<String, String>> = self.line.send_all(&hashes).await?;
-        let shown = there.into_iter().zip(&hashes);
-        Ok(shown.filter_map(|(worker, fields)| presence::read(worker, fields)).collect())
     }
 }
 

@@ -5,10 +5,12 @@
 
 use std::time::Duration;
 
+use tasuki_core::WorkerId;
+
 use crate::db::params;
 use crate::run::micros;
 use crate::sql::{Sql, sql};
-use crate::{Error, Store};
+use crate::{Error, Store, uuid};
 
 static RUN_OLD: Sql = sql!("run/old", ".sqlite", ".postgres", ".mysql");
 static RUN_LOCK: Sql = sql!("run/lock_old", ".sqlite", ".postgres", ".mysql");
@@ -21,6 +23,8 @@ static EVENT_OLD: Sql = sql!("event/old");
 static EVENT_DELETE: Sql = sql!("event/delete", ".sqlite", ".postgres", ".mysql");
 static STAT_OLD: Sql = sql!("stat/old");
 static STAT_DELETE: Sql = sql!("stat/delete");
+static WORKER_OLD: Sql = sql!("worker/old");
+static WORKER_DELETE: Sql = sql!("worker/delete");
 
 /// The most rows one call looks at.
 const MOST: u32 = 5_000;
@@ -123,6 +127,27 @@ impl Store {
         let mut tx = self.db.begin().await?;
         let deleted = tx.execute(&STAT_DELETE, params! { minute: last }).await?;
         tx.commit().await?;
+        Ok(deleted)
+    }
+
+    /// Deletes workers that nobody has heard of for longer than this and that carry nothing, `most` of them:
+    /// those that left, died or were cut off, and those that vanished without a word. Should one of them live
+    /// after all, its next heartbeat tells it to begin anew. What it ran keeps its id. Who asks is there,
+    /// however long the whole machine may have slept.
+    pub async fn prune_workers(
+        &self,
+        older_than: Duration,
+        asks: WorkerId,
+        most: u32,
+    ) -> Result<u64, Error> {
+        let (age, most) = (micros(older_than), most.clamp(1, MOST));
+        let mut deleted = 0;
+        let stretch = params! { asks: uuid(asks.as_bytes()), age: age, most: most };
+        for row in self.db.rows(&WORKER_OLD, stretch).await? {
+            // Asked again in the write: it may have shown itself meanwhile.
+            let one = params! { id: row.uuid("id")?, age: age };
+            deleted += self.db.change(&WORKER_DELETE, one).await?;
+        }
         Ok(deleted)
     }
 }

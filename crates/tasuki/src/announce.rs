@@ -9,6 +9,7 @@ use tasuki_store::{Dialect, News, Store};
 use tokio::sync::mpsc;
 
 use crate::Wake;
+use crate::word::Words;
 
 /// How long after one word the next is told at the earliest.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -40,6 +41,11 @@ impl Announce {
     /// Whom it wakes here.
     pub(crate) fn wake(&self) -> &Wake {
         &self.wake
+    }
+
+    /// Where word is left for those whom something concerns.
+    pub(crate) fn words(&self) -> &Words {
+        self.wake.words()
     }
 
     /// Something is to be planned.

@@ -10,6 +10,7 @@ pub mod output;
 pub mod spawner;
 pub mod testing;
 mod wake;
+mod word;
 
 pub use client::{Client, NewTask};
 pub use declare::Job;

@@ -9,6 +9,7 @@ use tasuki_store::{Created, Error, News, Task};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use crate::node::coordinate::Coordinator;
+use crate::word::Words;
 
 /// Wakes the loops of the node in this process. Cheap to clone; harmless where no node is.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +28,8 @@ struct Bells {
     door: Mutex<Option<mpsc::Sender<Arrival>>>,
     /// Where other processes hear, beside the database.
     abroad: Mutex<Option<Arc<dyn Coordinator>>>,
+    /// What those concerned are still to be told.
+    words: Words,
 }
 
 impl fmt::Debug for Bells {
@@ -49,8 +52,8 @@ impl Default for Bells {
         let (leader, claims, leases, recovery) = (bell(), bell(), bell(), bell());
         // Without randomness two might be taken for one, and then wait for a second.
         let id = getrandom::u64().unwrap_or_default();
-        let (door, abroad) = (Mutex::default(), Mutex::default());
-        Self { id, leader, claims, leases, recovery, door, abroad }
+        let (door, abroad, words) = (Mutex::default(), Mutex::default(), Words::default());
+        Self { id, leader, claims, leases, recovery, door, abroad, words }
     }
 }
 
@@ -66,6 +69,11 @@ impl Wake {
 
     pub(crate) fn abroad(&self) -> Option<Arc<dyn Coordinator>> {
         self.bells.abroad.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Where word is left for those whom something concerns.
+    pub(crate) fn words(&self) -> &Words {
+        &self.bells.words
     }
 
     /// A node stands here, to which tasks can be brought until it drops this.

@@ -20,6 +20,7 @@ mod real;
 mod runs;
 mod schedule;
 mod server;
+mod told;
 mod up;
 mod whole;
 mod workshop;

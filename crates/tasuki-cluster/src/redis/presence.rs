@@ -1,10 +1,6 @@
 //! What a worker shows of itself, as the fields of a hash.
 
-use std::collections::HashMap;
-use std::str::FromStr;
-
-use tasuki::node::coordinate::{Presence, Role};
-use tasuki_core::{RunId, WorkerId};
+use tasuki::node::coordinate::Presence;
 
 /// The fields. What is not there has none.
 pub(super) fn write(presence: &Presence) -> Vec<(&'static str, String)> {
@@ -21,33 +17,15 @@ pub(super) fn write(presence: &Presence) -> Vec<(&'static str, String)> {
     fields
 }
 
-/// Back from the fields. `None`: it vanished meanwhile, or shows nothing that could be understood.
-pub(super) fn read(worker: WorkerId, fields: &HashMap<String, String>) -> Option<Presence> {
-    fn number<T: FromStr>(fields: &HashMap<String, String>, name: &str) -> Option<T> {
-        fields.get(name)?.parse().ok()
-    }
-    let role = fields.get("role").map_or("", String::as_str);
-    let roles = [Role::Leader, Role::Subleader, Role::Worker];
-    let runs = fields.get("runs").map_or("", String::as_str);
-    Some(Presence {
-        worker,
-        node: number(fields, "node")?,
-        pid: number(fields, "pid")?,
-        address: fields.get("address").cloned(),
-        // A newer tasuki may know more roles; whoever has one works.
-        role: roles.into_iter().find(|known| known.as_str() == role).unwrap_or_default(),
-        load: number(fields, "load")?,
-        runs: runs.split(' ').filter_map(|run| run.parse::<RunId>().ok()).collect(),
-        detached: fields.get("detached").is_some_and(|detached| detached == "1"),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    use tasuki::node::coordinate::Role;
+    use tasuki_core::{RunId, WorkerId};
+
     #[test]
-    fn what_is_written_is_read() {
+    fn what_is_not_there_has_no_field() {
         let mut presence = Presence {
             worker: WorkerId::from_random(1),
             node: "東 {1}".parse().unwrap(),
@@ -58,15 +36,21 @@ mod tests {
             runs: vec![RunId(1), RunId(i64::MAX)],
             detached: true,
         };
-        for _ in 0..2 {
-            let fields = write(&presence).into_iter();
-            let fields = fields.map(|(name, value)| (name.to_owned(), value)).collect();
-            assert_eq!(read(presence.worker, &fields).as_ref(), Some(&presence));
-            presence.address = None;
-            presence.role = Role::Leader;
-            presence.runs.clear();
-            presence.detached = false;
-        }
-        assert_eq!(read(presence.worker, &HashMap::new()), None);
+        let fields = |presence: &Presence| {
+            let fields = write(presence).into_iter();
+            fields.map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(",")
+        };
+        assert_eq!(
+            fields(&presence),
+            "node=東 {1},pid=4294967295,role=subleader,load=3,runs=1 9223372036854775807,\
+             detached=1,address=10.0.0.1:7400"
+        );
+        presence.address = None;
+        presence.runs.clear();
+        presence.detached = false;
+        assert_eq!(
+            fields(&presence),
+            "node=東 {1},pid=4294967295,role=subleader,load=3,runs=,detached=0"
+        );
     }
 }

@@ -22,7 +22,7 @@ const TELLING: [&str; 6] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
 ];
 
-/// Whom a connection's certificate vouched for; nobody where tokens do.
+/// Whom a certificate or a token vouched for. Where tokens do, nobody until a call shows one.
 #[derive(Debug, Clone)]
 pub(super) struct Caller(pub(super) Option<Identity>);
 
@@ -46,7 +46,8 @@ pub(super) struct Access<S> {
 }
 
 impl<S> Access<S> {
-    fn check(&self, request: &Request<Body>) -> Result<(), Status> {
+    /// Who calls, if that may be.
+    fn check(&self, request: &Request<Body>) -> Result<Identity, Status> {
         let identity = match &self.security {
             Security::Mtls(_) => request.extensions().get::<Caller>().and_then(|it| it.0.clone()),
             Security::Token(tokens) => {
@@ -63,8 +64,8 @@ impl<S> Access<S> {
         let identity = identity.ok_or_else(|| Status::unauthenticated("nobody vouches for you"))?;
         let path = request.uri().path();
         match identity.role() {
-            PeerRole::Node => Ok(()),
-            PeerRole::Observer if TELLING.contains(&path) => Ok(()),
+            PeerRole::Node => Ok(identity),
+            PeerRole::Observer if TELLING.contains(&path) => Ok(identity),
             PeerRole::Observer => {
                 tracing::warn!(%identity, path, "an observer called what is not for it");
                 Err(Status::permission_denied("an observer may only look"))
@@ -85,9 +86,12 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         match self.check(&request) {
-            Ok(()) => Either::Right(self.inner.call(request)),
+            Ok(identity) => {
+                request.extensions_mut().insert(Caller(Some(identity)));
+                Either::Right(self.inner.call(request))
+            }
             Err(refusal) => Either::Left(ready(Ok(refusal.into_http()))),
         }
     }

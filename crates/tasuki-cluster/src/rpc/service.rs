@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use tasuki::node::peers::{Answer, Called};
+use tasuki::node::peers::{Answer, Called, Question};
+use tasuki_core::RunId;
 use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_server::WorkerService;
 use tonic::{Request, Response, Status};
 
+use super::access::Caller;
 use super::convert::{self, Malformed};
+use crate::identity::Identity;
 
 pub(super) struct Service {
     pub(super) called: Arc<dyn Called>,
@@ -21,6 +24,27 @@ impl Service {
             return Ok(());
         }
         Err(Malformed(format!("this is worker {here}, not {worker_id}")))
+    }
+
+    /// What may be gone on with, told to who may ask; or why that cannot be said.
+    async fn confirm(
+        &self,
+        caller: Option<Identity>,
+        question: Question,
+    ) -> Result<Result<Vec<RunId>, String>, Status> {
+        if let Some(caller) = caller {
+            match self.called.may_ask(caller.name(), question.worker).await {
+                Ok(true) => {}
+                Ok(false) => {
+                    tracing::warn!(%caller, worker_id = %question.worker, "a node asked for another's worker");
+                    return Err(Status::permission_denied(
+                        "a node may ask for its own workers only",
+                    ));
+                }
+                Err(silent) => return Ok(Err(silent.0)),
+            }
+        }
+        Ok(self.called.confirm(question).await.map_err(|silent| silent.0))
     }
 
     /// Hands on what makes sense, and refuses the rest.
@@ -94,10 +118,11 @@ impl WorkerService for Service {
         &self,
         request: Request<v1::ConfirmContinuationRequest>,
     ) -> Result<Response<v1::ConfirmContinuationResponse>, Status> {
+        let caller = request.extensions().get::<Caller>().and_then(|caller| caller.0.clone());
         let request = request.into_inner();
         let question = self.is_for_us(&request.worker_id);
         let confirmed = match question.and_then(|()| convert::question(&request)) {
-            Ok(question) => self.called.confirm(question).await.map_err(|silent| silent.0),
+            Ok(question) => self.confirm(caller, question).await?,
             Err(Malformed(why)) => Err(why),
         };
         Ok(Response::new(match confirmed {

@@ -113,6 +113,10 @@ impl Called for Fake {
         self.hear(epoch, Heard::Drain(epoch)).await
     }
 
+    async fn may_ask(&self, _: &str, _: WorkerId) -> Result<bool, Silent> {
+        Ok(true)
+    }
+
     async fn confirm(&self, question: Question) -> Result<Vec<RunId>, Silent> {
         self.heard.lock().unwrap().push(Heard::Confirm(question.clone()));
         match question.runs.first() {

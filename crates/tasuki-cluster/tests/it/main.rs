@@ -3,6 +3,7 @@
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod asks;
 mod fake;
 mod redis;
 mod rpc;

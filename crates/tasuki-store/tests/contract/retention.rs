@@ -1,9 +1,10 @@
 //! Retention: what is old and over goes, with all that belongs to it, and nothing else.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tasuki_core::{ErrorCode, RunState};
-use tasuki_store::{Author, LogLine, NewEvent, NewRun, PrunePlace, Stream};
+use tasuki_core::{ErrorCode, NodeName, RunState, WorkerId};
+use tasuki_store::{Author, LogLine, NewEvent, NewRun, NewWorker, PrunePlace, RunFilter, Stream};
 
 use crate::given::{Like, TestStore, contract, failed, noon};
 
@@ -22,6 +23,20 @@ async fn sweep_runs(store: &TestStore, most: u32) -> u64 {
 
 fn event() -> NewEvent<'static> {
     NewEvent { event_type: "x", source: "test", dedupe_key: None, job_name: None, payload: None }
+}
+
+fn node() -> NodeName {
+    "there".parse().unwrap()
+}
+
+/// Somebody who is not in the table.
+fn asks() -> WorkerId {
+    WorkerId::from_random(99)
+}
+
+fn new_worker(id: WorkerId) -> NewWorker {
+    let (pid, address, labels) = (None, None, None);
+    NewWorker { id, node: node(), pid, address, labels, slots: 1, function_slots: 1 }
 }
 
 contract! {
@@ -116,9 +131,56 @@ contract! {
         assert_eq!(store.prune_stats(AGE, 10).await.unwrap(), 0);
     }
 
+    /// However a worker ended. One that is alive stays, and one that still has a lease: somebody has to recover that first.
+    async fn workers_go_that_nobody_has_heard_of_for_long(store: TestStore) {
+        let [left, dead, cut_off, vanished, alive] = [11, 12, 13, 14, 15].map(WorkerId::from_random);
+        for id in [left, dead, cut_off, vanished, alive] {
+            store.register_worker(&new_worker(id)).await.unwrap();
+        }
+        assert!(store.worker_gone(left).await.unwrap());
+        assert!(store.report_dead(dead, &node()).await.unwrap());
+        for id in [cut_off, alive] {
+            assert!(store.detach_worker(Author::Api, "ann", id, "a test").await.unwrap());
+        }
+        let run = store.given_run(RunState::Running).await.id;
+        store.at(DAY);
+        assert_eq!(store.prune_workers(AGE, asks(), 10).await.unwrap(), 0, "a day is not more than a day");
+        store.at(DAY + 1);
+        assert!(store.heartbeat(alive).await.unwrap(), "it is cut off, and goes on with something");
+        assert_eq!(store.prune_workers(AGE, asks(), 3).await.unwrap(), 3);
+        assert_eq!(store.prune_workers(AGE, asks(), 3).await.unwrap(), 1);
+        assert_eq!(store.prune_workers(AGE, asks(), 3).await.unwrap(), 0);
+        let there: Vec<_> = store.workers().await.unwrap().iter().map(|worker| worker.id).collect();
+        let expected: BTreeSet<_> = [alive, store.worker].into();
+        assert_eq!(there.into_iter().collect::<BTreeSet<_>>(), expected);
+        assert!(!store.heartbeat(vanished).await.unwrap(), "it has to begin anew");
+        assert!(store.worker(store.run(run).await.unwrap().unwrap().worker.unwrap()).await.unwrap().is_some());
+    }
+
+    /// People still see who carried what.
+    async fn what_a_forgotten_worker_ran_is_shown(store: TestStore) {
+        let run = store.given_run(RunState::Succeeded).await.id;
+        let again = store.given_run(RunState::RetryWait).await.id;
+        let carrier = store.run(run).await.unwrap().unwrap().worker;
+        assert!(carrier.is_some());
+        store.at(2 * DAY);
+        let carrier_asks = store.prune_workers(AGE, carrier.unwrap(), 10).await.unwrap();
+        assert_eq!(carrier_asks, 0, "who asks is there");
+        assert_eq!(store.prune_workers(AGE, asks(), 10).await.unwrap(), 1);
+        assert_eq!(store.worker(carrier.unwrap()).await.unwrap(), None);
+        let listed = store.runs(&RunFilter::default(), None, 10).await.unwrap().runs;
+        assert_eq!(listed.iter().map(|run| run.id).collect::<BTreeSet<_>>(), [run, again].into());
+        assert_eq!(store.run(run).await.unwrap().unwrap().worker, carrier);
+        for run in [run, again] {
+            let carried: Vec<_> = store.executions(run).await.unwrap().iter().map(|one| one.worker).collect();
+            assert_eq!(carried, [carrier.unwrap()]);
+        }
+    }
+
     async fn nothing_to_do_is_done(store: TestStore) {
         assert_eq!(sweep_runs(store, 10).await, 0);
         assert_eq!(store.prune_events(AGE, PrunePlace::default(), 10).await.unwrap().next, None);
         assert_eq!(store.prune_stats(AGE, 10).await.unwrap(), 0);
+        assert_eq!(store.prune_workers(AGE, asks(), 10).await.unwrap(), 0);
     }
 }

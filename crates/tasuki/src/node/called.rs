@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tasuki_core::{Epoch, NodeName, RunId, RunState, WorkerId};
-use tasuki_store::{Carried, Store};
+use tasuki_store::{Carried, Error, Store};
 
 use super::leader::Leader;
 use super::peers::{Answer, Called, CancelOrder, Question, Silent, StartOrder, Status};
@@ -80,6 +80,7 @@ impl Called for Callee {
         if let Some(refusal) = self.refusal(order.epoch) {
             return refusal;
         }
+        tracing::debug!(worker_id = %self.worker.id(), runs = order.runs.len(), "a cancel was heard of");
         self.wake.leases();
         Answer::Accepted
     }
@@ -88,8 +89,20 @@ impl Called for Callee {
         if let Some(refusal) = self.refusal(epoch) {
             return refusal;
         }
+        tracing::debug!(worker_id = %self.worker.id(), "it heard that it was put aside");
         self.worker.look_now();
         Answer::Accepted
+    }
+
+    async fn may_ask(&self, caller: &str, worker: WorkerId) -> Result<bool, Silent> {
+        let silent = |error: Error| Silent(error.to_string());
+        let asking = within(self.store.worker(worker)).await.map_err(silent)?;
+        if asking.is_none_or(|asking| asking.node.as_str() == caller) {
+            return Ok(true);
+        }
+        // What nodes share bears a name that none of them has: it says nothing of who asks.
+        let workers = within(self.store.workers()).await.map_err(silent)?;
+        Ok(workers.iter().all(|worker| worker.node.as_str() != caller))
     }
 
     async fn confirm(&self, question: Question) -> Result<Vec<RunId>, Silent> {
@@ -105,6 +118,7 @@ impl Called for Callee {
 
     async fn reload(&self, version: i64) -> Answer {
         if self.worker.settings_version() < Some(version) {
+            tracing::debug!(worker_id = %self.worker.id(), version, "settings were heard of");
             self.worker.look_now();
         }
         Answer::Accepted

@@ -111,19 +111,16 @@ pub trait Coordinator: Send + Sync {
         ttl: Duration,
     ) -> Result<Option<bool>, Unreachable>;
 
-    /// Shows that a worker is there. Answers with what others want of it.
+    /// Shows that a worker is there, for people who look. Answers with what others want of it.
     async fn show(&self, presence: &Presence, ttl: Duration) -> Result<Wanted, Unreachable>;
 
     /// A worker leaves.
     async fn hide(&self, worker: WorkerId) -> Result<(), Unreachable>;
 
-    /// Those that are there.
-    async fn present(&self) -> Result<Vec<Presence>, Unreachable>;
-
     /// Leaves word for a worker that it was detached.
     async fn detach(&self, worker: WorkerId, ttl: Duration) -> Result<(), Unreachable>;
 
-    /// Tells who carries these runs, for so long.
+    /// Tells who carries these runs, for so long: for people who look, as only the database knows for certain.
     async fn carries(
         &self,
         worker: WorkerId,
@@ -188,10 +185,6 @@ impl Coordinator for DatabaseOnly {
         Ok(())
     }
 
-    async fn present(&self) -> Result<Vec<Presence>, Unreachable> {
-        Ok(Vec::new())
-    }
-
     async fn detach(&self, _: WorkerId, _: Duration) -> Result<(), Unreachable> {
         Ok(())
     }
@@ -223,8 +216,8 @@ struct Kept {
     seen: Option<(WorkerId, Epoch, u64)>,
     degraded: Option<(WorkerId, Epoch)>,
     watchers: HashMap<NodeName, (WorkerId, u64)>,
-    present: HashMap<WorkerId, (Presence, u64)>,
     detached: HashMap<WorkerId, u64>,
+    carried: HashMap<RunId, (WorkerId, u64)>,
 }
 
 impl InMemory {
@@ -236,6 +229,13 @@ impl InMemory {
     /// Forgets everything, as a Redis does that comes back without its memory.
     pub fn forget(&self) {
         *self.kept() = Kept::default();
+    }
+
+    /// Who was last told to carry a run.
+    pub fn carrier(&self, run: RunId) -> Option<WorkerId> {
+        let now = self.clock.boottime();
+        let told = self.kept().carried.get(&run).copied();
+        told.filter(|(_, until)| now < *until).map(|(worker, _)| worker)
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -317,10 +317,9 @@ impl Coordinator for InMemory {
         Ok(Some(true))
     }
 
-    async fn show(&self, presence: &Presence, ttl: Duration) -> Result<Wanted, Unreachable> {
-        let (now, until, worker) = (self.clock.boottime(), self.after(ttl), presence.worker);
-        let mut kept = self.kept();
-        kept.present.insert(worker, (presence.clone(), until));
+    async fn show(&self, presence: &Presence, _: Duration) -> Result<Wanted, Unreachable> {
+        let (now, worker) = (self.clock.boottime(), presence.worker);
+        let kept = self.kept();
         Ok(Wanted {
             detach: kept.detached.get(&worker).is_some_and(|until| now < *until),
             degrade: kept.degraded.filter(|(leader, _)| *leader == worker).map(|(_, epoch)| epoch),
@@ -328,19 +327,8 @@ impl Coordinator for InMemory {
     }
 
     async fn hide(&self, worker: WorkerId) -> Result<(), Unreachable> {
-        let mut kept = self.kept();
-        kept.present.remove(&worker);
-        kept.watchers.retain(|_, (watcher, _)| *watcher != worker);
+        self.kept().watchers.retain(|_, (watcher, _)| *watcher != worker);
         Ok(())
-    }
-
-    async fn present(&self) -> Result<Vec<Presence>, Unreachable> {
-        let now = self.clock.boottime();
-        let kept = self.kept();
-        let there = kept.present.values().filter(|(_, until)| now < *until);
-        let mut present: Vec<Presence> = there.map(|(presence, _)| presence.clone()).collect();
-        present.sort_by_key(|presence| presence.worker);
-        Ok(present)
     }
 
     async fn detach(&self, worker: WorkerId, ttl: Duration) -> Result<(), Unreachable> {
@@ -349,7 +337,14 @@ impl Coordinator for InMemory {
         Ok(())
     }
 
-    async fn carries(&self, _: WorkerId, _: &[RunId], _: Duration) -> Result<(), Unreachable> {
+    async fn carries(
+        &self,
+        worker: WorkerId,
+        runs: &[RunId],
+        ttl: Duration,
+    ) -> Result<(), Unreachable> {
+        let until = self.after(ttl);
+        self.kept().carried.extend(runs.iter().map(|run| (*run, (worker, until))));
         Ok(())
     }
 

@@ -76,6 +76,7 @@ impl Loops {
             loops.push(this.spawn(Self::watch));
             loops.push(this.spawn(Self::show));
             loops.push(this.spawn(Self::hear_there));
+            loops.push(this.spawn(Self::send_words));
         }
         if !this.scopes.is_empty() {
             loops.push(this.spawn(Self::scopes));
@@ -372,6 +373,7 @@ impl Loops {
             };
             match self.cluster.coordinator.show(&presence, settings.heartbeat_ttl()).await {
                 Ok(wanted) => {
+                    self.show_carried(&presence, settings.heartbeat_ttl()).await;
                     if wanted.detach && !presence.detached {
                         self.worker.look_now();
                     }
@@ -385,6 +387,17 @@ impl Loops {
                 let _ = self.cluster.coordinator.hide(self.worker.id()).await;
                 return;
             }
+        }
+    }
+
+    /// Shows what it carries, where it carries anything: those that its presence names.
+    async fn show_carried(&self, presence: &Presence, ttl: Duration) {
+        if presence.runs.is_empty() {
+            return;
+        }
+        let told = self.cluster.coordinator.carries(presence.worker, &presence.runs, ttl).await;
+        if let Err(error) = told {
+            tracing::debug!(%error, "others do not see what this worker carries just now");
         }
     }
 
@@ -411,6 +424,15 @@ impl Loops {
             if !self.rest(wait, std::future::pending()).await {
                 return;
             }
+        }
+    }
+
+    /// Calls those whom something concerns that was done here.
+    async fn send_words(self: Arc<Self>) {
+        let mut stopped = self.stopped.clone();
+        tokio::select! {
+            _ = stopped.wait_for(|stopped| *stopped) => {}
+            () = self.wake.words().send(&self.store, &*self.cluster.peers) => {}
         }
     }
 

@@ -63,7 +63,7 @@ use me::Me;
 use peers::{Called, InProcess, Peers, Reach};
 use queues::{Queues, Slots, Source};
 use scopes::Scopes;
-use within::within;
+pub(crate) use within::within;
 use world::{Clock, Dice, RealClock, RealDice};
 
 /// How often a node that waits for itself looks again.

@@ -31,7 +31,7 @@ pub struct StartOrder {
     pub runs: Vec<(RunId, Timestamp)>,
 }
 
-/// A leader asks that these be looked at now: a cancel was asked for them.
+/// These are to be looked at now: a cancel was asked for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CancelOrder {
     /// In which term.
@@ -107,7 +107,7 @@ pub trait Peers: Send + Sync {
     /// Tells a worker that a cancel was asked.
     async fn cancel(&self, peer: &Peer, order: &CancelOrder) -> Result<Answer, Silent>;
 
-    /// Tells a worker that it was drained.
+    /// Tells a worker that it was put aside: drained, or cut off.
     async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<Answer, Silent>;
 
     /// Asks a leader or subleader what a detached worker may go on with.
@@ -132,8 +132,11 @@ pub trait Called: Send + Sync {
     /// A cancel was asked.
     async fn cancel(&self, order: CancelOrder) -> Answer;
 
-    /// It was drained.
+    /// It was put aside: drained, or cut off.
     async fn drain(&self, epoch: Epoch) -> Answer;
+
+    /// Whether somebody of this name may ask for a worker: a node asks for its own alone.
+    async fn may_ask(&self, caller: &str, worker: WorkerId) -> Result<bool, Silent>;
 
     /// What of this a detached worker may go on with.
     async fn confirm(&self, question: Question) -> Result<Vec<RunId>, Silent>;

@@ -94,6 +94,7 @@ impl Operator {
         let now = self.worker(worker).await?;
         if hit {
             self.wake.all();
+            self.wake.words().aside(worker);
             return Ok(now);
         }
         let what = format!("worker {worker} is {} and cannot be {done}", now.state);
@@ -136,6 +137,7 @@ impl Operator {
         match self.store.change_settings(by.told(), seen, changes).await? {
             SettingsChange::Applied(now) => {
                 self.wake.all();
+                self.wake.words().settings(now.version);
                 Ok(now)
             }
             SettingsChange::Lost(now) => {

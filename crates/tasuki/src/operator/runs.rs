@@ -137,7 +137,11 @@ impl Operator {
     ) -> Result<(RunNow, bool), Error> {
         let outcome = self.store.cancel(Author::Api, run, by.told(), reason).await?;
         let done = self.applied("cancel", outcome).await?;
-        Ok((self.run(run).await?, done == Canceled::Ended))
+        let now = self.run(run).await?;
+        if let (Canceled::Asked, Some(worker)) = (done, now.run.worker) {
+            self.wake.words().canceled(worker, run);
+        }
+        Ok((now, done == Canceled::Ended))
     }
 
     /// Gives a run that ended badly one more try.

@@ -170,11 +170,6 @@ impl Coordinator for SimCoordinator {
         self.inner.hide(worker).await
     }
 
-    async fn present(&self) -> Result<Vec<Presence>, Unreachable> {
-        self.reach().await?;
-        self.inner.present().await
-    }
-
     async fn detach(&self, worker: WorkerId, ttl: Duration) -> Result<(), Unreachable> {
         self.reach().await?;
         self.inner.detach(worker, ttl).await

@@ -14,6 +14,7 @@ mod node;
 mod place;
 mod policies;
 mod queues;
+mod shown;
 mod spawner;
 mod supervisor;
 mod testing;

@@ -97,7 +97,6 @@ async fn every_call_is_refused() {
         assert!(place.watch(worker, &shown.node, LONG).await.is_err());
         assert!(place.show(&shown, LONG).await.is_err());
         assert!(place.hide(worker).await.is_err());
-        assert!(place.present().await.is_err());
         assert!(place.detach(worker, LONG).await.is_err());
         assert!(place.carries(worker, &[RunId(1)], LONG).await.is_err());
         assert!(place.tell(News::default()).await.is_err());

@@ -1,10 +1,9 @@
 //! What every coordinator promises that keeps anything: the one in memory, and Redis of each kind.
 
-use std::collections::HashSet;
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join_all};
-use tasuki::node::coordinate::{Role, Wanted};
+use tasuki::node::coordinate::Wanted;
 use tasuki_core::{Epoch, NodeName, RunId};
 
 use super::place::{LONG, Place, SHORT, eventually, new_worker, presence};
@@ -89,9 +88,10 @@ contract! {
         assert_eq!(place.one.stand(leader, SHORT).await.unwrap(), Some(Epoch(0)));
         place.one.leads(leader, Epoch(1), LONG).await.unwrap();
         // What began later for as short a time as it stood is over.
-        place.one.show(&presence(leader, "east"), SHORT).await.unwrap();
+        let east = "east".parse().unwrap();
+        assert_eq!(place.one.watch(leader, &east, SHORT).await.unwrap(), Some(true));
         eventually("that time is over", async || {
-            place.other.present().await.unwrap().is_empty().then_some(())
+            (place.other.watch(other, &east, LONG).await.unwrap() == Some(true)).then_some(())
         })
         .await;
         assert_eq!(place.other.stand(other, LONG).await.unwrap(), None);
@@ -186,50 +186,6 @@ contract! {
             (place.one.watch(first, &east, LONG).await.unwrap() == Some(true)).then_some(())
         })
         .await;
-    }
-
-    /// Those that are there are seen as they last showed themselves, until they leave.
-    async fn whoever_shows_itself_is_present(place: Place) {
-        assert_eq!(place.one.present().await.unwrap(), []);
-        let mut shown: Vec<_> = (0..5).map(|_| presence(new_worker(), "east")).collect();
-        shown.sort_by_key(|presence| presence.worker);
-        for presence in &shown {
-            place.one.show(presence, LONG).await.unwrap();
-        }
-        assert_eq!(place.other.present().await.unwrap(), shown);
-
-        shown[2].role = Role::Leader;
-        shown[2].address = Some("10.0.0.1:7400".to_owned());
-        shown[2].load = 2;
-        shown[2].runs = vec![RunId(8), RunId(9)];
-        shown[2].detached = true;
-        place.one.show(&shown[2], LONG).await.unwrap();
-        assert_eq!(place.other.present().await.unwrap(), shown);
-
-        shown[2].address = None;
-        shown[2].runs.clear();
-        place.one.show(&shown[2], LONG).await.unwrap();
-        assert_eq!(place.other.present().await.unwrap(), shown);
-
-        let gone = shown.remove(1);
-        place.other.hide(gone.worker).await.unwrap();
-        assert_eq!(place.one.present().await.unwrap(), shown);
-        place.other.hide(gone.worker).await.unwrap();
-    }
-
-    /// One that falls silent is no longer there, and takes nobody with it.
-    async fn whoever_falls_silent_disappears(place: Place) {
-        let (stays, goes) = (presence(new_worker(), "east"), presence(new_worker(), "east"));
-        place.one.show(&stays, LONG).await.unwrap();
-        place.one.show(&goes, SHORT).await.unwrap();
-        let left = eventually("one has disappeared", async || {
-            let there = place.other.present().await.unwrap();
-            (there.len() < 2).then_some(there)
-        });
-        assert_eq!(left.await, [stays]);
-        place.one.show(&goes, LONG).await.unwrap();
-        let there = place.other.present().await.unwrap();
-        assert_eq!(there.iter().map(|there| there.worker).collect::<HashSet<_>>().len(), 2);
     }
 
     /// Hints about runs are taken, many at once or none.

@@ -1,6 +1,6 @@
 //! What is kept in Redis, how long, and what comes back when all of it is lost.
 
-use tasuki::node::coordinate::{Coordinator as _, InMemory};
+use tasuki::node::coordinate::{Coordinator as _, InMemory, Presence};
 use tasuki::node::world::RealClock;
 use tasuki_core::{Epoch, NodeName, RunId};
 
@@ -48,15 +48,22 @@ async fn an_empty_redis_is_filled_again() {
             server.ask::<()>(&["FLUSHALL"]);
         }
         assert_eq!(other.stand(hasty, LONG).await.unwrap(), Some(Epoch(0)), "it is empty");
-        assert_eq!(other.present().await.unwrap(), []);
+        assert_eq!(there(&server), [""; 0]);
 
         one.leads(leader, Epoch(5), LONG).await.unwrap();
         one.show(&presence(leader, "east"), LONG).await.unwrap();
         assert_eq!(other.stand(hasty, LONG).await.unwrap(), None);
         assert_eq!(one.stand(leader, LONG).await.unwrap(), Some(Epoch(5)));
         assert_eq!(other.leader_seen().await.unwrap().unwrap().epoch, Epoch(5));
-        assert_eq!(other.present().await.unwrap(), [presence(leader, "east")]);
+        assert_eq!(there(&server), [leader.to_string()]);
     }
+}
+
+/// The workers on the list.
+fn there(server: &Server) -> Vec<String> {
+    let mut there: Vec<String> = server.ask(&["ZRANGE", "{tasuki}:workers", "0", "-1"]);
+    there.sort_unstable();
+    there
 }
 
 /// The one in memory forgets as Redis does.
@@ -133,6 +140,38 @@ async fn those_that_vanished_are_taken_off_the_list() {
     .await;
 }
 
+/// People see a worker as it last showed itself, until it leaves or falls silent.
+#[tokio::test]
+async fn whoever_shows_itself_is_seen() {
+    let server = Server::standalone();
+    let place = redis(&server.url(), "tasuki");
+    let (mut stays, goes) = (presence(new_worker(), "east"), presence(new_worker(), "east"));
+    let field = |name: &str| -> Option<String> {
+        server.ask(&["HGET", &format!("{{tasuki}}:worker:{}", stays.worker), name])
+    };
+    stays.address = Some("10.0.0.1:7400".to_owned());
+    stays.runs = vec![RunId(8), RunId(9)];
+    place.show(&stays, LONG).await.unwrap();
+    assert_eq!(field("address"), stays.address);
+    assert_eq!(field("runs").unwrap(), "8 9");
+    place.show(&Presence { address: None, runs: vec![], ..stays.clone() }, LONG).await.unwrap();
+    assert_eq!(field("address"), None);
+    assert_eq!(field("runs").unwrap(), "");
+
+    place.show(&goes, LONG).await.unwrap();
+    let mut both = [stays.worker.to_string(), goes.worker.to_string()];
+    both.sort_unstable();
+    assert_eq!(there(&server), both);
+    place.hide(goes.worker).await.unwrap();
+    place.hide(goes.worker).await.unwrap();
+    assert_eq!(there(&server), [stays.worker.to_string()]);
+    let key = format!("{{tasuki}}:worker:{}", goes.worker);
+    assert_eq!(server.ask::<u32>(&["EXISTS", &key]), 0);
+    place.show(&goes, SHORT).await.unwrap();
+    eventually("it has lapsed", async || (server.ask::<u32>(&["EXISTS", &key]) == 0).then_some(()))
+        .await;
+}
+
 /// What somebody else wrote there does not break us, and the next leader puts it right.
 #[tokio::test]
 async fn nonsense_is_not_believed() {
@@ -146,7 +185,6 @@ async fn nonsense_is_not_believed() {
     server.ask::<()>(&["ZADD", "{tasuki}:workers", "1e18", &new_worker().to_string()]);
     assert_eq!(place.stand(worker, LONG).await.unwrap(), Some(Epoch(0)));
     assert_eq!(place.leader_seen().await.unwrap(), None);
-    assert_eq!(place.present().await.unwrap(), []);
     let wanted = place.show(&presence(worker, "east"), LONG).await.unwrap();
     assert_eq!(wanted.degrade, None);
     place.leads(worker, Epoch(4), LONG).await.unwrap();

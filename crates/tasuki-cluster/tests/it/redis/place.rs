@@ -116,7 +116,6 @@ patient! {
     watch(worker: WorkerId, node: &NodeName, ttl: Duration) -> Option<bool>;
     show(presence: &Presence, ttl: Duration) -> Wanted;
     hide(worker: WorkerId) -> ();
-    present() -> Vec<Presence>;
     detach(worker: WorkerId, ttl: Duration) -> ();
     carries(worker: WorkerId, runs: &[RunId], ttl: Duration) -> ();
     tell(news: News) -> ();

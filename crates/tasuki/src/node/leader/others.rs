@@ -13,10 +13,14 @@ use super::super::coordinate::Wanted;
 use super::super::peers::Peer;
 use super::super::plan;
 use super::super::within::within;
-use super::Leader;
+use super::{Leader, PAGE};
 
 /// How often a silent leader is called before it is deposed.
 const CALLS: usize = 3;
+/// For how long nobody has heard of a worker that is forgotten: long enough for people to ask what became of it.
+const FORGET_AFTER: Duration = Duration::from_hours(7 * 24);
+/// How often workers are forgotten.
+const FORGET_EVERY: Duration = Duration::from_hours(1);
 
 impl Leader {
     /// The leader looks after workers whose heartbeats stopped. Those who do not answer either, and for long
@@ -58,6 +62,22 @@ impl Leader {
         };
         for worker in over {
             self.cut_off(epoch, worker, settings).await?;
+        }
+        Ok(())
+    }
+
+    /// Once in a while: the rows of workers that nobody has heard of for long go.
+    pub(super) async fn forget_workers(&self) -> Result<(), Error> {
+        let now = self.clock.boottime();
+        let pause = FORGET_EVERY.as_micros() as u64;
+        if self.state().forgot_at.is_some_and(|at| now < at + pause) {
+            return Ok(());
+        }
+        let forgotten = self.store.prune_workers(FORGET_AFTER, self.me.id(), PAGE);
+        let count = within(forgotten).await?;
+        self.state().forgot_at = Some(now);
+        if count > 0 {
+            tracing::info!(count, "workers that nobody has heard of for a week were forgotten");
         }
         Ok(())
     }

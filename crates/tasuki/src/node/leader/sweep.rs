@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
-use tasuki_store::{Author, Error, Outcome, Waiting};
+use tasuki_store::{Author, Canceled, Error, Outcome, Waiting};
 
 use super::super::plan::{self, Verdict};
 use super::{FEW, Leader, PAGE, PAGES, START};
@@ -99,12 +99,16 @@ impl Leader {
                     let why = Some("a newer run takes its place");
                     let _ = self.store.cancel(author, run, me.as_str(), why).await?;
                 }
-                Verdict::Replace(holder) => {
+                Verdict::Replace(older) => {
                     let author = Author::Leader(epoch);
                     let why = format!("run {run} takes its place");
-                    let asked = self.store.cancel(author, holder, me.as_str(), Some(&why)).await?;
-                    if let Outcome::Applied(_) = asked {
+                    let asked = self.store.cancel(author, older, me.as_str(), Some(&why)).await?;
+                    if let Outcome::Applied(done) = asked {
                         self.announce.leases();
+                        let carrier = holder.and_then(|holder| holder.worker);
+                        if let (Canceled::Asked, Some(worker)) = (done, carrier) {
+                            self.announce.words().canceled(worker, older);
+                        }
                     }
                 }
                 Verdict::Leave => {}

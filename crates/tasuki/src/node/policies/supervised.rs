@@ -111,3 +111,36 @@ async fn a_claimer_does_not_spin_while_something_is_in_the_way() {
     assert_eq!(world.run(second).await.state, RunState::Running);
     world.end().await;
 }
+
+/// Who ran something keeps its name there, as good as it can be told.
+#[tokio::test]
+async fn a_worker_that_nobody_has_heard_of_for_a_week_is_forgotten() {
+    let world = World::at("12:00:00").await;
+    let run = world.task(&World::definition(Trigger::Task, "", true)).await;
+    let other = WorkerId::from_random(8 << 70);
+    let (pid, address, labels) = (None, None, None);
+    let (slots, function_slots) = (0, 0);
+    let node = "there".parse().unwrap();
+    let row = NewWorker { id: other, node, pid, address, labels, slots, function_slots };
+    world.store.register_worker(&row).await.unwrap();
+    world.turn().await;
+    world.turn().await;
+    let me = world.worker.id();
+    assert_eq!(world.run(run).await.worker, Some(me));
+    let days = |days: i64| at("12:00:00") + SignedDuration::from_hours(24 * days);
+    for (day, left) in [(6, vec![me, other]), (8, vec![me])] {
+        world.jump(days(day));
+        world.turn().await;
+        let mut workers: Vec<_> = world.store.workers().await.unwrap();
+        workers.sort_by_key(|worker| worker.id);
+        assert_eq!(workers.iter().map(|worker| worker.id).collect::<Vec<_>>(), left, "day {day}");
+    }
+    // Its own turn comes when another leads.
+    world.jump(days(20));
+    let week = Duration::from_hours(7 * 24);
+    assert_eq!(world.store.prune_workers(week, other, 10).await.unwrap(), 1);
+    let (now, sentences) = world.operator.explain(run).await.unwrap();
+    assert_eq!(now.run.worker, Some(me));
+    assert!(sentences.iter().any(|told| told.contains(&format!("worker {me}"))), "{sentences:?}");
+    assert_eq!(world.operator.run_detail(run).await.unwrap().executions[0].worker, me);
+}
