@@ -4,9 +4,10 @@ mod play;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use cluster_kit::{Chaos, DatabaseKind, Pace, Plan, RedisKind, all_faults};
+use cluster_kit::{Chaos, Crowd, DatabaseKind, Pace, Plan, RedisKind, all_faults};
 
 /// What is done with the project beside building it.
 #[derive(Parser)]
@@ -40,6 +41,24 @@ enum Task {
         #[arg(long)]
         tasuki: Option<PathBuf>,
     },
+    /// Measure what many workers on one machine cost, at rest and when everything is due at once
+    Crowd {
+        /// How many workers
+        #[arg(long, default_value_t = 50)]
+        workers: usize,
+
+        /// How many definitions
+        #[arg(long, default_value_t = 5000)]
+        jobs: usize,
+
+        /// For how many seconds they are measured at rest
+        #[arg(long, default_value_t = 20)]
+        seconds: u64,
+
+        /// Use this tasuki instead of building one
+        #[arg(long)]
+        tasuki: Option<PathBuf>,
+    },
     /// Break clusters in every known way while jobs fire, and judge; goes on where it was interrupted
     Chaos {
         /// How often each fault
@@ -65,6 +84,10 @@ enum Task {
         /// Where what was done is written down; what held is not done again
         #[arg(long, default_value = "target/chaos.jsonl")]
         journal: PathBuf,
+
+        /// Leave what the nodes told in its folder
+        #[arg(long)]
+        keep: bool,
 
         /// Break this tasuki instead of building one
         #[arg(long)]
@@ -108,7 +131,18 @@ fn main() -> ExitCode {
                     Redis::Cluster => RedisKind::Cluster,
                 },
                 pace: pace(quick),
+                wires: true,
+                keep: false,
             })
+        }
+        Task::Crowd { workers, jobs, seconds, tasuki } => {
+            let Some(binary) = absolute(tasuki).or_else(build) else { return ExitCode::FAILURE };
+            let (database, redis) = (DatabaseKind::Postgres, RedisKind::One);
+            let (nodes, pace) = (workers, Pace::Default);
+            let plan = Plan { binary, nodes, database, redis, pace, wires: false, keep: false };
+            let time = Duration::from_secs(seconds);
+            println!("{}", Crowd { plan, jobs, time }.measure(|line| eprintln!("{line}")));
+            ExitCode::SUCCESS
         }
         Task::Chaos { list: true, .. } => {
             for fault in all_faults() {
@@ -116,13 +150,14 @@ fn main() -> ExitCode {
             }
             ExitCode::SUCCESS
         }
-        Task::Chaos { rounds, nodes, only, kind, quick, journal, tasuki, .. } => {
+        Task::Chaos { rounds, nodes, only, kind, quick, journal, tasuki, keep, .. } => {
             let Some(binary) = absolute(tasuki).or_else(build) else { return ExitCode::FAILURE };
             if let Some(folder) = journal.parent() {
                 let _ = std::fs::create_dir_all(folder);
             }
             let nodes = usize::from(nodes);
-            let chaos = Chaos { binary, nodes, rounds, only, kind, pace: pace(quick), journal };
+            let pace = pace(quick);
+            let chaos = Chaos { binary, nodes, rounds, only, kind, pace, keep, journal };
             let told = chaos.run(|line| eprintln!("{line}"));
             println!("{}", told.table);
             if told.broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }

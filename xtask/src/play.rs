@@ -68,7 +68,7 @@ fn status(cluster: &Cluster) {
             _ if cluster.worker(node).is_some() => "works".to_owned(),
             _ => "is not in service".to_owned(),
         };
-        let api = std::fs::read_to_string(cluster.folder().join(name).join("api.json"));
+        let api = std::fs::read_to_string(cluster.folder().join(&name).join("api.json"));
         let api = api.unwrap_or_default();
         let url = api.split('"').find(|word| word.starts_with("http")).unwrap_or("-");
         println!("  {name}  process {process:<8} {url:<28} {role}");

@@ -39,6 +39,8 @@ pub struct Chaos {
     pub kind: Option<String>,
     /// How quickly things happen.
     pub pace: Pace,
+    /// Whether what the nodes told is kept.
+    pub keep: bool,
     /// What was done already, one line each.
     pub journal: PathBuf,
 }
@@ -94,8 +96,9 @@ impl Chaos {
             for &(kind, database, redis, all) in kinds.clone() {
                 let suits = |fault: &&Fault| (all || fault.everywhere) && fault.suits(redis);
                 for &fault in faults.iter().filter(suits) {
-                    let (binary, nodes, pace) = (self.binary.clone(), self.nodes, self.pace);
-                    let plan = Plan { binary, nodes, database, redis, pace };
+                    let (binary, nodes) = (self.binary.clone(), self.nodes);
+                    let (pace, keep) = (self.pace, self.keep);
+                    let plan = Plan { binary, nodes, database, redis, pace, wires: true, keep };
                     steps.push(Step { kind, fault, round, plan });
                 }
             }

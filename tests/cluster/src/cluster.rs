@@ -16,9 +16,6 @@ use crate::place::{free_port, new_folder, runtime, tail, until};
 use crate::process::{Process, command};
 use crate::redis;
 
-/// What the nodes are called, in the order of their places.
-const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
-
 /// What a cluster is made of.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -32,6 +29,10 @@ pub struct Plan {
     pub redis: RedisKind,
     /// How quickly things happen.
     pub pace: Pace,
+    /// Whether there are wires to cut. Without them nothing lies between the nodes.
+    pub wires: bool,
+    /// Whether what the nodes told is left in its folder, as it is where a test fails.
+    pub keep: bool,
 }
 
 /// With which Redis.
@@ -108,7 +109,6 @@ pub struct Cluster {
 impl Cluster {
     /// Starts all of it, and waits until every node is there and one leads.
     pub fn start(plan: Plan) -> Self {
-        assert!(plan.nodes <= NAMES.len(), "so many nodes have no names");
         let folder = new_folder("cluster");
         let database = Database::new(plan.database);
         let redis = match plan.redis {
@@ -132,11 +132,15 @@ impl Cluster {
             Redis::One(server) => Some(server.port),
             Redis::None | Redis::Sentinels(_) | Redis::Cluster(_) => None,
         };
-        let net = Net::new(&rpc, database.port, behind);
+        let net = match plan.wires {
+            true => Net::new(&rpc, database.port, behind),
+            false => Net::none(),
+        };
         let nodes = (0..plan.nodes).map(|_| None).collect();
         let mut cluster = Self { nodes, net, store, database, redis, folder, plan, rpc };
         let mut made = vec!["cert", "dev", "--dir", "tls"];
-        cluster.names().for_each(|name| made.extend(["--node", name]));
+        let names: Vec<String> = cluster.names().collect();
+        names.iter().for_each(|name| made.extend(["--node", name]));
         let output = cluster.command(0, &made).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         (0..cluster.plan.nodes).for_each(|node| cluster.spawn(node));
@@ -150,8 +154,8 @@ impl Cluster {
     }
 
     /// What its nodes are called.
-    pub fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
-        NAMES.into_iter().take(self.plan.nodes)
+    pub fn names(&self) -> impl Iterator<Item = String> + use<> {
+        (0..self.plan.nodes).map(name)
     }
 
     /// Where everything is that it wrote.
@@ -164,8 +168,8 @@ impl Cluster {
         until("every node is there, and one leads", || {
             for (node, process) in self.nodes.iter_mut().enumerate() {
                 if let Some(ended) = process.as_mut().and_then(Process::ended) {
-                    let log = self.folder.join(format!("{}.log", NAMES[node]));
-                    panic!("{} ended with {ended}: {}", NAMES[node], tail(&log, 20));
+                    let log = self.folder.join(format!("{}.log", name(node)));
+                    panic!("{} ended with {ended}: {}", name(node), tail(&log, 20));
                 }
             }
             let all = (0..self.plan.nodes).all(|node| self.worker(node).is_some());
@@ -175,30 +179,37 @@ impl Cluster {
 
     /// Starts a node that does not run.
     pub fn spawn(&mut self, node: usize) {
-        assert!(self.nodes[node].is_none(), "{} runs already", NAMES[node]);
-        let name = NAMES[node];
-        let port = |to| self.net.port(node, to).unwrap();
+        let name = &name(node);
+        assert!(self.nodes[node].is_none(), "{name} runs already");
+        let port = |to, direct| self.net.port(node, to).unwrap_or(direct);
         let mut start = command(None, &self.plan.binary);
         self.at_home(node, &mut start);
         start.args(["node", "--node", name, "--listen", "127.0.0.1:0", "--drain", "20s"]);
         start.args(["--tls-dir", &format!("tls/{name}")]);
         start.args(["--rpc-listen", &format!("127.0.0.1:{}", self.rpc[node])]);
-        start.args(["--rpc-address", &format!("127.0.0.1:{}", port(Party::Node(node)))]);
+        start.args([
+            "--rpc-address",
+            &format!("127.0.0.1:{}", port(Party::Node(node), self.rpc[node])),
+        ]);
         start.args(["--label", &format!("on-{name}")]);
         let redis = match &self.redis {
             Redis::None => None,
-            Redis::One(server) => Some(
-                server.url().replace(&server.port.to_string(), &port(Party::Redis).to_string()),
-            ),
+            Redis::One(server) => {
+                let port = port(Party::Redis, server.port).to_string();
+                Some(server.url().replace(&server.port.to_string(), &port))
+            }
             Redis::Sentinels(all) => Some(all.url()),
             Redis::Cluster(all) => Some(all.url()),
         };
         // Secrets are not for everybody who can list processes.
-        start.env("TASUKI_DATABASE_URL", self.database.url(port(Party::Database)));
+        start.env(
+            "TASUKI_DATABASE_URL",
+            self.database.url(port(Party::Database, self.database.port)),
+        );
         if let Some(redis) = redis {
             start.env("TASUKI_REDIS_URL", redis);
         }
-        start.env("TASUKI_LOG", "info");
+        start.env("TASUKI_LOG", "info,tasuki::node::leader=debug");
         let _ = fs::remove_file(self.folder.join(name).join("api.json"));
         let process = Process::start(&mut start, &self.folder.join(format!("{name}.log")));
         self.net.runs(node, process.id());
@@ -220,7 +231,7 @@ impl Cluster {
     /// Waits until a node that was told to stop has.
     pub fn stopped(&mut self, node: usize) {
         let ended = self.nodes[node].take().unwrap().wait();
-        assert!(ended.success(), "{} stopped with {ended}: {}", NAMES[node], self.told(node));
+        assert!(ended.success(), "{} stopped with {ended}: {}", name(node), self.told(node));
     }
 
     /// Sends a signal to a node.
@@ -240,7 +251,7 @@ impl Cluster {
 
     /// The end of what a node told.
     pub fn told(&self, node: usize) -> String {
-        tail(&self.folder.join(format!("{}.log", NAMES[node])), 40)
+        tail(&self.folder.join(format!("{}.log", name(node))), 40)
     }
 
     /// Tells everybody who runs to stop, and waits until they have.
@@ -251,7 +262,7 @@ impl Cluster {
     }
 
     fn at_home(&self, node: usize, command: &mut Command) {
-        command.env("TASUKI_DATA", self.folder.join(NAMES[node])).current_dir(&self.folder);
+        command.env("TASUKI_DATA", self.folder.join(name(node))).current_dir(&self.folder);
         for variable in ["TASUKI_URL", "TASUKI_TOKEN", "TASUKI_DATABASE_URL", "TASUKI_LISTEN"] {
             command.env_remove(variable);
         }
@@ -308,12 +319,12 @@ impl Cluster {
     /// The node of a worker.
     pub fn node_of(&self, worker: WorkerId) -> Option<usize> {
         let node = self.workers().into_iter().find(|known| known.id == worker)?.node;
-        NAMES.iter().position(|name| node.as_str() == *name)
+        self.names().position(|name| node.as_str() == name)
     }
 
     /// The worker of a node that is in service.
     pub fn worker(&self, node: usize) -> Option<WorkerId> {
-        let here = |worker: &Worker| worker.node.as_str() == NAMES[node] && worker.is_active();
+        let here = |worker: &Worker| worker.node.as_str() == name(node) && worker.is_active();
         let clock = self.look(async |store| store.clock().await)?;
         // One that was killed is not known to be dead.
         let fresh = |worker: &Worker| clock.duration_since(worker.heartbeat_at).as_secs() < 2;
@@ -336,6 +347,11 @@ impl Cluster {
             Pace::Default => time,
             Pace::Quick => time / 4,
         });
+    }
+
+    /// What the database answers to a question in its own words.
+    pub(crate) fn query(&self, sql: &str) -> String {
+        self.database.query(sql)
     }
 
     /// Stops the database in order.
@@ -392,17 +408,28 @@ impl Cluster {
     }
 }
 
+/// What a node is called, by its place.
+fn name(node: usize) -> String {
+    match u8::try_from(node) {
+        Ok(place @ 0..26) => char::from(b'a' + place).to_string(),
+        _ => format!("n{node}"),
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
             for (node, name) in self.names().enumerate() {
                 eprintln!("\n{name} told at the end:\n{}", self.told(node));
             }
-            eprintln!("\nall of it is in {}", self.folder.display());
+        }
+        let keep = self.plan.keep || thread::panicking();
+        if keep {
+            eprintln!("what the nodes told is in {}", self.folder.display());
         }
         self.nodes.clear();
         runtime().block_on(self.store.close());
-        if !thread::panicking() {
+        if !keep {
             let _ = fs::remove_dir_all(&self.folder);
         }
     }

@@ -102,7 +102,8 @@ impl Database {
                     "listen_addresses=127.0.0.1",
                     "unix_socket_directories=",
                     "fsync=on",
-                    "max_connections=400",
+                    "max_connections=1000",
+                    "shared_preload_libraries=pg_stat_statements",
                 ] {
                     server.args(["-c", setting]);
                 }
@@ -117,7 +118,7 @@ impl Database {
                 server.arg(format!("--port={}", self.port));
                 server.args(["--bind-address=127.0.0.1", "--skip-name-resolve"]);
                 server.args(["--innodb-flush-log-at-trx-commit=1", "--skip-log-bin"]);
-                server.args(["--character-set-server=utf8mb4", "--max-connections=400"]);
+                server.args(["--character-set-server=utf8mb4", "--max-connections=1000"]);
                 server.arg("--collation-server=utf8mb4_bin");
                 server
             }
@@ -137,6 +138,16 @@ impl Database {
             runtime().block_on(Store::reach(&url)).ok()
         });
         self.process = Some(process);
+    }
+
+    /// What PostgreSQL answers to a question in its own words.
+    pub(crate) fn query(&self, sql: &str) -> String {
+        let mut asked = Command::new(postgres("psql"));
+        asked.env("PGPASSWORD", PASSWORD).args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-c", sql]);
+        asked.args(["-h", "127.0.0.1", "-p", &self.port.to_string(), "-U", "tasuki", "tasuki"]);
+        let answer = asked.output().unwrap();
+        assert!(answer.status.success(), "{}", String::from_utf8_lossy(&answer.stderr));
+        String::from_utf8(answer.stdout).unwrap().trim().to_owned()
     }
 
     /// Stops it in order; everybody who is connected is sent away.

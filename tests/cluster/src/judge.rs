@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Instant;
 
 use jiff::Timestamp;
 use tasuki_core::{Epoch, RunId, RunState};
@@ -10,7 +9,7 @@ use tasuki_store::{Execution, Run};
 
 use crate::cluster::Cluster;
 use crate::load::{FIRES, Fires, LONG, Witness};
-use crate::place::{PATIENCE, until};
+use crate::place::until;
 
 /// What is promised for the settings as they are.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -84,9 +83,8 @@ impl Cluster {
     pub(crate) fn judge(&mut self, course: Course) -> Verdict {
         let Course { broke_at, healed_at, takeover, measured, broken, outage, frozen } = course;
         let mut verdict = Verdict { broken, measured, counted: BTreeMap::new() };
-        let settled = self.settled();
-        let healed = Measured { bound: Bound::HEALED, seconds: between(healed_at, settled) };
-        verdict.measured.push(healed);
+        self.settle();
+        let settled = Timestamp::now();
         // What comes after shows that all is well again.
         let before = self.runs(FIRES[0].name).iter().filter(|run| run.state.is_ended()).count();
         until("it goes on", || {
@@ -118,6 +116,8 @@ impl Cluster {
             }
         }
         let across = if outage { Bound::OUTAGE } else { Bound::ACROSS };
+        let fired = FIRES.iter().flat_map(|job| &told[job.name]);
+        verdict.measured.push(healed(fired, healed_at));
         late(&told[FIRES[0].name], broke_at..settled, across, &mut verdict);
         self.stop_all();
         let report = self.look(async |store| store.doctor(Timestamp::now).await).unwrap();
@@ -128,29 +128,20 @@ impl Cluster {
         verdict
     }
 
-    /// Waits until nothing is overdue: since when.
-    fn settled(&self) -> Timestamp {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let clock = self.look(async |store| store.clock().await);
-            let overdue = clock.map(|clock| {
-                let second = |at: Timestamp| between(at, clock) > 1.0;
-                let runs: Vec<Vec<Run>> = FIRES.iter().map(|job| self.runs(job.name)).collect();
-                let known = runs.iter().all(|runs| {
-                    runs.iter().map(|run| run.scheduled_for).max().is_some_and(|last| last > clock)
-                });
-                let waits = |run: &Run| {
-                    !run.state.is_ended() && run.state != RunState::Running && second(run.due_at())
-                };
-                (clock, known && !runs.iter().flatten().any(waits))
+    /// Waits until nothing is overdue.
+    fn settle(&self) {
+        until("nothing is overdue", || {
+            let clock = self.look(async |store| store.clock().await)?;
+            let runs: Vec<Vec<Run>> = FIRES.iter().map(|job| self.runs(job.name)).collect();
+            let known = runs.iter().all(|runs| {
+                runs.iter().map(|run| run.scheduled_for).max().is_some_and(|last| last > clock)
             });
-            match overdue {
-                Some((clock, true)) => return clock,
-                _ if Instant::now() > deadline => return Timestamp::now(),
-                _ => {}
-            }
-            std::thread::sleep(std::time::Duration::from_millis(100));
-        }
+            let overdue = |run: &Run| {
+                let waits = !run.state.is_ended() && run.state != RunState::Running;
+                waits && between(run.due_at(), clock) > 1.0
+            };
+            (known && !runs.iter().flatten().any(overdue)).then_some(())
+        });
     }
 
     fn all(&self, job: &str) -> Vec<Told> {
@@ -256,6 +247,17 @@ fn attempts(runs: &[&Told], witness: &Witness, frozen: bool, verdict: &mut Verdi
     }
     let again = |one: &&&Execution| one.started_at.is_some() && one.attempt_no > 1;
     verdict.counted.insert("tried again", known.values().filter(again).count());
+}
+
+/// How long after the heal the last of what had been due before it was started or skipped.
+fn healed<'a>(runs: impl Iterator<Item = &'a Told>, healed_at: Timestamp) -> Measured {
+    let due = runs.filter(|(run, _)| run.scheduled_for <= healed_at);
+    let seen_to = due.filter_map(|(run, all)| {
+        let started = all.iter().filter_map(|one| one.started_at).min();
+        started.or(run.finished_at)
+    });
+    let last = seen_to.max().map_or(0.0, |last| between(healed_at, last));
+    Measured { bound: Bound::HEALED, seconds: last.max(0.0) }
 }
 
 /// How late runs began, before the fault and across it.

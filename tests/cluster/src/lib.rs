@@ -9,6 +9,7 @@
 
 mod chaos;
 mod cluster;
+mod crowd;
 mod database;
 mod faults;
 mod judge;
@@ -21,6 +22,7 @@ mod wire;
 
 pub use chaos::{Chaos, Told};
 pub use cluster::{Cluster, Pace, Plan, RedisKind};
+pub use crowd::Crowd;
 pub use database::DatabaseKind;
 pub use faults::{Fault, all_faults};
 pub use judge::{Bound, Measured, Verdict};

@@ -71,7 +71,13 @@ impl Net {
         net
     }
 
-    /// Where a node finds somebody.
+    /// No wires at all.
+    pub(crate) fn none() -> Self {
+        let (wires, ports) = (BTreeMap::new(), BTreeMap::new());
+        Self { nodes: 0, wires, ports, processes: Arc::default() }
+    }
+
+    /// Where a node finds somebody, if there is a wire.
     pub(crate) fn port(&self, from: usize, to: Party) -> Option<u16> {
         self.ports.get(&(Party::Node(from), to)).copied()
     }

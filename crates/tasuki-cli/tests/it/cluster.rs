@@ -10,7 +10,7 @@ use crate::up::Place;
 
 fn plan(nodes: usize, database: DatabaseKind, redis: RedisKind) -> Plan {
     let binary = PathBuf::from(env!("CARGO_BIN_EXE_tasuki"));
-    Plan { binary, nodes, database, redis, pace: Pace::Quick }
+    Plan { binary, nodes, database, redis, pace: Pace::Quick, wires: true, keep: false }
 }
 
 /// Breaks a cluster of five nodes in one way.

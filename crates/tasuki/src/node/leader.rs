@@ -283,6 +283,7 @@ impl Leader {
         if self.term().is_none() {
             return Ok(false);
         }
+        let begun = self.clock.boottime();
         let seen = self.store.glance(slots::near(settings)).await?;
         let clock = seen.clock;
         // What the first two make waits for the last two.
@@ -307,6 +308,8 @@ impl Leader {
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
+        let micros = self.clock.boottime().saturating_sub(begun);
+        tracing::debug!(micros, waits, more, "a tick");
         match failed {
             Some(error) => Err(error),
             None => Ok(more),

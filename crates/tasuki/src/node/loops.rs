@@ -333,8 +333,9 @@ impl Loops {
     async fn look_after(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            told("look after workers", self.leader.look_after(&settings).await);
-            if !self.rest(settings.heartbeat_interval(), std::future::pending()).await {
+            let looked = told("look after workers", self.leader.look_after(&settings).await);
+            let next = looked.unwrap_or(settings.heartbeat_interval());
+            if !self.rest(next, std::future::pending()).await {
                 return;
             }
         }

@@ -126,6 +126,26 @@ pub(crate) fn silent(
     })
 }
 
+/// In how long the first of those who are heard would count as silent. `None`: there is nobody.
+pub(crate) fn first_silence(
+    workers: &[Worker],
+    me: WorkerId,
+    clock: Timestamp,
+    ttl: Duration,
+) -> Option<Duration> {
+    let heard = workers.iter().filter(|worker| {
+        worker.is_attached()
+            && worker.id != me
+            && worker.address.is_some()
+            && is_fresh(worker, clock, ttl)
+    });
+    let left = heard.map(|worker| {
+        let age = Duration::try_from(clock.duration_since(worker.heartbeat_at));
+        ttl.saturating_sub(age.unwrap_or_default())
+    });
+    left.min()
+}
+
 /// Whether this worker watches the leader for its node, where nobody else decides it: the first there who is well.
 pub(crate) fn watches(workers: &[Worker], leader: &Leader, me: WorkerId, ttl: Duration) -> bool {
     let Some(mine) = workers.iter().find(|worker| worker.id == me) else { return false };
@@ -290,5 +310,18 @@ mod tests {
         assert_eq!(silent, [id(1)]);
         // A clock that went back makes nobody silent.
         assert_eq!(super::silent(&workers, id(5), at(0), TTL).count(), 0);
+    }
+
+    #[test]
+    fn the_first_silence_is_that_of_the_oldest_heartbeat_that_counts() {
+        let mut workers: Vec<Worker> = (1..=5).map(|number| worker(number, "a", 9)).collect();
+        workers[0].heartbeat_at = at(1); // silent already
+        workers[1].heartbeat_at = at(7);
+        workers[2].heartbeat_at = at(6);
+        workers[2].detached_at = Some(at(8));
+        let first = |clock| first_silence(&workers, id(5), clock, TTL);
+        assert_eq!(first(at(10)), Some(TTL - Duration::from_secs(3)));
+        assert_eq!(first(at(60)), None, "all are silent");
+        assert_eq!(first(at(0)), Some(TTL), "a clock that went back");
     }
 }

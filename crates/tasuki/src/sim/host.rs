@@ -227,7 +227,9 @@ impl Life {
                 }
                 Tick::Recover => leader.recover(&settings).await?,
                 Tick::Resign => leader.resign().await?,
-                Tick::LookAfter => leader.look_after(&settings).await?,
+                Tick::LookAfter => {
+                    leader.look_after(&settings).await?;
+                }
                 Tick::Watch => {
                     if !worker.is_aside() && leader.watch(&name, &settings).await? {
                         leader.lead(&settings).await?;

@@ -15,6 +15,9 @@ use super::super::plan;
 use super::super::within::within;
 use super::{Leader, PAGE};
 
+/// However soon somebody may fall silent, nobody is looked after more often.
+const SOONEST: Duration = Duration::from_millis(20);
+
 /// How often a silent leader is called before it is deposed.
 const CALLS: usize = 3;
 /// For how long nobody has heard of a worker that is forgotten: long enough for people to ask what became of it.
@@ -24,16 +27,18 @@ const FORGET_EVERY: Duration = Duration::from_hours(1);
 
 impl Leader {
     /// The leader looks after workers whose heartbeats stopped. Those who do not answer either, and for long
-    /// enough, are detached: what they have not started goes elsewhere.
-    pub(crate) async fn look_after(&self, settings: &Settings) -> Result<(), Error> {
+    /// enough, are detached: what they have not started goes elsewhere. Returns when to look again: what waits for
+    /// a worker that is lost waits for this.
+    pub(crate) async fn look_after(&self, settings: &Settings) -> Result<Duration, Error> {
+        let usual = settings.heartbeat_interval();
         let Some(epoch) = self.term() else {
             self.state().silent.clear();
-            return Ok(());
+            return Ok(usual);
         };
         let (workers, clock) =
             (within(self.store.workers()).await?, within(self.store.clock()).await?);
-        let me = self.me.id();
-        let silent: Vec<Peer> = plan::silent(&workers, me, clock, settings.heartbeat_ttl())
+        let (me, ttl) = (self.me.id(), settings.heartbeat_ttl());
+        let silent: Vec<Peer> = plan::silent(&workers, me, clock, ttl)
             .map(|worker| Peer { worker: worker.id, address: worker.address.clone() })
             .collect();
         let calls = silent.iter().map(|peer| self.peers.ping(peer));
@@ -47,7 +52,8 @@ impl Leader {
             .map(|(peer, _)| peer.worker)
             .collect();
         let grace = settings.worker_detach_grace().as_micros() as u64;
-        let over: Vec<WorkerId> = {
+        let soonest = plan::first_silence(&workers, me, clock, ttl).unwrap_or(usual);
+        let (over, next): (Vec<WorkerId>, Duration) = {
             let mut state = self.state();
             // What counts is a silence that was listened to.
             let gap = 3 * settings.heartbeat_interval().as_micros() as u64;
@@ -56,14 +62,19 @@ impl Leader {
             }
             state.looked_at = Some(now);
             state.silent.retain(|worker, _| unheard.contains(worker));
-            let since =
-                unheard.iter().map(|&worker| (worker, *state.silent.entry(worker).or_insert(now)));
-            since.filter(|(_, since)| now >= since + grace).map(|(worker, _)| worker).collect()
+            for &worker in &unheard {
+                state.silent.entry(worker).or_insert(now);
+            }
+            let over = |since: &u64| now >= since + grace;
+            let rest = state.silent.values().filter(|since| !over(since));
+            let rest = rest.map(|since| Duration::from_micros(since + grace - now)).min();
+            let long = state.silent.iter().filter(|(_, since)| over(since));
+            (long.map(|(worker, _)| *worker).collect(), rest.unwrap_or(usual))
         };
         for worker in over {
             self.cut_off(epoch, worker, settings).await?;
         }
-        Ok(())
+        Ok(usual.min(soonest).min(next).max(SOONEST))
     }
 
     /// Once in a while: the rows of workers that nobody has heard of for long go.
