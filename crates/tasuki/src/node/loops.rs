@@ -13,6 +13,7 @@ use super::attempt::Mail;
 use super::called::NAMED;
 use super::coordinate::{Coordinator, Presence};
 use super::leader::Leader;
+use super::outage::Outage;
 use super::peers::Peers;
 use super::scopes::Scopes;
 use super::worker::{Pulse, Worker};
@@ -39,6 +40,7 @@ pub(crate) struct Loops {
     pub(crate) cluster: Cluster,
     /// Rung when the lead is to be looked at now.
     pub(crate) lead_now: Notify,
+    pub(crate) outage: Outage,
 }
 
 /// What a node knows of being one of many.
@@ -113,8 +115,11 @@ impl Loops {
     async fn pulse(self: Arc<Self>) {
         loop {
             let pulse = self.worker.pulse().await;
-            let wait = match told("pulse", pulse) {
-                Some(Pulse::CutOff | Pulse::Alive) => self.worker.settings().heartbeat_interval(),
+            let wait = match self.outage.told("pulse", pulse) {
+                Some(Pulse::CutOff | Pulse::Alive) => {
+                    self.outage.over();
+                    self.worker.settings().heartbeat_interval()
+                }
                 None => REST,
             };
             if !self.rest(wait, self.worker.looks()).await {
@@ -126,7 +131,7 @@ impl Loops {
     async fn start_due(self: Arc<Self>) {
         loop {
             let next = self.worker.start_due().await;
-            let wait = match told("start", next) {
+            let wait = match self.outage.told("start", next) {
                 Some(next) => until(next),
                 None => REST,
             };
@@ -143,7 +148,7 @@ impl Loops {
                 true => self.worker.claim_woken().await,
                 false => self.worker.claim().await,
             };
-            let wait = match told("claim", next) {
+            let wait = match self.outage.told("claim", next) {
                 Some(next) => until(next),
                 None => REST,
             };
@@ -181,7 +186,7 @@ impl Loops {
     async fn renew(self: Arc<Self>) {
         let mut woken = false;
         loop {
-            told("renew", self.worker.renew(woken).await);
+            self.outage.told("renew", self.worker.renew(woken).await);
             let wait = self.worker.settings().lease_renew() / 2;
             let mut stopped = self.stopped.clone();
             woken = tokio::select! {
@@ -206,13 +211,13 @@ impl Loops {
 
     async fn report(self: Arc<Self>) {
         loop {
-            let wait = match told("report", self.worker.report().await) {
+            let wait = match self.outage.told("report", self.worker.report().await) {
                 Some(next) => until(next),
                 None => REST,
             };
             if !self.rest(wait, self.mail.rung()).await {
                 // What came in the meantime is reported too, if it can be.
-                told("report", self.worker.report_all().await);
+                self.outage.told("report", self.worker.report_all().await);
                 return;
             }
         }
@@ -225,10 +230,10 @@ impl Loops {
                 // Who drains does not stand, but goes on until what it has is settled.
                 (true, None) => Some(false),
                 (true, Some(_)) if self.worker.is_detached() => {
-                    told("resign", self.leader.resign().await);
+                    self.outage.told("resign", self.leader.resign().await);
                     Some(false)
                 }
-                _ => told("lead", self.leader.lead(&settings).await),
+                _ => self.outage.told("lead", self.leader.lead(&settings).await),
             };
             let wait = match leads {
                 Some(true) => settings.leader_renew(),
@@ -244,7 +249,7 @@ impl Loops {
     async fn plan(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let wait = match told("plan", self.leader.plan(&settings).await) {
+            let wait = match self.outage.told("plan", self.leader.plan(&settings).await) {
                 Some(true) => Duration::ZERO,
                 Some(false) => settings.leader_tick(),
                 None => REST,
@@ -268,7 +273,7 @@ impl Loops {
 
     async fn scopes(self: Arc<Self>) {
         loop {
-            let wait = match told("scopes", self.scopes.sync(&self.store).await) {
+            let wait = match self.outage.told("scopes", self.scopes.sync(&self.store).await) {
                 Some(()) => SCOPES,
                 None => REST,
             };
@@ -282,11 +287,11 @@ impl Loops {
     async fn listen(self: Arc<Self>) {
         let mut stopped = self.stopped.clone();
         loop {
-            let wait = match told("listen", self.store.listen().await) {
+            let wait = match self.outage.told("listen", self.store.listen().await) {
                 Some(Some(mut listener)) => {
                     tokio::select! {
                         _ = stopped.wait_for(|stopped| *stopped) => {}
-                        heard = self.hear(&mut listener) => drop(told("listen", heard)),
+                        heard = self.hear(&mut listener) => drop(self.outage.told("listen", heard)),
                     }
                     // A database that is silent keeps nobody from stopping.
                     let _ = tokio::time::timeout(LONGEST, listener.close()).await;
@@ -316,10 +321,10 @@ impl Loops {
         loop {
             // Who is about to be somebody else gives the lead up first.
             if self.worker.is_detached() {
-                told("resign", self.leader.resign().await);
+                self.outage.told("resign", self.leader.resign().await);
             }
             let next = self.worker.step_apart(&*self.cluster.peers).await;
-            let wait = match told("go on apart", next) {
+            let wait = match self.outage.told("go on apart", next) {
                 Some(None) => Duration::MAX,
                 Some(next) => until(next),
                 None => REST,
@@ -333,7 +338,8 @@ impl Loops {
     async fn look_after(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let looked = told("look after workers", self.leader.look_after(&settings).await);
+            let looked =
+                self.outage.told("look after workers", self.leader.look_after(&settings).await);
             let next = looked.unwrap_or(settings.heartbeat_interval());
             if !self.rest(next, std::future::pending()).await {
                 return;
@@ -345,7 +351,7 @@ impl Loops {
         loop {
             let settings = self.worker.settings();
             if !self.worker.is_aside()
-                && told("watch", self.leader.watch(&self.cluster.node, &settings).await)
+                && self.outage.told("watch", self.leader.watch(&self.cluster.node, &settings).await)
                     == Some(true)
             {
                 self.lead_now.notify_one();
@@ -440,7 +446,7 @@ impl Loops {
     async fn recover(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            told("recover", self.leader.recover(&settings).await);
+            self.outage.told("recover", self.leader.recover(&settings).await);
             if !self.rest(settings.recovery_interval(), self.wake.recovery_woken()).await {
                 return;
             }
@@ -452,19 +458,4 @@ impl Loops {
 fn until(next: Option<u64>) -> Duration {
     let now = RealClock.boottime();
     next.map_or(LONGEST, |at| Duration::from_micros(at.saturating_sub(now)).min(LONGEST))
-}
-
-/// A tick that failed is told, and tried again.
-fn told<T>(verb: &'static str, tick: Result<T, Error>) -> Option<T> {
-    match tick {
-        Ok(done) => Some(done),
-        Err(error) if error.is_contention() => {
-            tracing::debug!(verb, %error, "it gave way to another");
-            None
-        }
-        Err(error) => {
-            tracing::warn!(verb, %error, "it could not be done now");
-            None
-        }
-    }
 }

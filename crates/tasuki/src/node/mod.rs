@@ -20,6 +20,7 @@ mod leader;
 pub(crate) mod logs;
 mod loops;
 mod me;
+mod outage;
 pub mod peers;
 mod plan;
 #[cfg(test)]
@@ -60,6 +61,7 @@ use hands::Hands;
 use keeper::Keeper;
 use loops::{Cluster, Loops};
 use me::Me;
+use outage::Outage;
 use peers::{Called, InProcess, Peers, Reach};
 use queues::{Queues, Slots, Source};
 use scopes::Scopes;
@@ -331,6 +333,7 @@ impl NodeBuilder {
                 peers,
             },
             lead_now: Notify::new(),
+            outage: Outage::default(),
         };
         let drain = config.drain;
         let node = Node {
