@@ -18,6 +18,7 @@ mod event;
 mod job;
 mod layers;
 mod leader;
+mod memory;
 mod migrate;
 mod node;
 mod output;

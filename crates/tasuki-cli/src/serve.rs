@@ -21,6 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cluster::Cluster;
 use crate::database::Database;
 use crate::demo;
+use crate::memory;
 use crate::output::Failure;
 
 /// How many connections a node has to a database server.
@@ -116,6 +117,7 @@ impl Service {
         let why = tokio::select! {
             () = signals.next() => None,
             why = node.ended() => Some(why),
+            never = memory::give_back_now_and_then() => match never {},
         };
         if let Some(why) = why {
             return Err(Failure::refused(format!("cannot go on: {why}"))

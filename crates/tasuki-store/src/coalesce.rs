@@ -11,6 +11,8 @@ use crate::{Author, Created, Error, JobVersion, NewRun, Store, check};
 
 /// The most runs that travel in one insert.
 const MOST: usize = 256;
+/// So many turns of others without another arrival, and nobody comes any more.
+const TURNS: usize = 3;
 
 /// A task to be enqueued, owned by the trip it takes.
 #[derive(Debug, Clone)]
@@ -104,8 +106,12 @@ impl Enqueuer {
         let (waiting, mut arrivals) = mpsc::channel::<Waiting>(MOST);
         let work = async move {
             let mut batch = Vec::with_capacity(MOST);
-            // While one insert is under way the next ones gather; nobody waits for company.
+            let mut answered = 0;
+            // While one insert is under way the next ones gather.
             while arrivals.recv_many(&mut batch, MOST).await > 0 {
+                let company = batch.len() + answered;
+                gather(&mut arrivals, &mut batch, company).await;
+                answered = batch.len();
                 let (tasks, answers): (Vec<Task>, Vec<_>) =
                     batch.drain(..).map(|one| (one.task, one.answer)).unzip();
                 tell(answers, make(tasks.into()).await);
@@ -127,6 +133,22 @@ impl Enqueuer {
         let stopped = || Error::broken("the enqueuer has stopped");
         self.waiting.send(Waiting { task, answer }).await.map_err(|_| stopped())?;
         told.await.map_err(|_| stopped())?
+    }
+}
+
+/// Those who were answered a moment ago mostly come again at once: whoever is first of them does not travel alone, which
+/// would keep all others waiting for one more trip. Nobody waits for longer than it takes to let the others have their turn.
+async fn gather(arrivals: &mut mpsc::Receiver<Waiting>, batch: &mut Vec<Waiting>, company: usize) {
+    let mut turns = 0;
+    while batch.len() < company.min(MOST) && turns < TURNS {
+        tokio::task::yield_now().await;
+        let before = batch.len();
+        while batch.len() < MOST
+            && let Ok(one) = arrivals.try_recv()
+        {
+            batch.push(one);
+        }
+        turns = if batch.len() > before { 0 } else { turns + 1 };
     }
 }
 

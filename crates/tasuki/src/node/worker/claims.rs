@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{LeaseToken, RunId, Settings};
 use tasuki_store::{ClaimBatch, Claimed, Error, Firsts, LanePlace, Taken};
@@ -180,38 +181,46 @@ impl Worker {
         within(self.parts.store.firsts(&places, LOOK_AHEAD)).await
     }
 
-    /// Claims from a lane, from where it was there. If it gets all it asks for, that is its course.
+    /// Claims from a lane, and launches what it gets. While it gets all it asks for and there is room, the next are asked
+    /// for while those before are launched.
     async fn go_on(&self, course: Course, most: u32) -> Result<Got, Error> {
-        let asked = self.parts.clock.boottime();
-        let onward = {
-            let mut state = self.state();
-            state.course = None;
-            state.onward.remove(&course.lane).filter(|onward| asked < onward.since + ONWARD)
-        };
-        let (count, last) = self.claim_from(course.lane, most, onward).await?;
-        if count > 0 {
-            self.state().last = Some(course.lane);
+        let (got, mut token, mut runs) = self.claim_from(course, most).await?;
+        let mut more = got == Got::All;
+        loop {
+            let launched = self.launch(token, std::mem::take(&mut runs));
+            let Some(most) = self.room_on(course).filter(|_| more) else {
+                launched.await;
+                return Ok(got);
+            };
+            let (next, ()) = join(self.claim_from(course, most), launched).await;
+            (more, token, runs) = next.map(|(got, token, runs)| (got == Got::All, token, runs))?;
         }
-        let Some(behind) = last else {
-            let some = count > 0 || onward.is_some();
-            return Ok(if some { Got::Less } else { Got::Nothing });
-        };
-        let since = onward.map_or(asked, |onward| onward.since);
-        let mut state = self.state();
-        state.onward.insert(course.lane, Onward { behind, since });
-        state.course = Some(course);
-        Ok(Got::All)
     }
 
-    /// Claims from a lane. How many it got, and the place of the last if it got all it asked for.
+    /// How many more it may take on its course without looking elsewhere, and without taking only a few.
+    fn room_on(&self, course: Course) -> Option<u32> {
+        if self.is_aside() || self.parts.clock.boottime() >= course.until || self.is_crowded() {
+            return None;
+        }
+        let most = free(&self.state(), self.source(course.lane).pool);
+        (most > 0).then_some(most)
+    }
+
+    /// Claims from a lane, from where it was there: what it gets is to be launched. If that is all it asks for, the lane
+    /// is its course.
     async fn claim_from(
         &self,
-        lane: usize,
+        course: Course,
         most: u32,
-        onward: Option<Onward>,
-    ) -> Result<(usize, Option<(Timestamp, RunId)>), Error> {
-        let Source { lane, pool, .. } = self.source(lane);
-        let asked = self.ask(&mut self.state(), *pool, most);
+    ) -> Result<(Got, LeaseToken, Vec<Taken>), Error> {
+        let now = self.parts.clock.boottime();
+        let Source { lane, pool, .. } = self.source(course.lane);
+        let (onward, asked) = {
+            let mut state = self.state();
+            state.course = None;
+            let onward = state.onward.remove(&course.lane);
+            (onward.filter(|onward| now < onward.since + ONWARD), self.ask(&mut state, *pool, most))
+        };
         let batch = self.batch(&asked, lane);
         let store = &self.parts.store;
         let claimed = match onward {
@@ -219,11 +228,22 @@ impl Worker {
             None => within(store.claim(&batch)).await,
         };
         let runs = self.hear_of(&asked, claimed)?;
-        let count = runs.len();
-        let full = count as u32 >= most.min(tasuki_store::MOST_CLAIMED);
-        let last = runs.last().filter(|_| full).map(|taken| (taken.due_at, taken.id));
-        self.launch(asked.token, runs).await;
-        Ok((count, last))
+        let full = runs.len() as u32 >= most.min(tasuki_store::MOST_CLAIMED);
+        let mut state = self.state();
+        if !runs.is_empty() {
+            state.last = Some(course.lane);
+        }
+        let got = match runs.last().filter(|_| full) {
+            Some(last) => {
+                let (behind, since) = ((last.due_at, last.id), onward.map_or(now, |on| on.since));
+                state.onward.insert(course.lane, Onward { behind, since });
+                state.course = Some(course);
+                Got::All
+            }
+            None if !runs.is_empty() || onward.is_some() => Got::Less,
+            None => Got::Nothing,
+        };
+        Ok((got, asked.token, runs))
     }
 
     /// A lease to ask for so many with. It is known before it is sent: nobody else may take what is found under it for
