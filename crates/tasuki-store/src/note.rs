@@ -11,6 +11,7 @@ use crate::sql::{Sql, sql};
 use crate::{Error, Store};
 
 static ADD: Sql = sql!("note/add");
+static ADD_MANY: Sql = sql!("note/add_many", ".sqlite", ".mysql", ".mysql");
 static OF_RUN: Sql = sql!("note/of_run");
 
 /// A rare move of a run, as it was told.
@@ -73,6 +74,24 @@ pub(crate) async fn add(tx: &mut Tx<'_>, note: Note<'_>) -> Result<(), Error> {
         token_hash: note.token.map(|token| hash(&token)),
     };
     tx.execute(&ADD, row).await.map(drop)
+}
+
+/// Tells a move that several runs made alike: run, attempt and the hash of its token are a list for each. Not for
+/// PostgreSQL, which tells it in the statement that moves them.
+pub(crate) async fn add_many(
+    tx: &mut Tx<'_>,
+    verb: Verb,
+    actor: &str,
+    reason: &str,
+    runs: Vec<serde_json::Value>,
+) -> Result<(), Error> {
+    let rows = params! {
+        verb: verb.as_str(),
+        actor: actor,
+        reason: reason,
+        runs: serde_json::Value::Array(runs).to_string(),
+    };
+    tx.execute(&ADD_MANY, rows).await.map(drop)
 }
 
 /// Enough of a token's hash to compare two notes, and not enough to be the token.

@@ -22,7 +22,7 @@ const TELLING: [&str; 6] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
 ];
 
-/// Whom a certificate or a token vouched for. Where tokens do, nobody until a call shows one.
+/// Whom the certificate of a connection vouches for. Where tokens do, nobody: each call shows its own.
 #[derive(Debug, Clone)]
 pub(super) struct Caller(pub(super) Option<Identity>);
 
@@ -89,7 +89,7 @@ where
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         match self.check(&request) {
             Ok(identity) => {
-                request.extensions_mut().insert(Caller(Some(identity)));
+                request.extensions_mut().insert(identity);
                 Either::Right(self.inner.call(request))
             }
             Err(refusal) => Either::Left(ready(Ok(refusal.into_http()))),

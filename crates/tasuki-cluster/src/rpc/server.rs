@@ -116,7 +116,8 @@ impl RpcServer {
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()
             .expect("the descriptors were compiled with this program");
-        let service = WorkerServiceServer::new(Service { called })
+        let node = called.status().node;
+        let service = WorkerServiceServer::new(Service { called, security: security.clone() })
             .max_decoding_message_size(limits.message_bytes)
             .max_encoding_message_size(limits.message_bytes);
         let serving = Server::builder()
@@ -152,6 +153,9 @@ impl RpcServer {
             }
         });
         tracing::info!(%address, %identity, "answering calls from other nodes");
+        if identity.name() != node.as_str() {
+            tracing::info!(%identity, %node, "what this node shows others bears another name: it is taken for one that nodes share");
+        }
         Ok(Self { address, health, stopping, cut, task })
     }
 

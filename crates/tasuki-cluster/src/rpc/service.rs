@@ -8,12 +8,13 @@ use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_server::WorkerService;
 use tonic::{Request, Response, Status};
 
-use super::access::Caller;
 use super::convert::{self, Malformed};
 use crate::identity::Identity;
+use crate::security::Security;
 
 pub(super) struct Service {
     pub(super) called: Arc<dyn Called>,
+    pub(super) security: Security,
 }
 
 impl Service {
@@ -29,10 +30,10 @@ impl Service {
     /// What may be gone on with, told to who may ask; or why that cannot be said.
     async fn confirm(
         &self,
-        caller: Option<Identity>,
+        caller: &Identity,
         question: Question,
     ) -> Result<Result<Vec<RunId>, String>, Status> {
-        if let Some(caller) = caller {
+        if !self.is_shared(caller) {
             match self.called.may_ask(caller.name(), question.worker).await {
                 Ok(true) => {}
                 Ok(false) => {
@@ -45,6 +46,12 @@ impl Service {
             }
         }
         Ok(self.called.confirm(question).await.map_err(|silent| silent.0))
+    }
+
+    /// Whether a caller shows what this node shows itself, and what is not this node's alone: it says nothing of who asks.
+    fn is_shared(&self, caller: &Identity) -> bool {
+        let ours = self.security.identity();
+        *caller == ours && ours.name() != self.called.status().node.as_str()
     }
 
     /// Hands on what makes sense, and refuses the rest.
@@ -60,6 +67,12 @@ impl Service {
             Err(Malformed(why)) => convert::invalid(why),
         })
     }
+}
+
+/// Who calls. Everybody who comes this far has shown it; should one not have, that is nobody's permission.
+fn caller<T>(request: &Request<T>) -> Result<Identity, Status> {
+    let caller = request.extensions().get::<Identity>().cloned();
+    caller.ok_or_else(|| Status::unauthenticated("nobody vouches for you"))
 }
 
 #[tonic::async_trait]
@@ -118,11 +131,11 @@ impl WorkerService for Service {
         &self,
         request: Request<v1::ConfirmContinuationRequest>,
     ) -> Result<Response<v1::ConfirmContinuationResponse>, Status> {
-        let caller = request.extensions().get::<Caller>().and_then(|caller| caller.0.clone());
+        let caller = caller(&request)?;
         let request = request.into_inner();
         let question = self.is_for_us(&request.worker_id);
         let confirmed = match question.and_then(|()| convert::question(&request)) {
-            Ok(question) => self.confirm(caller, question).await?,
+            Ok(question) => self.confirm(&caller, question).await?,
             Err(Malformed(why)) => Err(why),
         };
         Ok(Response::new(match confirmed {
@@ -144,5 +157,19 @@ impl WorkerService for Service {
         let request = request.into_inner();
         let reload = async |version| self.called.reload(version).await;
         Ok(self.answer(&request.worker_id, Ok(request.version), reload).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whom_nobody_vouches_for_is_nobody() {
+        let mut request = Request::new(());
+        assert_eq!(caller(&request).unwrap_err().code(), tonic::Code::Unauthenticated);
+        let shown: Identity = "tasuki://test/node/a".parse().unwrap();
+        request.extensions_mut().insert(shown.clone());
+        assert_eq!(caller(&request).unwrap(), shown);
     }
 }

@@ -18,6 +18,7 @@ struct Asked {
     node: Node,
     server: RpcServer,
     peer: Peer,
+    store: Store,
     workers: [WorkerId; 2],
 }
 
@@ -32,12 +33,13 @@ impl Asked {
             let worker = NewWorker { id, node, pid, address, labels, slots: 1, function_slots: 1 };
             store.register_worker(&worker).await.unwrap();
         }
-        let node = Node::builder(Config::new("a".parse().unwrap()), store).start().await.unwrap();
+        let config = Config::new("a".parse().unwrap());
+        let node = Node::builder(config, store.clone()).start().await.unwrap();
         let anywhere = "127.0.0.1:0".parse().unwrap();
         let server = RpcServer::start(anywhere, node.called(), security, Limits::default());
         let server = server.await.unwrap();
         let peer = Peer { worker: node.worker_id(), address: Some(server.address().to_string()) };
-        Self { node, server, peer, workers }
+        Self { node, server, peer, store, workers }
     }
 
     /// Somebody asks for a worker. Nothing runs there, so there is nothing to go on with.
@@ -46,34 +48,69 @@ impl Asked {
         caller.confirm(&self.peer, &Question { worker, runs }).await
     }
 
+    async fn refuses(&self, caller: &RpcPeers, worker: WorkerId) {
+        let Silent(why) = self.ask(caller, worker).await.unwrap_err();
+        assert!(why.starts_with("PermissionDenied: a node may ask for its own"), "{why}");
+    }
+
+    /// Each node has a name of its own to show.
     async fn check(self, caller: impl Fn(&str) -> RpcPeers) {
         let [of_b, of_c] = self.workers;
-        let (b, c, shared) = (caller("b"), caller("c"), caller("all-nodes"));
-        for (caller, worker) in [(&b, of_b), (&c, of_c), (&shared, of_b), (&shared, of_c)] {
+        let (b, c, d) = (caller("b"), caller("c"), caller("d"));
+        for (caller, worker) in [(&b, of_b), (&c, of_c)] {
             assert_eq!(self.ask(caller, worker).await, Ok(vec![]));
         }
-        for (caller, worker) in [(&b, of_c), (&c, of_b), (&b, self.node.worker_id())] {
-            let Silent(why) = self.ask(caller, worker).await.unwrap_err();
-            assert!(why.starts_with("PermissionDenied: a node may ask for its own"), "{why}");
+        for (caller, worker) in [(&b, of_c), (&c, of_b), (&b, self.node.worker_id()), (&d, of_b)] {
+            self.refuses(caller, worker).await;
         }
+        // A node that has left, or that nobody remembers, is still no other's.
+        assert!(self.store.worker_gone(of_b).await.unwrap());
+        assert_eq!(self.ask(&b, of_b).await, Ok(vec![]));
+        self.refuses(&b, of_c).await;
         // Whom nobody knows can ask about nothing.
         assert_eq!(self.ask(&b, WorkerId::from_random(9)).await, Ok(vec![]));
+        self.stop().await;
+    }
+
+    async fn stop(self) {
         self.server.stop(Duration::ZERO).await;
         self.node.stop().await;
     }
 }
 
-#[tokio::test]
-async fn rpc_a_node_asks_for_its_own_workers_only() {
+/// Certificates of one authority, by name.
+fn certificates(names: &[&'static str]) -> impl Fn(&str) -> Security {
     let authority = authority();
     let folders: Vec<(&str, Folder)> =
-        ["a", "b", "c", "all-nodes"].map(|name| (name, certified(&authority, &node(name)))).into();
-    let security = |wanted: &str| {
+        names.iter().map(|name| (*name, certified(&authority, &node(name)))).collect();
+    move |wanted| {
         let (_, folder) = folders.iter().find(|(name, _)| *name == wanted).unwrap();
         Security::Mtls(open(folder))
-    };
+    }
+}
+
+#[tokio::test]
+async fn rpc_a_node_asks_for_its_own_workers_only() {
+    let security = certificates(&["a", "b", "c", "d"]);
     let asked = Asked::start(security("a")).await;
     asked.check(|name| RpcPeers::new(security(name), Arc::new(RealClock))).await;
+}
+
+/// What nodes share says nothing of who asks: who bears it too answers it, for every worker.
+#[tokio::test]
+async fn rpc_nodes_that_share_a_certificate_ask_for_each_other() {
+    let security = certificates(&["all-nodes", "b"]);
+    let asked = Asked::start(security("all-nodes")).await;
+    let [of_b, of_c] = asked.workers;
+    let shared = RpcPeers::new(security("all-nodes"), Arc::new(RealClock));
+    for worker in [of_b, of_c] {
+        assert_eq!(asked.ask(&shared, worker).await, Ok(vec![]));
+    }
+    // One with a name of its own is held to it.
+    let b = RpcPeers::new(security("b"), Arc::new(RealClock));
+    assert_eq!(asked.ask(&b, of_b).await, Ok(vec![]));
+    asked.refuses(&b, of_c).await;
+    asked.stop().await;
 }
 
 #[tokio::test]

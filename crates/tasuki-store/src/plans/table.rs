@@ -9,7 +9,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     (
         &["run by run_pkey on id"],
         "run/assign run/start run/succeed run/fail run/wait run/retry run/end_waiting run/lock run/show
-         run/cancel_ask run/cancel_assigned run/confirm run/confirmed run/early run/late run/is_due run/expired
+         run/cancel_ask run/cancel_assigned run/confirmed run/early run/late run/is_due run/expired
          run/under run/brief run/by_ids run/lock_old run/delete due/put hold/take attempt/append attempt/append_last
          log/open log/open_many stat/add due/put_between due/place run/free_slot",
     ),
@@ -47,7 +47,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         ],
         "run/assign_batch",
     ),
-    (&["lease by lease_pkey on token", "run by run_pkey on id"], "run/start_batch"),
+    (&["lease by lease_pkey on token", "run by run_pkey on id"], "run/start_batch run/confirm"),
     // Sorted: what one worker carries.
     (
         &["lease by lease_pkey on token", "sorted", "worker by worker_pkey on id"],

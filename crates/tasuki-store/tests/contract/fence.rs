@@ -149,6 +149,33 @@ fn a_start_that_waited_sees_that_its_worker_was_cut_off_postgres() {
     });
 }
 
+/// Leases are locked before their runs. Who asks about runs has them in its hand, and only reads the leases: somebody
+/// renews them meanwhile.
+fn who_asks_whether_it_may_go_on_waits_for_no_lease(dialect: Dialect) {
+    given::run_in_parallel(dialect, 4, |store| async move {
+        let run = store.given_run(RunState::Running).await;
+        let asks = [(run.id, run.token.unwrap())];
+        let busy = "update tasuki_lease set heartbeat_at = heartbeat_at + 1".to_owned();
+        let bystander = Bystander::doing(&store, busy).await;
+        let asked = async {
+            assert_eq!(store.confirm(&asks, TTL).await.unwrap(), [run.id]);
+            assert_eq!(store.confirmed(&asks).await.unwrap(), [run.id]);
+        };
+        tokio::time::timeout(TTL / 3, asked).await.expect("it need not wait");
+        bystander.let_go().await;
+    });
+}
+
+#[test]
+fn who_asks_whether_it_may_go_on_waits_for_no_lease_postgres() {
+    who_asks_whether_it_may_go_on_waits_for_no_lease(Dialect::Postgres);
+}
+
+#[test]
+fn who_asks_whether_it_may_go_on_waits_for_no_lease_mysql() {
+    who_asks_whether_it_may_go_on_waits_for_no_lease(Dialect::MySql);
+}
+
 /// How many transactions of this test wait for a lock.
 async fn waiting(store: &TestStore) -> i64 {
     match store.dialect() {

@@ -11,6 +11,7 @@ mod private;
 
 mod audit;
 mod batches;
+mod confirm;
 mod crash;
 mod doctor;
 mod dropped;

@@ -86,7 +86,7 @@ pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> 
             store.expire(store.epoch, run.id).await.unwrap().is_applied()
         }
         Verb::Retry => store.retry(run.id, "test", None).await.unwrap().is_applied(),
-        Verb::Confirm => store.confirm(token, run.id, TTL).await.unwrap().is_applied(),
+        Verb::Confirm => !store.confirm(&[(run.id, token)], TTL).await.unwrap().is_empty(),
     }
 }
 

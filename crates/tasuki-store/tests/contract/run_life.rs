@@ -1,10 +1,7 @@
 //! The life of a run, promise by promise.
 
-use std::time::Duration;
-
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::SkipReason;
-use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, ErrorCode, Origin, RunState, Scope, WorkerId};
 use tasuki_store::{
     Author, Canceled, ClaimBatch, Claimed, CursorMove, Finish, MOST_CLAIMED, NewRun, NewWorker,
@@ -308,30 +305,6 @@ contract! {
         assert!(store.expire(store.epoch, run.id).await.unwrap().is_applied());
         let after = store.run_now(run.id).await;
         assert_eq!((after.state, after.reason.as_deref()), (RunState::Expired, Some("MAX_RELEASES")));
-    }
-
-    async fn confirming_never_outlives_the_lease(store: TestStore) {
-        let run = store.given_run(RunState::Running).await;
-        let token = run.token.unwrap();
-        assert!(store.confirm(token, run.id, Duration::from_secs(2)).await.unwrap().is_applied());
-        assert!(!store.confirm(token, run.id, TTL).await.unwrap().is_applied(), "asked once");
-        assert!(store.confirmed(token, run.id).await.unwrap().is_applied());
-        assert!(store.confirm(token, run.id, Duration::from_secs(999)).await.unwrap().is_applied());
-        store.at(30);
-        assert!(!store.confirmed(token, run.id).await.unwrap().is_applied(), "the lease is over");
-    }
-
-    async fn a_note_of_confirming_names_the_attempt(store: TestStore) {
-        let run = store.given_run(RunState::RetryWait).await;
-        let token = store.given_running_later(run.id).await;
-        assert!(store.confirm(token, run.id, TTL).await.unwrap().is_applied());
-        assert!(store.confirmed(token, run.id).await.unwrap().is_applied());
-        let told = store.notes(run.id).await.unwrap();
-        let told: Vec<_> = told.iter().map(|note| (note.verb, note.attempt_no, note.reason.as_deref())).collect();
-        assert_eq!(told, [
-            (Verb::Confirm, 2, Some("asks whether it may go on")),
-            (Verb::Confirm, 2, Some("may go on")),
-        ]);
     }
 
     /// Whoever asks for everything gets a batch.

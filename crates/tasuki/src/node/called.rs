@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use tasuki_core::{Epoch, NodeName, RunId, RunState, WorkerId};
-use tasuki_store::{Carried, Error, Store};
+use tasuki_store::{Carried, Store};
 
 use super::leader::Leader;
 use super::peers::{Answer, Called, CancelOrder, Question, Silent, StartOrder, Status};
@@ -95,14 +95,10 @@ impl Called for Callee {
     }
 
     async fn may_ask(&self, caller: &str, worker: WorkerId) -> Result<bool, Silent> {
-        let silent = |error: Error| Silent(error.to_string());
-        let asking = within(self.store.worker(worker)).await.map_err(silent)?;
-        if asking.is_none_or(|asking| asking.node.as_str() == caller) {
-            return Ok(true);
-        }
-        // What nodes share bears a name that none of them has: it says nothing of who asks.
-        let workers = within(self.store.workers()).await.map_err(silent)?;
-        Ok(workers.iter().all(|worker| worker.node.as_str() != caller))
+        let asking = within(self.store.worker(worker)).await;
+        let asking = asking.map_err(|error| Silent(error.to_string()))?;
+        // Whom nobody knows carries nothing, and may be told so.
+        Ok(asking.is_none_or(|asking| asking.node.as_str() == caller))
     }
 
     async fn confirm(&self, question: Question) -> Result<Vec<RunId>, Silent> {

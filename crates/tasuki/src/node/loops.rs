@@ -114,10 +114,9 @@ impl Loops {
 
     async fn pulse(self: Arc<Self>) {
         loop {
-            let pulse = self.worker.pulse().await;
-            let wait = match self.outage.told("pulse", pulse) {
+            let wait = match self.outage.told("pulse", self.worker.pulse()).await {
                 Some(Pulse::CutOff | Pulse::Alive) => {
-                    self.outage.over();
+                    self.outage.answered();
                     self.worker.settings().heartbeat_interval()
                 }
                 None => REST,
@@ -130,8 +129,7 @@ impl Loops {
 
     async fn start_due(self: Arc<Self>) {
         loop {
-            let next = self.worker.start_due().await;
-            let wait = match self.outage.told("start", next) {
+            let wait = match self.outage.told("start", self.worker.start_due()).await {
                 Some(next) => until(next),
                 None => REST,
             };
@@ -144,11 +142,13 @@ impl Loops {
     async fn claim(self: Arc<Self>) {
         let mut woken = true;
         loop {
-            let next = match woken {
-                true => self.worker.claim_woken().await,
-                false => self.worker.claim().await,
+            let next = async {
+                match woken {
+                    true => self.worker.claim_woken().await,
+                    false => self.worker.claim().await,
+                }
             };
-            let wait = match self.outage.told("claim", next) {
+            let wait = match self.outage.told("claim", next).await {
                 Some(next) => until(next),
                 None => REST,
             };
@@ -186,7 +186,7 @@ impl Loops {
     async fn renew(self: Arc<Self>) {
         let mut woken = false;
         loop {
-            self.outage.told("renew", self.worker.renew(woken).await);
+            self.outage.told("renew", self.worker.renew(woken)).await;
             let wait = self.worker.settings().lease_renew() / 2;
             let mut stopped = self.stopped.clone();
             woken = tokio::select! {
@@ -211,13 +211,13 @@ impl Loops {
 
     async fn report(self: Arc<Self>) {
         loop {
-            let wait = match self.outage.told("report", self.worker.report().await) {
+            let wait = match self.outage.told("report", self.worker.report()).await {
                 Some(next) => until(next),
                 None => REST,
             };
             if !self.rest(wait, self.mail.rung()).await {
                 // What came in the meantime is reported too, if it can be.
-                self.outage.told("report", self.worker.report_all().await);
+                self.outage.told("report", self.worker.report_all()).await;
                 return;
             }
         }
@@ -230,10 +230,10 @@ impl Loops {
                 // Who drains does not stand, but goes on until what it has is settled.
                 (true, None) => Some(false),
                 (true, Some(_)) if self.worker.is_detached() => {
-                    self.outage.told("resign", self.leader.resign().await);
+                    self.outage.told("resign", self.leader.resign()).await;
                     Some(false)
                 }
-                _ => self.outage.told("lead", self.leader.lead(&settings).await),
+                _ => self.outage.told("lead", self.leader.lead(&settings)).await,
             };
             let wait = match leads {
                 Some(true) => settings.leader_renew(),
@@ -249,7 +249,7 @@ impl Loops {
     async fn plan(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let wait = match self.outage.told("plan", self.leader.plan(&settings).await) {
+            let wait = match self.outage.told("plan", self.leader.plan(&settings)).await {
                 Some(true) => Duration::ZERO,
                 Some(false) => settings.leader_tick(),
                 None => REST,
@@ -273,7 +273,7 @@ impl Loops {
 
     async fn scopes(self: Arc<Self>) {
         loop {
-            let wait = match self.outage.told("scopes", self.scopes.sync(&self.store).await) {
+            let wait = match self.outage.told("scopes", self.scopes.sync(&self.store)).await {
                 Some(()) => SCOPES,
                 None => REST,
             };
@@ -287,11 +287,11 @@ impl Loops {
     async fn listen(self: Arc<Self>) {
         let mut stopped = self.stopped.clone();
         loop {
-            let wait = match self.outage.told("listen", self.store.listen().await) {
+            let wait = match self.outage.told("listen", self.store.listen()).await {
                 Some(Some(mut listener)) => {
                     tokio::select! {
                         _ = stopped.wait_for(|stopped| *stopped) => {}
-                        heard = self.hear(&mut listener) => drop(self.outage.told("listen", heard)),
+                        _ = self.outage.told("listen", self.hear(&mut listener)) => {}
                     }
                     // A database that is silent keeps nobody from stopping.
                     let _ = tokio::time::timeout(LONGEST, listener.close()).await;
@@ -321,10 +321,10 @@ impl Loops {
         loop {
             // Who is about to be somebody else gives the lead up first.
             if self.worker.is_detached() {
-                self.outage.told("resign", self.leader.resign().await);
+                self.outage.told("resign", self.leader.resign()).await;
             }
-            let next = self.worker.step_apart(&*self.cluster.peers).await;
-            let wait = match self.outage.told("go on apart", next) {
+            let next = self.worker.step_apart(&*self.cluster.peers);
+            let wait = match self.outage.told("go on apart", next).await {
                 Some(None) => Duration::MAX,
                 Some(next) => until(next),
                 None => REST,
@@ -339,7 +339,7 @@ impl Loops {
         loop {
             let settings = self.worker.settings();
             let looked =
-                self.outage.told("look after workers", self.leader.look_after(&settings).await);
+                self.outage.told("look after workers", self.leader.look_after(&settings)).await;
             let next = looked.unwrap_or(settings.heartbeat_interval());
             if !self.rest(next, std::future::pending()).await {
                 return;
@@ -351,7 +351,7 @@ impl Loops {
         loop {
             let settings = self.worker.settings();
             if !self.worker.is_aside()
-                && self.outage.told("watch", self.leader.watch(&self.cluster.node, &settings).await)
+                && self.outage.told("watch", self.leader.watch(&self.cluster.node, &settings)).await
                     == Some(true)
             {
                 self.lead_now.notify_one();
@@ -446,7 +446,7 @@ impl Loops {
     async fn recover(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            self.outage.told("recover", self.leader.recover(&settings).await);
+            self.outage.told("recover", self.leader.recover(&settings)).await;
             if !self.rest(settings.recovery_interval(), self.wake.recovery_woken()).await {
                 return;
             }

@@ -113,6 +113,45 @@ fn who_may_go_on_ends_its_work_and_begins_anew() {
     });
 }
 
+/// However many it carries: what it is allowed to keep must not be lost to the time that the others take.
+#[test]
+fn what_it_costs_to_ask_does_not_grow_with_what_runs() {
+    story(async |mut world| {
+        let mut runs = Vec::new();
+        for _ in 0..6 {
+            runs.push(task(&world, "event").await);
+        }
+        on(&mut world, 0, &[Tick::Plan]).await;
+        for host in 0..3 {
+            on(&mut world, host, &[Tick::Pulse, Tick::StartDue]).await;
+        }
+        let mut here = Vec::new();
+        for id in runs {
+            let carried = run(&world, id).await;
+            if carried.worker == Some(worker(&world, 1)) && carried.state == RunState::Running {
+                here.push(id);
+            }
+        }
+        assert!(here.len() > 1, "{here:?}");
+        detach(&world, 1).await;
+        on(&mut world, 1, &[Tick::Pulse]).await;
+        let exchanges = |world: &World| std::mem::take(&mut world.stage.inside().exchanges);
+        exchanges(&world);
+        // Who leads, who is there; the marks.
+        on(&mut world, 1, &[Tick::Apart]).await;
+        assert_eq!(exchanges(&world), 3);
+        // Each of the two who are asked looks what is carried; what it may go on with.
+        on(&mut world, 1, &[Tick::Apart]).await;
+        assert!((2..=3).contains(&exchanges(&world)));
+        for id in here {
+            assert_eq!(told(&world, id).await, ["asks whether it may go on", "may go on"]);
+        }
+        on(&mut world, 1, &[Tick::Apart]).await;
+        assert_eq!(world.stage.inside().stops, 0);
+        is_clean(&world).await;
+    });
+}
+
 #[test]
 fn who_reaches_nobody_stops_its_work_and_begins_anew() {
     story(async |mut world| {
@@ -230,8 +269,7 @@ fn an_answer_that_was_lost_stops_nothing_that_may_go_on() {
         on(&mut world, host, &[Tick::Pulse, Tick::Apart]).await;
         // The leader alone answers. What it says is written down, and that is not heard.
         world.stage.inside().frozen = [false, true, true];
-        world.stage.inside().next_faults =
-            [Fault::None, Fault::None, Fault::None, Fault::Unanswered].into();
+        world.stage.inside().next_faults = [Fault::None, Fault::Unanswered].into();
         on(&mut world, host, &[Tick::Apart]).await;
         assert!(world.stage.inside().next_faults.is_empty());
         assert_eq!(told(&world, id).await.last().map(String::as_str), Some("may go on"));

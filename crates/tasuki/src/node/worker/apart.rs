@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::future::select_ok;
+use futures_util::future::{select_ok, try_join};
 use tasuki_core::exit::Stopped;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{Error, NewWorker};
@@ -27,6 +27,8 @@ pub(crate) enum Apart {
     /// It asks whether it may go on with these.
     Asking {
         runs: Vec<(RunId, LeaseToken)>,
+        /// Whom.
+        peers: Vec<Peer>,
         /// How often it did.
         asked: u32,
     },
@@ -71,22 +73,29 @@ impl Worker {
             // What is being started is asked about, too, once it is known.
             Apart::New if self.is_unsure() => Ok(Some(now + pause)),
             Apart::New => {
-                let runs = self.confirming().await?;
+                let runs = self.live();
                 let next = match runs.is_empty() {
                     true => Apart::Settled(BTreeSet::new()),
-                    false => Apart::Asking { runs, asked: 0 },
+                    false => {
+                        // Before the marks: from then on time counts.
+                        let peers = self.in_charge().await?;
+                        self.mark(&runs).await?;
+                        Apart::Asking { runs, peers, asked: 0 }
+                    }
                 };
                 self.turn_to(&apart, next);
                 Ok(Some(now))
             }
-            Apart::Asking { ref runs, asked } => {
+            Apart::Asking { ref runs, peers: ref asks, asked } => {
                 let last = asked + 1 >= settings.continuation_retry_count();
                 let rest = if last { SLACK / 2 } else { Duration::ZERO };
                 let limit = settings.continuation_retry_interval() + rest;
-                let may = self.ask_around(peers, runs, limit).await?;
+                let may = self.ask_around(peers, asks, runs, limit).await;
                 let next = match may {
                     Some(may) => Apart::Settled(self.go_on_with(runs, &may).await?),
-                    None if !last => Apart::Asking { runs: runs.clone(), asked: asked + 1 },
+                    None if !last => {
+                        Apart::Asking { runs: runs.clone(), peers: asks.clone(), asked: asked + 1 }
+                    }
                     None => {
                         tracing::warn!(worker_id = %self.id(), "nobody says that it may go on: what it runs is stopped");
                         Apart::Settled(BTreeSet::new())
@@ -132,53 +141,56 @@ impl Worker {
         })
     }
 
-    /// What runs here, marked as asked about: until the deadline nobody else takes it.
-    async fn confirming(&self) -> Result<Vec<(RunId, LeaseToken)>, Error> {
+    /// What runs here, and nobody stops.
+    fn live(&self) -> Vec<(RunId, LeaseToken)> {
+        let state = self.state();
+        let all = state.leases.iter().flat_map(|(token, lease)| {
+            let live = lease.runs.iter().filter(
+                |(_, here)| matches!(here, Here::Running(running) if running.stopped.is_none()),
+            );
+            live.map(|(run, _)| (*run, *token))
+        });
+        all.collect()
+    }
+
+    /// Those who may say whether it goes on.
+    async fn in_charge(&self) -> Result<Vec<Peer>, Error> {
+        let store = &self.parts.store;
+        let (leader, workers) = try_join(within(store.leader()), within(store.workers())).await?;
+        let fresh = self.settings().heartbeat_ttl();
+        let in_charge = plan::in_charge(&workers, &leader, self.id(), fresh).into_iter();
+        Ok(in_charge
+            .map(|worker| Peer { worker: worker.id, address: worker.address.clone() })
+            .collect())
+    }
+
+    /// Marks what runs here as asked about: until the deadline nobody else takes it.
+    async fn mark(&self, runs: &[(RunId, LeaseToken)]) -> Result<(), Error> {
         let settings = self.settings();
         let tries = settings.continuation_retry_count();
         let patience = settings.continuation_retry_interval() * tries + SLACK;
-        let running: Vec<(RunId, LeaseToken)> = {
-            let state = self.state();
-            let all = state.leases.iter().flat_map(|(token, lease)| {
-                let live = lease.runs.iter().filter(
-                    |(_, here)| matches!(here, Here::Running(running) if running.stopped.is_none()),
-                );
-                live.map(|(run, _)| (*run, *token))
-            });
-            all.collect()
-        };
-        for &(run, token) in &running {
-            // Lost: the next renewal tells what is to be done. Asked about before an answer was lost: ask on.
-            let _ = within(self.parts.store.confirm(token, run, patience)).await?;
-        }
-        Ok(running)
+        // Lost: the next renewal tells what is to be done. Marked before an answer was lost: ask on.
+        within(self.parts.store.confirm(runs, patience)).await.map(drop)
     }
 
     /// Asks all who may answer, once. `None`: nobody did in time.
     async fn ask_around(
         &self,
         peers: &dyn Peers,
+        asks: &[Peer],
         runs: &[(RunId, LeaseToken)],
         limit: Duration,
-    ) -> Result<Option<Vec<RunId>>, Error> {
-        let store = &self.parts.store;
-        let (leader, workers) = (within(store.leader()).await?, within(store.workers()).await?);
-        let fresh = self.settings().heartbeat_ttl();
-        let question = Question { worker: self.id(), runs: runs.to_vec() };
-        let in_charge = plan::in_charge(&workers, &leader, self.id(), fresh);
-        let asked = in_charge.iter().map(|worker| {
-            let peer = Peer { worker: worker.id, address: worker.address.clone() };
-            let question = &question;
-            Box::pin(async move { peers.confirm(&peer, question).await })
-        });
-        // All at once: those who do not answer must not use up the time of who does.
-        let asked: Vec<_> = asked.collect();
-        if asked.is_empty() {
-            return Ok(None);
+    ) -> Option<Vec<RunId>> {
+        if asks.is_empty() {
+            return None;
         }
+        let question = &Question { worker: self.id(), runs: runs.to_vec() };
+        // All at once: those who do not answer must not use up the time of who does.
+        let asked =
+            asks.iter().map(|peer| Box::pin(async move { peers.confirm(peer, question).await }));
         // Who was cut off is often still not heard, and then nobody answers before the call's own deadline.
         match tokio::time::timeout(limit, select_ok(asked)).await {
-            Ok(Ok((may, _))) => return Ok(Some(may)),
+            Ok(Ok((may, _))) => return Some(may),
             Ok(Err(silent)) => {
                 tracing::debug!(worker_id = %self.id(), %silent, "whether it may go on was not told");
             }
@@ -186,7 +198,7 @@ impl Worker {
                 tracing::debug!(worker_id = %self.id(), "nobody said in time whether it may go on");
             }
         }
-        Ok(None)
+        None
     }
 
     /// What it was told that it may go on with, and what the database agrees to.
@@ -195,13 +207,9 @@ impl Worker {
         runs: &[(RunId, LeaseToken)],
         may: &[RunId],
     ) -> Result<BTreeSet<RunId>, Error> {
-        let mut goes_on = BTreeSet::new();
-        for (run, token) in runs.iter().filter(|(run, _)| may.contains(run)) {
-            if within(self.parts.store.confirmed(*token, *run)).await?.is_applied() {
-                goes_on.insert(*run);
-            }
-        }
-        Ok(goes_on)
+        let may: BTreeSet<&RunId> = may.iter().collect();
+        let runs: Vec<_> = runs.iter().filter(|(run, _)| may.contains(run)).copied().collect();
+        Ok(within(self.parts.store.confirmed(&runs)).await?.into_iter().collect())
     }
 
     /// Stops whatever it may not go on with.
