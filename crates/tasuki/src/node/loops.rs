@@ -383,13 +383,13 @@ impl Loops {
             };
             match self.cluster.coordinator.show(&presence, settings.heartbeat_ttl()).await {
                 Ok(wanted) => {
-                    self.show_carried(&presence, settings.heartbeat_ttl()).await;
                     if wanted.detach && !presence.detached {
                         self.worker.look_now();
                     }
                     if self.leader.wanted(wanted) {
                         self.lead_now.notify_one();
                     }
+                    self.show_carried(&presence, settings.heartbeat_ttl()).await;
                 }
                 Err(error) => tracing::debug!(%error, "others do not see this worker just now"),
             }

@@ -15,9 +15,9 @@ use super::super::plan;
 use super::super::within::within;
 use super::{Leader, PAGE, PAGES};
 
-/// However soon somebody may fall silent, nobody is looked after more often.
-const SOONEST: Duration = Duration::from_millis(20);
-
+/// However soon somebody may fall silent, workers are looked after so many times between two heartbeats at most: where there
+/// are many, somebody always may.
+const LOOKS: u32 = 4;
 /// How often a silent leader is called before it is deposed.
 const CALLS: usize = 3;
 /// For how long nobody has heard of a worker that is forgotten: long enough for people to ask what became of it.
@@ -72,7 +72,7 @@ impl Leader {
         for worker in over {
             self.cut_off(epoch, worker, settings).await?;
         }
-        Ok(usual.min(soonest).min(next).max(SOONEST))
+        Ok(usual.min(soonest).min(next).max(usual / LOOKS))
     }
 
     /// The rows of workers go that nobody has heard of for long. Whether that was for this one to do: a leader does it.
