@@ -80,7 +80,7 @@ pub use news::{Listener, News};
 pub use note::RunNote;
 pub use outcome::{Lost, Outcome};
 pub use planning::{Carried, Glance, Waiting};
-pub use retention::{PrunePlace, Pruned};
+pub use retention::{Forgotten, PrunePlace, Pruned};
 pub use run::Run;
 pub use settings::{SettingsChange, SettingsInForce};
 pub use sql::Dialect;

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use tasuki_core::WorkerId;
+use tasuki_core::{Epoch, WorkerId};
 
 use crate::db::params;
 use crate::run::micros;
 use crate::sql::{Sql, sql};
-use crate::{Error, Store, uuid};
+use crate::{Author, Error, Store, uuid};
 
 static RUN_OLD: Sql = sql!("run/old", ".sqlite", ".postgres", ".mysql");
 static RUN_LOCK: Sql = sql!("run/lock_old", ".sqlite", ".postgres", ".mysql");
@@ -23,12 +23,14 @@ static EVENT_OLD: Sql = sql!("event/old");
 static EVENT_DELETE: Sql = sql!("event/delete", ".sqlite", ".postgres", ".mysql");
 static STAT_OLD: Sql = sql!("stat/old");
 static STAT_DELETE: Sql = sql!("stat/delete");
-static WORKER_OLD: Sql = sql!("worker/old");
+static WORKER_FORGET: Sql = sql!("worker/forget");
 static WORKER_DELETE: Sql = sql!("worker/delete");
 
 /// The most rows one call looks at.
 const MOST: u32 = 5_000;
 const MINUTE: i64 = 60_000_000;
+/// By then a claim that was under way has landed, or never will.
+const LANDED: Duration = Duration::from_secs(60);
 
 /// How far a sweep has come. It begins at the default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +52,15 @@ pub struct Pruned {
     pub deleted: u64,
     /// Where to go on; `None`: the sweep is over.
     pub next: Option<PrunePlace>,
+}
+
+/// Which workers were forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Forgotten {
+    /// How many rows went.
+    pub deleted: u64,
+    /// Whether there may be more at once.
+    pub more: bool,
 }
 
 impl Store {
@@ -130,24 +141,28 @@ impl Store {
         Ok(deleted)
     }
 
-    /// Deletes workers that nobody has heard of for longer than this and that carry nothing, `most` of them:
-    /// those that left, died or were cut off, and those that vanished without a word. Should one of them live
-    /// after all, its next heartbeat tells it to begin anew. What it ran keeps its id. Who asks is there,
-    /// however long the whole machine may have slept.
-    pub async fn prune_workers(
+    /// A leader forgets workers that nobody has heard of for longer than this and that carry nothing: those that left, died
+    /// or were cut off, and those that vanished without a word. First such a one counts as gone, and claims nothing any
+    /// more; its row goes with a later call. Should it live after all, its next heartbeat tells it to begin anew. What it
+    /// ran keeps its id. Who asks is there, however long the whole machine may have slept.
+    pub async fn forget_workers(
         &self,
+        epoch: Epoch,
         older_than: Duration,
         asks: WorkerId,
         most: u32,
-    ) -> Result<u64, Error> {
-        let (age, most) = (micros(older_than), most.clamp(1, MOST));
-        let mut deleted = 0;
-        let stretch = params! { asks: uuid(asks.as_bytes()), age: age, most: most };
-        for row in self.db.rows(&WORKER_OLD, stretch).await? {
-            // Asked again in the write: it may have shown itself meanwhile.
-            let one = params! { id: row.uuid("id")?, age: age };
-            deleted += self.db.change(&WORKER_DELETE, one).await?;
-        }
-        Ok(deleted)
+    ) -> Result<Forgotten, Error> {
+        let most = most.clamp(1, MOST);
+        let stretch = params! {
+            asks: uuid(asks.as_bytes()),
+            age: micros(older_than),
+            pause: micros(LANDED),
+            most: most,
+        };
+        let mut tx = self.begin_as(Author::Leader(epoch)).await?;
+        let deleted = tx.execute(&WORKER_DELETE, stretch.clone()).await?;
+        let gone = tx.execute(&WORKER_FORGET, stretch).await?;
+        tx.commit().await?;
+        Ok(Forgotten { deleted, more: deleted.max(gone) == u64::from(most) })
     }
 }

@@ -19,6 +19,8 @@ use crate::node::within;
 
 /// How many are called at once.
 const AT_ONCE: usize = 16;
+/// More than this who did not answer are forgotten all at once.
+const MOST_SILENT: usize = 1_000;
 /// How many runs one call names. Whoever hears of one cancel looks at all it carries.
 const NAMED: usize = 100;
 
@@ -38,6 +40,8 @@ struct Kept {
     waiting: BTreeMap<WorkerId, Word>,
     /// Who is being called just now.
     called: BTreeSet<WorkerId>,
+    /// Who did not answer last time: called when nobody else is left, since each takes up a line until it is given up.
+    silent: BTreeSet<WorkerId>,
 }
 
 /// What concerns one worker.
@@ -95,11 +99,11 @@ impl Words {
             let told = match next {
                 Next::Everybody(version) => self.spread(version, store).await,
                 Next::One(worker, word) => {
-                    let told = tell(worker, &word, store, peers).await;
-                    self.kept().called.remove(&worker);
+                    let heard = tell(worker, &word, store, peers).await;
+                    self.kept().told(worker, !matches!(heard, Ok(false)));
                     // More may wait for it.
                     self.left.notify_one();
-                    told
+                    heard.map(drop)
                 }
             };
             if let Err(error) = told {
@@ -138,10 +142,23 @@ impl Kept {
         if let Some(version) = self.settings.take() {
             return Some(Next::Everybody(version));
         }
-        let free = self.waiting.keys().find(|worker| !self.called.contains(worker)).copied()?;
+        let mut free = self.waiting.keys().filter(|worker| !self.called.contains(worker));
+        let first = free.clone().find(|worker| !self.silent.contains(worker));
+        let free = first.or_else(|| free.next()).copied()?;
         let word = self.waiting.remove(&free)?;
         self.called.insert(free);
         Some(Next::One(free, word))
+    }
+
+    fn told(&mut self, worker: WorkerId, heard: bool) {
+        self.called.remove(&worker);
+        self.silent.remove(&worker);
+        if !heard {
+            if self.silent.len() == MOST_SILENT {
+                self.silent.clear();
+            }
+            self.silent.insert(worker);
+        }
     }
 }
 
@@ -154,16 +171,16 @@ impl Drop for Closes<'_> {
     }
 }
 
-/// Tells one worker what concerns it, in the newest term that the database knows.
+/// Tells one worker what concerns it, in the newest term that the database knows. Whether it heard, or is no more.
 async fn tell(
     worker: WorkerId,
     word: &Word,
     store: &Store,
     peers: &dyn Peers,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let row = within(store.worker(worker)).await?;
     let Some(row) = row.filter(|row| row.dead_at.is_none() && row.gone_at.is_none()) else {
-        return Ok(());
+        return Ok(true);
     };
     let epoch = within(store.leader()).await?.epoch;
     let peer = Peer { worker, address: row.address };
@@ -180,10 +197,11 @@ async fn tell(
         }
         Ok::<(), Silent>(())
     };
-    if let Err(silent) = told.await {
+    let told = told.await;
+    if let Err(silent) = &told {
         tracing::debug!(worker_id = %worker, %silent, "it was not heard; it will be found with a heartbeat");
     }
-    Ok(())
+    Ok(told.is_ok())
 }
 
 fn refused(peer: &Peer, verb: &str, answer: &Answer) {

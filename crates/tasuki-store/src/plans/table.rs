@@ -182,8 +182,15 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "worker/show worker/lock worker/heartbeat worker/resize worker/drain worker/detach worker/dead worker/gone",
     ),
     (&["sorted", "worker by a Seq Scan"], "worker/list"),
-    (&["lease by lease_worker on worker_id", "sorted", "worker along worker_pkey"], "worker/old"),
-    (&["lease by lease_worker on worker_id", "worker by worker_pkey on id"], "worker/delete"),
+    (
+        &[
+            "lease by lease_worker on worker_id",
+            "sorted",
+            "worker along worker_pkey",
+            "worker by worker_pkey on id",
+        ],
+        "worker/forget worker/delete",
+    ),
     (&["leader_term by leader_term_pkey on id"], "leader/check leader/mint_term"),
     (
         &["leader_lease by leader_lease_pkey on id"],

@@ -29,6 +29,7 @@ mod logs;
 mod looks;
 mod matrix;
 mod news;
+mod old_leader;
 mod races;
 mod real_clock;
 mod retention;

@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tasuki_core::{ErrorCode, NodeName, RunState, WorkerId};
-use tasuki_store::{Author, LogLine, NewEvent, NewRun, NewWorker, PrunePlace, RunFilter, Stream};
+use tasuki_store::{
+    Author, ClaimBatch, Claimed, Finish, LogLine, NewEvent, NewRun, NewWorker, PrunePlace,
+    RunFilter, Stream,
+};
 
-use crate::given::{Like, TestStore, contract, failed, noon};
+use crate::given::{Like, TTL, TestStore, contract, failed, noon};
 
 const DAY: i64 = 86_400;
 const AGE: Duration = Duration::from_secs(DAY as u64);
@@ -32,6 +35,12 @@ fn node() -> NodeName {
 /// Somebody who is not in the table.
 fn asks() -> WorkerId {
     WorkerId::from_random(99)
+}
+
+/// How many rows of workers went, and whether there may be more.
+async fn forgotten(store: &TestStore, most: u32) -> (u64, bool) {
+    let told = store.forget_workers(store.epoch, AGE, asks(), most).await.unwrap();
+    (told.deleted, told.more)
 }
 
 fn new_worker(id: WorkerId) -> NewWorker {
@@ -144,12 +153,17 @@ contract! {
         }
         let run = store.given_run(RunState::Running).await.id;
         store.at(DAY);
-        assert_eq!(store.prune_workers(AGE, asks(), 10).await.unwrap(), 0, "a day is not more than a day");
+        assert_eq!(forgotten(store, 10).await, (0, false), "a day is not more than a day");
         store.at(DAY + 1);
         assert!(store.heartbeat(alive).await.unwrap(), "it is cut off, and goes on with something");
-        assert_eq!(store.prune_workers(AGE, asks(), 3).await.unwrap(), 3);
-        assert_eq!(store.prune_workers(AGE, asks(), 3).await.unwrap(), 1);
-        assert_eq!(store.prune_workers(AGE, asks(), 3).await.unwrap(), 0);
+        assert_eq!(forgotten(store, 10).await, (1, false), "who left in order counted as gone before");
+        assert!(!store.worker(vanished).await.unwrap().unwrap().is_attached(), "it counts as gone, and is still there");
+        store.at(DAY + 61);
+        assert_eq!(forgotten(store, 10).await, (0, false), "a claim may be landing");
+        store.at(DAY + 62);
+        assert_eq!(forgotten(store, 2).await, (2, true));
+        assert_eq!(forgotten(store, 2).await, (1, false));
+        assert_eq!(forgotten(store, 2).await, (0, false));
         let there: Vec<_> = store.workers().await.unwrap().iter().map(|worker| worker.id).collect();
         let expected: BTreeSet<_> = [alive, store.worker].into();
         assert_eq!(there.into_iter().collect::<BTreeSet<_>>(), expected);
@@ -164,9 +178,14 @@ contract! {
         let carrier = store.run(run).await.unwrap().unwrap().worker;
         assert!(carrier.is_some());
         store.at(2 * DAY);
-        let carrier_asks = store.prune_workers(AGE, carrier.unwrap(), 10).await.unwrap();
-        assert_eq!(carrier_asks, 0, "who asks is there");
-        assert_eq!(store.prune_workers(AGE, asks(), 10).await.unwrap(), 1);
+        for second in [0, 61] {
+            store.at(2 * DAY + second);
+            store.forget_workers(store.epoch, AGE, carrier.unwrap(), 10).await.unwrap();
+        }
+        assert!(store.worker(carrier.unwrap()).await.unwrap().unwrap().is_attached(), "who asks is there");
+        assert_eq!(forgotten(store, 10).await.0, 0);
+        store.at(2 * DAY + 122);
+        assert_eq!(forgotten(store, 10).await.0, 1);
         assert_eq!(store.worker(carrier.unwrap()).await.unwrap(), None);
         let listed = store.runs(&RunFilter::default(), None, 10).await.unwrap().runs;
         assert_eq!(listed.iter().map(|run| run.id).collect::<BTreeSet<_>>(), [run, again].into());
@@ -177,10 +196,33 @@ contract! {
         }
     }
 
+    /// It slept for longer than a week, wakes up, and claims before its heart has beaten.
+    async fn who_counts_as_gone_claims_nothing_and_what_was_landing_is_seen(store: TestStore) {
+        let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
+        store.create(Author::Api, &vec![NewRun::task(&job); 2]).await.unwrap();
+        let late = WorkerId::from_random(21);
+        store.register_worker(&new_worker(late)).await.unwrap();
+        let claim = |token| ClaimBatch { worker: late, token, lane: "q", most: 1, lease_ttl: TTL };
+        // A claim that did not see yet that it is gone: it lands beside that.
+        store.at(2 * DAY);
+        store.heartbeat(store.worker).await.unwrap();
+        let token = store.token();
+        let Claimed::Runs(taken) = store.claim(&claim(token)).await.unwrap() else { panic!("a fresh token") };
+        assert_eq!(taken.len(), 1);
+        assert!(store.worker_gone(late).await.unwrap());
+        assert_eq!(store.claim(&claim(store.token())).await.unwrap(), Claimed::Runs(vec![]));
+        store.at(2 * DAY + 3600);
+        assert_eq!(forgotten(store, 10).await.0, 0, "it carries something");
+        assert!(store.worker(late).await.unwrap().is_some());
+        assert!(store.finish(token, taken[0].id, &Finish::default()).await.unwrap().is_applied());
+        assert_eq!(forgotten(store, 10).await.0, 1);
+        assert_eq!(store.claim(&claim(store.token())).await.unwrap(), Claimed::Runs(vec![]));
+    }
+
     async fn nothing_to_do_is_done(store: TestStore) {
         assert_eq!(sweep_runs(store, 10).await, 0);
         assert_eq!(store.prune_events(AGE, PrunePlace::default(), 10).await.unwrap().next, None);
         assert_eq!(store.prune_stats(AGE, 10).await.unwrap(), 0);
-        assert_eq!(store.prune_workers(AGE, asks(), 10).await.unwrap(), 0);
+        assert_eq!(forgotten(store, 10).await, (0, false));
     }
 }

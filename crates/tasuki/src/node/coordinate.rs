@@ -343,8 +343,11 @@ impl Coordinator for InMemory {
         runs: &[RunId],
         ttl: Duration,
     ) -> Result<(), Unreachable> {
-        let until = self.after(ttl);
-        self.kept().carried.extend(runs.iter().map(|run| (*run, (worker, until))));
+        let (now, until) = (self.clock.boottime(), self.after(ttl));
+        let mut kept = self.kept();
+        // As Redis forgets them by itself.
+        kept.carried.retain(|_, (_, until)| now < *until);
+        kept.carried.extend(runs.iter().map(|run| (*run, (worker, until))));
         Ok(())
     }
 
@@ -354,5 +357,33 @@ impl Coordinator for InMemory {
 
     async fn listen(&self) -> Result<Option<Box<dyn Hearing>>, Unreachable> {
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    struct HandClock(AtomicU64);
+
+    impl Clock for HandClock {
+        fn boottime(&self) -> u64 {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_carried_is_not_kept_for_ever() {
+        let clock = Arc::new(HandClock(AtomicU64::new(0)));
+        let memory = InMemory::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let (worker, ttl) = (WorkerId::from_random(1), Duration::from_secs(5));
+        for second in 0..100 {
+            clock.0.store(second * 1_000_000, Ordering::Relaxed);
+            memory.carries(worker, &[RunId(second as i64)], ttl).await.unwrap();
+            assert_eq!(memory.carrier(RunId(second as i64)), Some(worker));
+        }
+        assert_eq!(memory.kept().carried.len(), 5);
     }
 }

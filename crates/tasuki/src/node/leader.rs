@@ -87,8 +87,6 @@ struct State {
     stands_at: u64,
     /// It lost the lead and has not told so where leaders are seen.
     untold: bool,
-    /// When it last forgot workers.
-    forgot_at: Option<u64>,
     /// Jobs that fire by time.
     timed: HashMap<JobId, Arc<Timed>>,
 }
@@ -322,8 +320,7 @@ impl Leader {
             return Ok(());
         };
         let done = self.recover_in(epoch, settings).await;
-        self.unless_fenced(done)?;
-        self.forget_workers().await
+        self.unless_fenced(done).map(drop)
     }
 
     async fn recover_in(&self, epoch: Epoch, settings: &Settings) -> Result<(), Error> {

@@ -26,6 +26,8 @@ const REST: Duration = Duration::from_millis(200);
 const COMPANY: Duration = Duration::from_millis(1);
 /// How often scopes are asked for.
 const SCOPES: Duration = Duration::from_secs(5);
+/// How often a leader forgets workers; and how soon who leads since, or could not, looks whether it is to.
+const FORGET: (Duration, Duration) = (Duration::from_hours(1), Duration::from_mins(1));
 /// How long at most a loop waits that nobody wakes.
 const LONGEST: Duration = Duration::from_secs(1);
 
@@ -69,6 +71,7 @@ impl Loops {
             this.spawn(Self::plan),
             this.spawn(Self::deliver),
             this.spawn(Self::recover),
+            this.spawn(Self::forget),
             this.spawn(Self::listen),
             this.spawn(Self::apart),
         ];
@@ -380,13 +383,13 @@ impl Loops {
             };
             match self.cluster.coordinator.show(&presence, settings.heartbeat_ttl()).await {
                 Ok(wanted) => {
-                    self.show_carried(&presence, settings.heartbeat_ttl()).await;
                     if wanted.detach && !presence.detached {
                         self.worker.look_now();
                     }
                     if self.leader.wanted(wanted) {
                         self.lead_now.notify_one();
                     }
+                    self.show_carried(&presence, settings.heartbeat_ttl()).await;
                 }
                 Err(error) => tracing::debug!(%error, "others do not see this worker just now"),
             }
@@ -448,6 +451,17 @@ impl Loops {
             let settings = self.worker.settings();
             self.outage.told("recover", self.leader.recover(&settings)).await;
             if !self.rest(settings.recovery_interval(), self.wake.recovery_woken()).await {
+                return;
+            }
+        }
+    }
+
+    /// Apart from recovery: people may switch that off, and nothing there is to wait for this.
+    async fn forget(self: Arc<Self>) {
+        loop {
+            let forgot = self.outage.told("forget workers", self.leader.forget_workers()).await;
+            let wait = if forgot == Some(true) { FORGET.0 } else { FORGET.1 };
+            if !self.rest(wait, std::future::pending()).await {
                 return;
             }
         }

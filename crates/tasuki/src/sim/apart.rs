@@ -196,6 +196,21 @@ fn a_silent_worker_is_detached_and_one_that_answers_is_not() {
     });
 }
 
+/// Where there are many, the heartbeat of somebody is always nearly too old.
+#[test]
+fn workers_are_not_looked_after_all_the_time() {
+    story(async |mut world| {
+        let settings = world.store.settings().await.expect("an answer").settings;
+        let (usual, ttl) = (settings.heartbeat_interval(), settings.heartbeat_ttl());
+        world.pass(ttl.as_micros() as u64 / 2);
+        on(&mut world, 0, &[Tick::Pulse, Tick::Lead]).await;
+        world.pass(ttl.as_micros() as u64 / 2 - 1_000);
+        let leader = Arc::clone(&world.hosts[0].life.as_ref().expect("it lives").leader);
+        let next = leader.look_after(&settings).await.expect("an answer");
+        assert_eq!(next, usual / 4, "a millisecond before the others fall silent");
+    });
+}
+
 #[test]
 fn a_database_that_was_away_makes_nobody_silent() {
     story(async |mut world| {

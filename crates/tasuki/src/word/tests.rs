@@ -23,12 +23,16 @@ enum Told {
 struct Phone {
     calls: mpsc::UnboundedSender<Told>,
     answers: BTreeMap<WorkerId, Semaphore>,
+    deaf: Mutex<BTreeSet<WorkerId>>,
 }
 
 impl Phone {
     async fn call(&self, told: Told) -> Result<Answer, Silent> {
         let (Told::Cancel(worker, ..) | Told::Drain(worker, _) | Told::Reload(worker, _)) = told;
         self.calls.send(told).unwrap();
+        if self.deaf.lock().unwrap().contains(&worker) {
+            return Err(Silent("nobody answers".to_owned()));
+        }
         self.answers[&worker].acquire().await.unwrap().forget();
         Ok(Answer::Accepted)
     }
@@ -95,7 +99,7 @@ impl World {
         assert_eq!(minted, Some(EPOCH));
         let answers = (1..=workers).map(|number| (id(number), Semaphore::new(0))).collect();
         let (told, calls) = mpsc::unbounded_channel();
-        let phone = Arc::new(Phone { calls: told, answers });
+        let phone = Arc::new(Phone { calls: told, answers, deaf: Mutex::default() });
         Self { store, wake: Wake::default(), phone, calls }
     }
 
@@ -228,4 +232,32 @@ async fn what_people_do_is_told_to_those_it_concerns() {
     told.sort_by_key(|told| matches!(told, Told::Reload(worker, _) if *worker == id(2)));
     assert_eq!(told, [Told::Reload(id(1), now.version), Told::Reload(id(2), now.version)]);
     assert!(world.calls.is_empty(), "who was cut off is left alone");
+}
+
+/// Each of them takes up a line until it is given up.
+#[tokio::test]
+async fn who_did_not_answer_is_called_after_those_who_did() {
+    let many = AT_ONCE as u128 + 2;
+    let mut world = World::new(many).await;
+    let deaf: BTreeSet<WorkerId> = (1..many).map(id).collect();
+    *world.phone.deaf.lock().unwrap() = deaf;
+    world.answer(id(many));
+    world.send().await;
+    let words = world.wake.clone();
+    let mut first = Vec::new();
+    for version in [1, 2] {
+        words.words().settings(version);
+        for call in 0..many {
+            let Told::Reload(worker, told) = world.told().await else { panic!("settings only") };
+            assert_eq!(told, version);
+            if call == 0 {
+                first.push(worker);
+            }
+        }
+        world.answer(id(many));
+        while !world.wake.words().kept().called.is_empty() {
+            tokio::task::yield_now().await;
+        }
+    }
+    assert_eq!(first, [id(1), id(many)]);
 }

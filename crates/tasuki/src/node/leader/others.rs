@@ -13,17 +13,15 @@ use super::super::coordinate::Wanted;
 use super::super::peers::Peer;
 use super::super::plan;
 use super::super::within::within;
-use super::{Leader, PAGE};
+use super::{Leader, PAGE, PAGES};
 
-/// However soon somebody may fall silent, nobody is looked after more often.
-const SOONEST: Duration = Duration::from_millis(20);
-
+/// However soon somebody may fall silent, workers are looked after so many times between two heartbeats at most: where there
+/// are many, somebody always may.
+const LOOKS: u32 = 4;
 /// How often a silent leader is called before it is deposed.
 const CALLS: usize = 3;
 /// For how long nobody has heard of a worker that is forgotten: long enough for people to ask what became of it.
 const FORGET_AFTER: Duration = Duration::from_hours(7 * 24);
-/// How often workers are forgotten.
-const FORGET_EVERY: Duration = Duration::from_hours(1);
 
 impl Leader {
     /// The leader looks after workers whose heartbeats stopped. Those who do not answer either, and for long
@@ -74,23 +72,27 @@ impl Leader {
         for worker in over {
             self.cut_off(epoch, worker, settings).await?;
         }
-        Ok(usual.min(soonest).min(next).max(SOONEST))
+        Ok(usual.min(soonest).min(next).max(usual / LOOKS))
     }
 
-    /// Once in a while: the rows of workers that nobody has heard of for long go.
-    pub(super) async fn forget_workers(&self) -> Result<(), Error> {
-        let now = self.clock.boottime();
-        let pause = FORGET_EVERY.as_micros() as u64;
-        if self.state().forgot_at.is_some_and(|at| now < at + pause) {
-            return Ok(());
+    /// The rows of workers go that nobody has heard of for long. Whether that was for this one to do: a leader does it.
+    pub(crate) async fn forget_workers(&self) -> Result<bool, Error> {
+        let mut count = 0;
+        for _ in 0..PAGES {
+            let Some(epoch) = self.term() else { return Ok(false) };
+            let asked = self.store.forget_workers(epoch, FORGET_AFTER, self.me.id(), PAGE);
+            let Some(forgotten) = self.unless_fenced(within(asked).await)? else {
+                return Ok(false);
+            };
+            count += forgotten.deleted;
+            if !forgotten.more {
+                break;
+            }
         }
-        let forgotten = self.store.prune_workers(FORGET_AFTER, self.me.id(), PAGE);
-        let count = within(forgotten).await?;
-        self.state().forgot_at = Some(now);
         if count > 0 {
             tracing::info!(count, "workers that nobody has heard of for a week were forgotten");
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn cut_off(

@@ -131,16 +131,48 @@ async fn a_worker_that_nobody_has_heard_of_for_a_week_is_forgotten() {
     for (day, left) in [(6, vec![me, other]), (8, vec![me])] {
         world.jump(days(day));
         world.turn().await;
+        assert!(world.leader.forget_workers().await.unwrap());
         let mut workers: Vec<_> = world.store.workers().await.unwrap();
         workers.sort_by_key(|worker| worker.id);
         assert_eq!(workers.iter().map(|worker| worker.id).collect::<Vec<_>>(), left, "day {day}");
     }
     // Its own turn comes when another leads.
-    world.jump(days(20));
     let week = Duration::from_hours(7 * 24);
-    assert_eq!(world.store.prune_workers(week, other, 10).await.unwrap(), 1);
+    let epoch = world.leader.term().unwrap();
+    for (day, deleted) in [(20, 0), (21, 1)] {
+        world.jump(days(day));
+        let told = world.store.forget_workers(epoch, week, other, 10).await.unwrap();
+        assert_eq!(told.deleted, deleted, "first it counts as gone, then its row goes");
+    }
     let (now, sentences) = world.operator.explain(run).await.unwrap();
     assert_eq!(now.run.worker, Some(me));
     assert!(sentences.iter().any(|told| told.contains(&format!("worker {me}"))), "{sentences:?}");
     assert_eq!(world.operator.run_detail(run).await.unwrap().executions[0].worker, me);
+}
+
+/// However many there are, and whatever people have switched off: it is no part of recovery.
+#[tokio::test]
+async fn workers_are_forgotten_page_after_page() {
+    let world = World::at("12:00:00").await;
+    let me = world.worker.id();
+    for number in 0..1_001 {
+        let id = WorkerId::from_random((8 << 70) + (number << 16));
+        let (pid, address, labels) = (None, None, None);
+        let node = "there".parse().unwrap();
+        let row = NewWorker { id, node, pid, address, labels, slots: 0, function_slots: 0 };
+        world.store.register_worker(&row).await.unwrap();
+    }
+    assert!(!world.leader.forget_workers().await.unwrap(), "it does not lead");
+    for (day, left) in [(8, 1_001), (9, 0)] {
+        world.jump(at("12:00:00") + SignedDuration::from_hours(24 * day));
+        world.turn().await;
+        assert!(world.leader.forget_workers().await.unwrap());
+        let rows = world.store.workers().await.unwrap();
+        assert_eq!(rows.iter().map(|row| row.id).collect::<Vec<_>>(), [me]);
+        let epoch = world.leader.term().unwrap();
+        world.jump(at("12:00:00") + SignedDuration::from_hours(24 * day + 1));
+        let week = Duration::from_hours(7 * 24);
+        let told = world.store.forget_workers(epoch, week, me, 5_000).await.unwrap();
+        assert_eq!(told.deleted, left, "day {day}");
+    }
 }
