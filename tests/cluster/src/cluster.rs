@@ -12,7 +12,7 @@ use tasuki_store::{SettingsChange, Store, Worker};
 
 use crate::database::{Database, DatabaseKind};
 use crate::net::{Net, Party};
-use crate::place::{free_port, new_folder, runtime, tail, until};
+use crate::place::{PATIENCE, free_port, new_folder, runtime, tail, until};
 use crate::process::{Process, command};
 use crate::redis;
 
@@ -163,6 +163,12 @@ impl Cluster {
         &self.folder
     }
 
+    /// Leaves what the nodes told in its folder, and says where that is.
+    pub(crate) fn keep(&mut self) -> String {
+        self.plan.keep = true;
+        format!("what the nodes told is in {}", self.folder.display())
+    }
+
     /// Waits until every node is there and one leads.
     pub fn await_all(&mut self) {
         until("every node is there, and one leads", || {
@@ -295,9 +301,30 @@ impl Cluster {
         &self,
         question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
     ) -> Option<T> {
-        let answered =
-            async { tokio::time::timeout(Duration::from_secs(2), question(&self.store)).await };
-        runtime().block_on(answered).ok()?.ok()
+        self.answer(Duration::from_secs(2), question).ok()
+    }
+
+    /// Asks the database what it must answer: what nobody told is nothing to judge by.
+    #[track_caller]
+    pub(crate) fn learn<T>(
+        &self,
+        question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
+    ) -> T {
+        let told = self.answer(PATIENCE, question);
+        told.unwrap_or_else(|why| panic!("the database did not answer: {why}"))
+    }
+
+    fn answer<T>(
+        &self,
+        limit: Duration,
+        question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
+    ) -> Result<T, String> {
+        runtime().block_on(async {
+            match tokio::time::timeout(limit, question(&self.store)).await {
+                Ok(told) => told.map_err(|error| error.to_string()),
+                Err(late) => Err(late.to_string()),
+            }
+        })
     }
 
     /// The node that leads, and in which term.

@@ -34,7 +34,11 @@ impl Fault {
         cluster.load();
         let mut course = Course::default();
         (self.breaks)(&mut cluster, &mut course);
-        cluster.judge(course)
+        let mut verdict = cluster.judge(course);
+        if !verdict.broken.is_empty() {
+            verdict.broken.push(cluster.keep());
+        }
+        verdict
     }
 
     /// Whether it can be done to such a cluster.
@@ -386,7 +390,6 @@ fn worker_nobody(cluster: &mut Cluster, course: &mut Course) {
 /// Stands still for so long with a live child; what it ran is another's when it wakes up.
 fn worker_still(cluster: &mut Cluster, course: &mut Course, time: Duration) {
     let (run, node) = long_run(cluster);
-    course.frozen = true;
     course.broke();
     cluster.signal(node, Signal::SIGSTOP);
     cluster.let_pass(time);

@@ -18,7 +18,9 @@ mod net;
 mod place;
 mod process;
 pub mod redis;
+mod rules;
 mod wire;
+mod witness;
 
 pub use chaos::{Chaos, Told};
 pub use cluster::{Cluster, Pace, Plan, RedisKind};
