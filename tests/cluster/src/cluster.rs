@@ -11,7 +11,7 @@ use tasuki_core::{Epoch, WorkerId};
 use tasuki_store::{SettingsChange, Store, Worker};
 
 use crate::database::{Database, DatabaseKind};
-use crate::net::{Net, Party};
+use crate::net::{Net, Party, ToRedis};
 use crate::place::{PATIENCE, free_port, new_folder, runtime, tail, until};
 use crate::process::{Process, command};
 use crate::redis;
@@ -44,7 +44,7 @@ pub enum RedisKind {
     One,
     /// A primary, a replica and three sentinels. Not behind wires: sentinels name addresses of their own.
     Sentinel,
-    /// Three primaries. Not behind wires, for the same reason.
+    /// Three primaries. They announce where their wires begin.
     Cluster,
 }
 
@@ -91,6 +91,17 @@ enum Redis {
     Cluster(redis::Cluster),
 }
 
+impl Redis {
+    fn way(&self) -> ToRedis {
+        match self {
+            Self::None => ToRedis::None,
+            Self::One(server) => ToRedis::Port(server.port),
+            Self::Sentinels(_) => ToRedis::Direct,
+            Self::Cluster(all) => ToRedis::Announced(all.doors()),
+        }
+    }
+}
+
 /// A running cluster.
 pub struct Cluster {
     /// The first to go, should a test fail.
@@ -115,7 +126,10 @@ impl Cluster {
             RedisKind::None => Redis::None,
             RedisKind::One => Redis::One(redis::Server::standalone()),
             RedisKind::Sentinel => Redis::Sentinels(redis::Sentinels::start()),
-            RedisKind::Cluster => Redis::Cluster(redis::Cluster::start()),
+            RedisKind::Cluster => Redis::Cluster(match plan.wires {
+                true => redis::Cluster::announcing([(); 3].map(|()| free_port())),
+                false => redis::Cluster::start(),
+            }),
         };
         let store = runtime().block_on(async {
             let store = Store::open(&database.url(database.port), 2).await.unwrap();
@@ -128,12 +142,8 @@ impl Cluster {
             store
         });
         let rpc: Vec<u16> = (0..plan.nodes).map(|_| free_port()).collect();
-        let behind = match &redis {
-            Redis::One(server) => Some(server.port),
-            Redis::None | Redis::Sentinels(_) | Redis::Cluster(_) => None,
-        };
         let net = match plan.wires {
-            true => Net::new(&rpc, database.port, behind),
+            true => Net::new(&rpc, database.port, &redis.way()),
             false => Net::none(),
         };
         let nodes = (0..plan.nodes).map(|_| None).collect();

@@ -45,15 +45,14 @@ impl Fault {
     pub fn suits(&self, redis: RedisKind) -> bool {
         match redis {
             RedisKind::None => !self.of_redis,
-            RedisKind::One => self.name != SENTINEL,
+            RedisKind::One | RedisKind::Cluster => self.name != SENTINEL,
+            // It cannot be cut off, and is known well enough from the others.
             RedisKind::Sentinel => self.name == SENTINEL,
-            RedisKind::Cluster => self.name != SENTINEL && self.name != CUT_FROM_REDIS,
         }
     }
 }
 
 const SENTINEL: &str = "sentinel-failover";
-const CUT_FROM_REDIS: &str = "leader-cut-from-redis";
 
 /// Every fault there is.
 pub fn all_faults() -> Vec<Fault> {
@@ -65,7 +64,7 @@ pub fn all_faults() -> Vec<Fault> {
         main("leader-killed", "SIGKILL of the leader; started again later", leader_killed),
         main("leader-stopped", "SIGSTOP of the leader for 20 s, then SIGCONT", leader_stopped),
         main("leader-told-to-stop", "SIGTERM of the leader", leader_told_to_stop),
-        of_redis(CUT_FROM_REDIS, "the leader loses Redis", |cluster, course| {
+        of_redis("leader-cut-from-redis", "the leader loses Redis", |cluster, course| {
             cut_leader(cluster, course, Some(false), |party| party == Redis);
         }),
         main("leader-cut-from-database", "the leader loses the database", |cluster, course| {

@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 /// How long something that must come may take, on a machine that has much else to do.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How long between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// Waits until something is so.
 #[track_caller]
