@@ -158,9 +158,16 @@ fn main() -> ExitCode {
             let nodes = usize::from(nodes);
             let pace = pace(quick);
             let chaos = Chaos { binary, nodes, rounds, only, kind, pace, keep, journal };
-            let told = chaos.run(|line| eprintln!("{line}"));
-            println!("{}", told.table);
-            if told.broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+            match chaos.run(|line| eprintln!("{line}")) {
+                Ok(told) => {
+                    println!("{}", told.table);
+                    if told.broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+                }
+                Err(why) => {
+                    eprintln!("{why}");
+                    ExitCode::FAILURE
+                }
+            }
         }
     }
 }
