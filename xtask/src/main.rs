@@ -165,7 +165,7 @@ fn main() -> ExitCode {
                 }
                 Err(why) => {
                     eprintln!("{why}");
-                    ExitCode::FAILURE
+                    ExitCode::from(2)
                 }
             }
         }

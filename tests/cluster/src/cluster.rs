@@ -134,11 +134,6 @@ impl Cluster {
         let store = runtime().block_on(async {
             let store = Store::open(&database.url(database.port), 2).await.unwrap();
             store.migrate().await.unwrap();
-            if plan.pace == Pace::Quick {
-                let seen = store.settings().await.unwrap().version;
-                let changed = store.change_settings("test", seen, &QUICK).await.unwrap();
-                assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
-            }
             store
         });
         let rpc: Vec<u16> = (0..plan.nodes).map(|_| free_port()).collect();
@@ -148,6 +143,9 @@ impl Cluster {
         };
         let nodes = (0..plan.nodes).map(|_| None).collect();
         let mut cluster = Self { nodes, net, store, database, redis, folder, plan, rpc };
+        if cluster.plan.pace == Pace::Quick {
+            cluster.change_settings(&QUICK);
+        }
         let mut made = vec!["cert", "dev", "--dir", "tls"];
         let names: Vec<String> = cluster.names().collect();
         names.iter().for_each(|name| made.extend(["--node", name]));
@@ -270,6 +268,12 @@ impl Cluster {
         tail(&self.folder.join(format!("{}.log", name(node))), 40)
     }
 
+    /// Whether a node told this, in any of its lives.
+    pub(crate) fn has_told(&self, node: usize, words: &str) -> bool {
+        let log = self.folder.join(format!("{}.log", name(node)));
+        fs::read_to_string(log).unwrap().contains(words)
+    }
+
     /// Tells everybody who runs to stop, and waits until they have.
     pub fn stop_all(&mut self) {
         let up: Vec<usize> = (0..self.nodes.len()).filter(|node| self.is_up(*node)).collect();
@@ -335,6 +339,15 @@ impl Cluster {
                 Err(late) => Err(late.to_string()),
             }
         })
+    }
+
+    /// Changes settings for all.
+    pub(crate) fn change_settings(&self, changes: &[(&str, &str)]) {
+        let changed = self.learn(async |store| {
+            let seen = store.settings().await?.version;
+            store.change_settings("test", seen, changes).await
+        });
+        assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
     }
 
     /// The node that leads, and in which term.

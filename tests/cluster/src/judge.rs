@@ -10,7 +10,7 @@ use tasuki_core::{Epoch, RunState};
 use tasuki_store::{Execution, Run};
 
 use crate::cluster::Cluster;
-use crate::load::{FIRES, LONG, runs_of};
+use crate::load::{ASKED, FIRES, runs_of};
 use crate::place::until;
 use crate::rules::{self, Told};
 
@@ -86,12 +86,8 @@ impl Cluster {
         self.go_on(healed_at);
         let disabled_at = self.learn(async |store| store.clock().await);
         self.unload();
-        let told: BTreeMap<&str, Vec<Told>> = FIRES
-            .iter()
-            .map(|job| job.name)
-            .chain([LONG])
-            .map(|job| (job, self.all(job)))
-            .collect();
+        let told: BTreeMap<&str, Vec<Told>> =
+            FIRES.iter().map(|job| job.name).chain(ASKED).map(|job| (job, self.all(job))).collect();
         let witness = self.witness();
         // What has outlived its run writes five times in that time.
         thread::sleep(Duration::from_secs(1));

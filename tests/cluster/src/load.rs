@@ -5,7 +5,7 @@ use std::fs;
 use tasuki_core::{RunId, RunState};
 use tasuki_store::{Error, Run, RunFilter, Store};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Pace};
 use crate::place::until;
 use crate::witness::Witness;
 
@@ -25,21 +25,28 @@ pub(crate) const FIRES: [Fires; 3] = [
     Fires { name: "alone", every_seconds: 2, concurrency: "forbid", beats: 11 },
 ];
 
-/// Runs on request and takes about twelve seconds.
+/// Runs on request and outlasts the lease of a worker that is gone, so that what must end it has to. When it is tried
+/// again, it is brief.
 pub(crate) const LONG: &str = "long";
-const LONG_BEATS: u32 = 60;
+/// Runs on request and takes about twelve seconds, whatever the settings.
+pub(crate) const BRIEF: &str = "brief";
+const BRIEF_BEATS: u32 = 60;
+
+/// All jobs that run on request.
+pub(crate) const ASKED: [&str; 2] = [LONG, BRIEF];
 
 impl Cluster {
     fn witness_file(&self) -> String {
         self.folder().join("witness").display().to_string()
     }
 
-    fn script(&self, beats: u32) -> String {
+    /// Lives for so many beats, or so many if it is tried again.
+    fn script(&self, first: u32, again: u32) -> String {
         let file = self.witness_file();
         format!(
             "say() {{ echo \"$1 $TASUKI_RUN_ID $TASUKI_ATTEMPT $$\" >> '{file}'; }}
-             say begin; i=0
-             while [ $i -lt {beats} ]; do sleep 0.2; say beat; i=$((i+1)); done
+             say begin; i=0; n={first}; [ $TASUKI_ATTEMPT -eq 1 ] || n={again}
+             while [ $i -lt $n ]; do sleep 0.2; say beat; i=$((i+1)); done
              say end"
         )
     }
@@ -48,24 +55,33 @@ impl Cluster {
     pub fn load(&self) {
         let again = ["--retries", "100", "--backoff", "200ms", "--backoff-cap", "500ms"];
         for job in &FIRES {
-            let (every, script) = (format!("{}s", job.every_seconds), self.script(job.beats));
+            let (every, script) =
+                (format!("{}s", job.every_seconds), self.script(job.beats, job.beats));
             let create = ["job", "create", job.name, "--every", &every];
             let how = ["--concurrency", job.concurrency, "--stop-grace", "1s"];
             self.ask(&[&create[..], &how, &again, &["--", "sh", "-c", &script]].concat());
         }
         self.create_long(LONG, &[]);
+        self.create_asked(BRIEF, &self.script(BRIEF_BEATS, BRIEF_BEATS), &[]);
         until("some have run", || {
             let runs = self.runs(FIRES[1].name)?;
             (runs.iter().filter(|run| run.state.is_ended()).count() >= 2).then_some(())
         });
     }
 
-    /// Creates a job that runs on request, takes about twelve seconds, and needs more than that is said here.
+    /// Creates a job that runs on request, takes long, and needs more than that is said here.
     pub fn create_long(&self, name: &str, more: &[&str]) {
-        let script = self.script(LONG_BEATS);
+        let beats = match self.plan().pace {
+            Pace::Default => 225,
+            Pace::Quick => 60,
+        };
+        self.create_asked(name, &self.script(beats, 10), more);
+    }
+
+    fn create_asked(&self, name: &str, script: &str, more: &[&str]) {
         let create = ["job", "create", name, "--on-request", "--concurrency", "allow"];
         let how = ["--retries", "100", "--backoff", "200ms", "--backoff-cap", "500ms"];
-        self.ask(&[&create[..], &how, more, &["--", "sh", "-c", &script]].concat());
+        self.ask(&[&create[..], &how, more, &["--", "sh", "-c", script]].concat());
     }
 
     /// Asks for a run of a job, and waits until it runs: which it is, and on which node.
@@ -94,7 +110,7 @@ impl Cluster {
         for job in &FIRES {
             self.ask(&["job", "disable", job.name]);
         }
-        for job in FIRES.iter().map(|job| job.name).chain([LONG]) {
+        for job in FIRES.iter().map(|job| job.name).chain(ASKED) {
             until("every run has ended", || {
                 self.runs(job)?.iter().all(|run| run.state.is_ended()).then_some(())
             });
