@@ -114,7 +114,9 @@ enum Redis {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().task {
+    let task = Arguments::parse().task;
+    cluster_kit::sweep();
+    match task {
         Task::Cluster { nodes, database, redis, quick, tasuki } => {
             let Some(binary) = absolute(tasuki).or_else(build) else { return ExitCode::FAILURE };
             play::play(Plan {

@@ -10,10 +10,10 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Pace, Plan, RedisKind};
 use crate::database::DatabaseKind;
 use crate::faults::{Fault, all_faults};
 use crate::judge::Verdict;
+use crate::plan::{Pace, Plan, RedisKind};
 
 /// A kind of cluster: its name, its database, its Redis, and whether it gets every fault.
 const KINDS: [(&str, DatabaseKind, RedisKind, bool); 6] = [

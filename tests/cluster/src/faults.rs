@@ -8,9 +8,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::cluster::{Cluster, Plan, RedisKind};
+use crate::cluster::Cluster;
 use crate::judge::{Bound, Course, Measured, Verdict, between};
 use crate::net::Party::{Database, Node, Redis};
+use crate::plan::{Plan, RedisKind};
 
 /// Something that breaks.
 #[derive(Clone, Copy)]

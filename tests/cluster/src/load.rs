@@ -5,8 +5,9 @@ use std::fs;
 use tasuki_core::{RunId, RunState};
 use tasuki_store::{Error, Run, RunFilter, Store};
 
-use crate::cluster::{Cluster, Pace};
+use crate::cluster::Cluster;
 use crate::place::until;
+use crate::plan::Pace;
 use crate::witness::Witness;
 
 /// A job that fires by itself while things break.
@@ -67,6 +68,12 @@ impl Cluster {
             let runs = self.runs(FIRES[1].name)?;
             (runs.iter().filter(|run| run.state.is_ended()).count() >= 2).then_some(())
         });
+    }
+
+    /// Whether the jobs are there.
+    pub fn is_loaded(&self) -> bool {
+        let name = FIRES[0].name.parse().unwrap();
+        self.look(async |store| store.job(&name).await).flatten().is_some()
     }
 
     /// Creates a job that runs on request, takes long, and needs more than that is said here.

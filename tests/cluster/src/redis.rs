@@ -67,7 +67,7 @@ impl Server {
 
     /// Where it is.
     pub fn url(&self) -> String {
-        format!("redis://:{PASSWORD}@127.0.0.1:{}", self.port)
+        url(self.port)
     }
 
     /// Starts it, and waits until it answers.
@@ -82,6 +82,11 @@ impl Server {
         server.arg("--dir").arg(&self.folder).args(rest);
         self.process = Some(Process::start(&mut server, &self.log_file()));
         self.wait("it answers", |server| server.try_ask::<String>(&["PING"]).is_some());
+    }
+
+    /// Whether it runs, or stands still.
+    pub fn is_up(&self) -> bool {
+        self.process.is_some()
     }
 
     /// Kills it, which leaves it no time for anything.
@@ -255,6 +260,11 @@ impl Cluster {
     pub(crate) fn doors(&self) -> Vec<(u16, u16)> {
         self.nodes.iter().map(|each| each.port).zip(self.told.iter().copied()).collect()
     }
+}
+
+/// Where a server is that is found at this port.
+pub(crate) fn url(port: u16) -> String {
+    format!("redis://:{PASSWORD}@127.0.0.1:{port}")
 }
 
 fn asked(words: &[&str]) -> ::redis::Cmd {

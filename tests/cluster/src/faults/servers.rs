@@ -5,10 +5,11 @@ use std::time::Duration;
 use tasuki_core::{RunId, RunState};
 
 use super::workers::{ended, run_on_a_worker};
-use crate::cluster::{Cluster, Pace};
+use crate::cluster::Cluster;
 use crate::judge::{Bound, Course};
 use crate::load::BRIEF;
 use crate::net::Party::{Database, Node};
+use crate::plan::Pace;
 
 pub(super) fn redis_breaks(
     cluster: &mut Cluster,
