@@ -114,7 +114,9 @@ enum Redis {
 }
 
 fn main() -> ExitCode {
-    match Arguments::parse().task {
+    let task = Arguments::parse().task;
+    cluster_kit::sweep();
+    match task {
         Task::Cluster { nodes, database, redis, quick, tasuki } => {
             let Some(binary) = absolute(tasuki).or_else(build) else { return ExitCode::FAILURE };
             play::play(Plan {
@@ -158,9 +160,16 @@ fn main() -> ExitCode {
             let nodes = usize::from(nodes);
             let pace = pace(quick);
             let chaos = Chaos { binary, nodes, rounds, only, kind, pace, keep, journal };
-            let told = chaos.run(|line| eprintln!("{line}"));
-            println!("{}", told.table);
-            if told.broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+            match chaos.run(|line| eprintln!("{line}")) {
+                Ok(told) => {
+                    println!("{}", told.table);
+                    if told.broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+                }
+                Err(why) => {
+                    eprintln!("{why}");
+                    ExitCode::from(2)
+                }
+            }
         }
     }
 }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use cluster_kit::{Cluster, Flow, Party, Plan};
 use nix::sys::signal::Signal;
 
-const HELP: &str = "\
-  status                 who is there, and who leads
+const HELP: &str = "  status                 who is there, and who leads
   load                   jobs that fire every second
   kill N | term N        SIGKILL or SIGTERM a node
   freeze N | thaw N      SIGSTOP or SIGCONT a node
@@ -28,25 +27,21 @@ pub(crate) fn play(plan: Plan) -> ExitCode {
     println!("\nask any of them from another terminal, for example:");
     println!("  {} worker list --data {}", cluster.plan().binary.display(), home(&cluster, "a"));
     println!("\nand break things here:\n{HELP}");
-    let lines = std::io::stdin().lock().lines();
     prompt();
-    for line in lines.map_while(Result::ok) {
+    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+        for (name, how) in cluster.ended() {
+            println!("{name} has ended: {how}");
+        }
         let words: Vec<&str> = line.split_whitespace().collect();
         if matches!(words[..], ["quit" | "exit"]) {
             break;
         }
-        if !words.is_empty() && act(&mut cluster, &words).is_none() {
-            println!("that cannot be done:\n{HELP}");
+        if let Err(why) = act(&mut cluster, &words) {
+            println!("{why}");
         }
         prompt();
     }
     println!();
-    for node in 0..cluster.plan().nodes {
-        if cluster.is_up(node) {
-            cluster.signal(node, Signal::SIGCONT);
-        }
-    }
-    cluster.net.heal();
     ExitCode::SUCCESS
 }
 
@@ -75,50 +70,84 @@ fn status(cluster: &Cluster) {
     }
 }
 
-/// Does what was typed. `None`: it makes no sense, or not just now.
-fn act(cluster: &mut Cluster, words: &[&str]) -> Option<()> {
-    let node = |name: &str| cluster.names().position(|known| known == name);
-    let party = |name: &str| match name {
-        "db" => Some(Party::Database),
-        "redis" => Some(Party::Redis),
-        name => node(name).map(Party::Node),
-    };
+/// Does what was typed, or says why not.
+fn act(cluster: &mut Cluster, words: &[&str]) -> Result<(), String> {
     match *words {
+        [] => {}
         ["help"] => println!("{HELP}"),
         ["status"] => status(cluster),
-        ["load"] => cluster.load(),
+        ["load"] => {
+            if cluster.is_loaded() {
+                return Err("they fire already".to_owned());
+            }
+            cluster.leader().ok_or("nobody leads: who should plan them?")?;
+            cluster.load();
+        }
         ["heal"] => cluster.net.heal(),
-        ["cut", one, other] => cluster.net.cut(party(one)?, party(other)?),
-        ["hold", from, to] => cluster.net.set(party(from)?, party(to)?, Flow::Held),
+        ["cut", one, other] => {
+            let (one, other) = ends(cluster, one, other)?;
+            cluster.net.cut(one, other);
+        }
+        ["hold", from, to] => {
+            let (from, to) = ends(cluster, from, to)?;
+            cluster.net.set(from, to, Flow::Held);
+        }
         ["slow", one, other, late] => {
-            let (one, other) = (party(one)?, party(other)?);
-            let flow = Flow::Slow(Duration::from_millis(late.parse().ok()?));
+            let (one, other) = ends(cluster, one, other)?;
+            let late = late.parse().map_err(|_| format!("{late} is no number"))?;
+            let flow = Flow::Slow(Duration::from_millis(late));
             cluster.net.set(one, other, flow);
             cluster.net.set(other, one, flow);
         }
-        ["db", "stop"] => cluster.stop_database(),
-        ["db", "kill"] => cluster.kill_database(),
-        ["db", "start"] => cluster.start_database(),
-        ["redis", "restart"] => cluster.restart_redis(),
-        ["redis", "flush"] => cluster.flush_redis(),
-        ["start", name] => {
-            let node = node(name).filter(|node| !cluster.is_up(*node))?;
-            cluster.spawn(node);
-        }
-        [what, name] => {
-            let node = node(name).filter(|node| cluster.is_up(*node))?;
-            match what {
-                "kill" => cluster.kill(node),
-                "term" => {
-                    cluster.stop(node);
-                    cluster.stopped(node);
-                }
-                "freeze" => cluster.signal(node, Signal::SIGSTOP),
-                "thaw" => cluster.signal(node, Signal::SIGCONT),
-                _ => return None,
+        ["db", what] => match (what, cluster.has_database()) {
+            ("stop", true) => cluster.stop_database(),
+            ("kill", true) => cluster.kill_database(),
+            ("start", false) => cluster.start_database(),
+            ("stop" | "kill", false) => return Err("the database does not run".to_owned()),
+            ("start", true) => return Err("the database runs".to_owned()),
+            _ => return Err(unknown()),
+        },
+        ["redis", what] => match (what, cluster.has_redis()) {
+            ("restart", true) => cluster.restart_redis(),
+            ("flush", true) => cluster.flush_redis(),
+            ("restart" | "flush", false) => return Err("there is no Redis that runs".to_owned()),
+            _ => return Err(unknown()),
+        },
+        [what @ ("kill" | "term" | "freeze" | "thaw" | "start"), name] => {
+            let node = node(cluster, name)?;
+            match (what, cluster.is_up(node)) {
+                ("start", false) => cluster.spawn(node),
+                ("start", true) => return Err(format!("{name} runs")),
+                (_, false) => return Err(format!("{name} does not run")),
+                ("kill", true) => cluster.kill(node),
+                // It may take its time, or stand still; that it has ended is told when it has.
+                ("term", true) => cluster.stop(node),
+                ("freeze", true) => cluster.signal(node, Signal::SIGSTOP),
+                (_, true) => cluster.signal(node, Signal::SIGCONT),
             }
         }
-        _ => return None,
+        _ => return Err(unknown()),
     }
-    Some(())
+    Ok(())
+}
+
+fn unknown() -> String {
+    format!("that is not known here:\n{HELP}")
+}
+
+fn node(cluster: &Cluster, name: &str) -> Result<usize, String> {
+    let found = cluster.names().position(|known| known == name);
+    found.ok_or_else(|| format!("there is no node {name}"))
+}
+
+/// Two that have a wire between them.
+fn ends(cluster: &Cluster, one: &str, other: &str) -> Result<(Party, Party), String> {
+    let party = |name: &str| match name {
+        "db" => Ok(Party::Database),
+        "redis" => Ok(Party::Redis),
+        name => node(cluster, name).map(Party::Node),
+    };
+    let (from, to) = (party(one)?, party(other)?);
+    let joined = cluster.net.joins(from, to).then_some((from, to));
+    joined.ok_or_else(|| format!("there is no wire between {one} and {other}"))
 }

@@ -1,18 +1,19 @@
 //! All faults, again and again, on every kind of cluster. What was done is written down, so that it can be gone on with.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hasher as _};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::cluster::{Pace, Plan, RedisKind};
 use crate::database::DatabaseKind;
 use crate::faults::{Fault, all_faults};
 use crate::judge::Verdict;
+use crate::plan::{Pace, Plan, RedisKind};
 
 /// A kind of cluster: its name, its database, its Redis, and whether it gets every fault.
 const KINDS: [(&str, DatabaseKind, RedisKind, bool); 6] = [
@@ -57,7 +58,8 @@ pub struct Told {
 struct Step {
     kind: &'static str,
     fault: Fault,
-    round: usize,
+    /// What makes it the same step in the journal: whatever what becomes of it may depend on.
+    key: String,
     plan: Plan,
 }
 
@@ -67,13 +69,18 @@ impl Chaos {
         KINDS.iter().map(|kind| kind.0)
     }
 
-    /// Does what is left to do, telling of each step, and tells all of it in the end.
-    pub fn run(&self, say: impl Fn(&str)) -> Told {
-        let done = done(&self.journal);
-        let steps: Vec<Step> = self.steps().filter(|step| !done.contains(&step.key())).collect();
-        say(&format!("{} done before, {} to do", done.len(), steps.len()));
-        for (number, step) in steps.iter().enumerate() {
-            say(&format!("{} of {}: {}", number + 1, steps.len(), step.key()));
+    /// Does what is left to do, telling of each step, and tells all of it in the end. `Err`: why there is nothing.
+    pub fn run(&self, say: impl Fn(&str)) -> Result<Told, String> {
+        let steps = self.steps()?;
+        if steps.is_empty() {
+            return Err("there is no such fault for such a cluster: --list tells which there are"
+                .to_owned());
+        }
+        let before = lines(&self.journal);
+        let left: Vec<&Step> = steps.iter().filter(|step| !step.tries(&before).held).collect();
+        say(&format!("{} held before, {} to do", steps.len() - left.len(), left.len()));
+        for (number, step) in left.iter().enumerate() {
+            say(&format!("{} of {}: {}", number + 1, left.len(), step.key));
             let began = std::time::Instant::now();
             let verdict = step.strike();
             let taken = began.elapsed().as_secs();
@@ -83,14 +90,15 @@ impl Chaos {
             });
             self.note(step, &verdict);
         }
-        told(&self.journal)
+        Ok(told(&steps, &lines(&self.journal)))
     }
 
-    fn steps(&self) -> impl Iterator<Item = Step> {
+    fn steps(&self) -> Result<Vec<Step>, String> {
         let faults: Vec<Fault> =
             all_faults().into_iter().filter(|fault| self.wants(fault)).collect();
         let kinds =
             KINDS.iter().filter(|kind| self.kind.as_deref().is_none_or(|one| one == kind.0));
+        let with = format!("{:?} {} nodes {}", self.pace, self.nodes, sum(&self.binary)?);
         let mut steps = Vec::new();
         for round in 1..=self.rounds {
             for &(kind, database, redis, all) in kinds.clone() {
@@ -99,11 +107,12 @@ impl Chaos {
                     let (binary, nodes) = (self.binary.clone(), self.nodes);
                     let (pace, keep) = (self.pace, self.keep);
                     let plan = Plan { binary, nodes, database, redis, pace, wires: true, keep };
-                    steps.push(Step { kind, fault, round, plan });
+                    let key = format!("{kind} {} {round} {with}", fault.name).to_lowercase();
+                    steps.push(Step { kind, fault, key, plan });
                 }
             }
         }
-        steps.into_iter()
+        Ok(steps)
     }
 
     fn wants(&self, fault: &Fault) -> bool {
@@ -117,7 +126,7 @@ impl Chaos {
             .map(|one| json!([one.bound.what, one.bound.seconds, one.seconds]))
             .collect();
         let line = json!({
-            "step": step.key(),
+            "step": step.key,
             "kind": step.kind,
             "fault": step.fault.name,
             "what": step.fault.what,
@@ -130,15 +139,23 @@ impl Chaos {
     }
 }
 
-impl Step {
-    fn key(&self) -> String {
-        format!("{} {} {}", self.kind, self.fault.name, self.round)
-    }
+/// What became of a step, each time it was tried.
+#[derive(Default)]
+struct Tries<'a> {
+    /// The last time.
+    last: Option<&'a Value>,
+    /// Whether it held then.
+    held: bool,
+    /// How often it had broken before.
+    broken_before: usize,
+}
 
+impl Step {
     /// In a thread of its own, so that what fails in one ends only that one, and all that it started.
     fn strike(&self) -> Verdict {
         let (fault, plan) = (self.fault, self.plan.clone());
-        let struck = thread::Builder::new().name(self.key()).spawn(move || fault.strike(plan));
+        let struck =
+            thread::Builder::new().name(self.key.clone()).spawn(move || fault.strike(plan));
         struck.unwrap().join().unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
@@ -146,6 +163,25 @@ impl Step {
             Verdict { broken, ..Verdict::default() }
         })
     }
+
+    fn tries<'a>(&self, lines: &'a [Value]) -> Tries<'a> {
+        let held = |line: &Value| line["broken"].as_array().is_some_and(Vec::is_empty);
+        let mut tries = Tries::default();
+        for line in lines.iter().filter(|line| line["step"] == self.key.as_str()) {
+            tries.broken_before += usize::from(tries.last.is_some() && !tries.held);
+            tries.held = held(line);
+            tries.last = Some(line);
+        }
+        tries
+    }
+}
+
+/// What tells one binary from another.
+fn sum(binary: &Path) -> Result<String, String> {
+    let bytes = fs::read(binary).map_err(|error| format!("{}: {error}", binary.display()))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&bytes);
+    Ok(format!("{:016x}", hasher.finish()))
 }
 
 fn lines(journal: &Path) -> Vec<Value> {
@@ -154,49 +190,107 @@ fn lines(journal: &Path) -> Vec<Value> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What held; what broke is tried again.
-fn done(journal: &Path) -> BTreeSet<String> {
-    let held = |line: &Value| line["broken"].as_array().is_some_and(Vec::is_empty);
-    let held = lines(journal).into_iter().filter(held);
-    held.filter_map(|line| Some(line["step"].as_str()?.to_owned())).collect()
-}
-
-/// All that the journal says, as a table.
-fn told(journal: &Path) -> Told {
-    let mut times: BTreeMap<(String, String), (usize, usize, usize)> = BTreeMap::new();
-    let mut measured: BTreeMap<(String, String), (Option<f64>, Vec<f64>)> = BTreeMap::new();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    for line in lines(journal) {
-        let key = (text(&line["kind"]), text(&line["fault"]));
-        let (held, broken, overlaps) = times.entry(key).or_default();
-        match line["broken"].as_array().is_some_and(Vec::is_empty) {
+/// What the journal says of these steps, as a table. What counts is how each of them went the last time; that it had
+/// broken before is told.
+fn told(steps: &[Step], lines: &[Value]) -> Told {
+    let mut times: BTreeMap<(&str, &str), [usize; 4]> = BTreeMap::new();
+    let mut measured: BTreeMap<(String, &str), (Option<f64>, Vec<f64>)> = BTreeMap::new();
+    for step in steps {
+        let tries = step.tries(lines);
+        let [held, broken, before, overlaps] =
+            times.entry((step.kind, step.fault.name)).or_default();
+        match tries.held {
             true => *held += 1,
             false => *broken += 1,
         }
+        *before += tries.broken_before;
+        let Some(line) = tries.last else { continue };
         *overlaps += line["counted"]["overlaps"].as_u64().unwrap_or(0) as usize;
         for one in line["measured"].as_array().into_iter().flatten() {
-            let (what, bound) = (text(&one[0]), one[1].as_f64());
-            let entry = measured.entry((what, text(&line["kind"])));
+            let (what, bound) = (one[0].as_str().unwrap_or_default(), one[1].as_f64());
+            let entry = measured.entry((what.to_owned(), step.kind));
             entry.or_insert((bound, Vec::new())).1.extend(one[2].as_f64());
         }
     }
     let mut table = String::new();
-    let mut row = |words: &[&str; 5]| {
-        let [a, b, c, d, e] = words;
-        writeln!(table, "{a:<24} {b:<50} {c:>8} {d:>8} {e:>8}").unwrap();
+    let mut row = |words: [&str; 6]| {
+        let [a, b, c, d, e, f] = words;
+        let line = format!("{a:<24} {b:<50} {c:>8} {d:>8} {e:>8} {f:>14}");
+        writeln!(table, "{}", line.trim_end()).unwrap();
     };
-    row(&["CLUSTER", "FAULT", "HELD", "BROKEN", "OVERLAPS"]);
-    for ((kind, fault), (held, broken, overlaps)) in &times {
-        row(&[kind, fault, &held.to_string(), &broken.to_string(), &overlaps.to_string()]);
+    row(["CLUSTER", "FAULT", "HELD", "BROKEN", "OVERLAPS", "BROKEN BEFORE"]);
+    for ((kind, fault), counts) in &times {
+        let [held, broken, before, overlaps] = counts.map(|count| count.to_string());
+        row([kind, fault, &held, &broken, &overlaps, &before]);
     }
-    row(&["", "", "", "", ""]);
-    row(&["CLUSTER", "SECONDS UNTIL", "MEDIAN", "WORST", "BOUND"]);
+    row([""; 6]);
+    row(["CLUSTER", "SECONDS UNTIL", "MEDIAN", "WORST", "BOUND", ""]);
     for ((what, kind), (bound, seconds)) in &mut measured {
         seconds.sort_unstable_by(f64::total_cmp);
         let (median, worst) = (seconds[seconds.len() / 2], seconds[seconds.len() - 1]);
         let [median, worst] = [median, worst].map(|number| format!("{number:.3}"));
         let bound = bound.map_or_else(|| "-".to_owned(), |bound| format!("{bound:.3}"));
-        row(&[kind, what, &median, &worst, &bound]);
+        row([kind, what, &median, &worst, &bound, ""]);
     }
-    Told { table, broken: times.values().any(|(_, broken, _)| *broken > 0) }
+    Told { table, broken: times.values().any(|[_, broken, ..]| *broken > 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chaos(only: &str, pace: Pace) -> Chaos {
+        Chaos {
+            // Any file will do.
+            binary: std::env::current_exe().unwrap(),
+            nodes: 5,
+            rounds: 1,
+            only: Some(only.to_owned()),
+            kind: Some("postgres+redis".to_owned()),
+            pace,
+            keep: false,
+            journal: PathBuf::from("/dev/null"),
+        }
+    }
+
+    fn line(step: &Step, broken: &[&str]) -> Value {
+        json!({ "step": step.key, "broken": broken, "measured": [["x", 8.0, 1.5]] })
+    }
+
+    /// The words of the table's row of a fault.
+    fn row(told: &Told, fault: &str) -> Vec<String> {
+        let line = told.table.lines().find(|line| line.contains(fault)).unwrap();
+        line.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn what_broke_and_then_held_has_held_and_is_told_of() {
+        let steps = chaos("leader-killed", Pace::Quick).steps().unwrap();
+        let [step] = &steps[..] else { panic!("one step") };
+        let (broke, held) = (line(step, &["a slot is missing"]), line(step, &[]));
+        let once = told(&steps, std::slice::from_ref(&broke));
+        assert!(once.broken && !step.tries(std::slice::from_ref(&broke)).held);
+        assert_eq!(row(&once, "leader-killed")[2..], ["0", "1", "0", "0"]);
+        let twice = told(&steps, &[broke.clone(), held.clone()]);
+        assert!(!twice.broken);
+        assert_eq!(row(&twice, "leader-killed")[2..], ["1", "0", "0", "1"]);
+        assert!(told(&steps, &[held, broke]).broken, "the last time counts");
+    }
+
+    #[test]
+    fn what_held_otherwise_is_done_again() {
+        let [quick, slow] = [Pace::Quick, Pace::Default]
+            .map(|pace| chaos("leader-killed", pace).steps().unwrap().remove(0));
+        let held = line(&quick, &[]);
+        assert!(quick.tries(std::slice::from_ref(&held)).held);
+        assert!(!slow.tries(&[held]).held);
+    }
+
+    #[test]
+    fn nothing_to_do_is_told_in_words() {
+        let chaos = Chaos { only: Some("typo".to_owned()), ..chaos("", Pace::Quick) };
+        assert!(chaos.run(|_| {}).unwrap_err().contains("no such fault"));
+        let binary = PathBuf::from("/nowhere/tasuki");
+        assert!(Chaos { binary, ..chaos }.run(|_| {}).unwrap_err().contains("/nowhere/tasuki"));
+    }
 }

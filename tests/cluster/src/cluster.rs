@@ -1,7 +1,7 @@
 //! Real nodes on real servers, with a wire on every way between them.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, ExitStatus, Output};
 use std::time::Duration;
 use std::{fs, thread};
 
@@ -10,86 +10,12 @@ use serde_json::Value;
 use tasuki_core::{Epoch, WorkerId};
 use tasuki_store::{SettingsChange, Store, Worker};
 
-use crate::database::{Database, DatabaseKind};
+use crate::database::Database;
 use crate::net::{Net, Party};
-use crate::place::{free_port, new_folder, runtime, tail, until};
+use crate::place::{self, PATIENCE, free_port, new_folder, runtime, tail, until};
+use crate::plan::{Pace, Plan, QUICK};
 use crate::process::{Process, command};
-use crate::redis;
-
-/// What a cluster is made of.
-#[derive(Debug, Clone)]
-pub struct Plan {
-    /// The `tasuki` to run.
-    pub binary: PathBuf,
-    /// How many nodes.
-    pub nodes: usize,
-    /// On which database.
-    pub database: DatabaseKind,
-    /// With which Redis.
-    pub redis: RedisKind,
-    /// How quickly things happen.
-    pub pace: Pace,
-    /// Whether there are wires to cut. Without them nothing lies between the nodes.
-    pub wires: bool,
-    /// Whether what the nodes told is left in its folder, as it is where a test fails.
-    pub keep: bool,
-}
-
-/// With which Redis.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RedisKind {
-    /// None: the database alone.
-    None,
-    /// One server.
-    One,
-    /// A primary, a replica and three sentinels. Not behind wires: sentinels name addresses of their own.
-    Sentinel,
-    /// Three primaries. Not behind wires, for the same reason.
-    Cluster,
-}
-
-/// How quickly things happen.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pace {
-    /// With the settings as they are: what the bounds are promised for.
-    Default,
-    /// With settings that suit a test.
-    Quick,
-}
-
-/// Quick enough for a test, and slow enough for a machine with much else to do.
-const QUICK: [(&str, &str); 22] = [
-    ("leader_tick", "100ms"),
-    ("assign_ahead", "3s"),
-    ("leader_renew", "200ms"),
-    ("leader_ttl", "1500ms"),
-    ("leader_margin", "200ms"),
-    ("leader_stale", "1500ms"),
-    ("subleader_check", "200ms"),
-    ("heartbeat_interval", "200ms"),
-    ("heartbeat_ttl", "1500ms"),
-    ("worker_detach_grace", "1s"),
-    ("reassign_after", "3s"),
-    ("recovery_interval", "200ms"),
-    ("retry_backoff", "50ms"),
-    ("retry_backoff_cap", "100ms"),
-    ("lease_renew", "500ms"),
-    ("lease_ttl", "8s"),
-    ("outage_tolerance", "4s"),
-    ("kill_margin", "1s"),
-    ("steal_grace", "500ms"),
-    // Somebody answers in the end, however much else goes on.
-    ("continuation_retry_count", "10"),
-    ("stop_grace", "500ms"),
-    ("skip_late_after", "1m"),
-];
-
-enum Redis {
-    None,
-    One(redis::Server),
-    Sentinels(redis::Sentinels),
-    Cluster(redis::Cluster),
-}
+use crate::servers::Redis;
 
 /// A running cluster.
 pub struct Cluster {
@@ -98,8 +24,8 @@ pub struct Cluster {
     /// The wires between all.
     pub net: Net,
     store: Store,
-    database: Database,
-    redis: Redis,
+    pub(crate) database: Database,
+    pub(crate) redis: Redis,
     folder: PathBuf,
     plan: Plan,
     /// Where each node is called, behind its wires.
@@ -111,33 +37,22 @@ impl Cluster {
     pub fn start(plan: Plan) -> Self {
         let folder = new_folder("cluster");
         let database = Database::new(plan.database);
-        let redis = match plan.redis {
-            RedisKind::None => Redis::None,
-            RedisKind::One => Redis::One(redis::Server::standalone()),
-            RedisKind::Sentinel => Redis::Sentinels(redis::Sentinels::start()),
-            RedisKind::Cluster => Redis::Cluster(redis::Cluster::start()),
-        };
+        let redis = Redis::start(&plan);
         let store = runtime().block_on(async {
             let store = Store::open(&database.url(database.port), 2).await.unwrap();
             store.migrate().await.unwrap();
-            if plan.pace == Pace::Quick {
-                let seen = store.settings().await.unwrap().version;
-                let changed = store.change_settings("test", seen, &QUICK).await.unwrap();
-                assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
-            }
             store
         });
         let rpc: Vec<u16> = (0..plan.nodes).map(|_| free_port()).collect();
-        let behind = match &redis {
-            Redis::One(server) => Some(server.port),
-            Redis::None | Redis::Sentinels(_) | Redis::Cluster(_) => None,
-        };
         let net = match plan.wires {
-            true => Net::new(&rpc, database.port, behind),
+            true => Net::new(&rpc, database.port, &redis.way()),
             false => Net::none(),
         };
         let nodes = (0..plan.nodes).map(|_| None).collect();
         let mut cluster = Self { nodes, net, store, database, redis, folder, plan, rpc };
+        if cluster.plan.pace == Pace::Quick {
+            cluster.change_settings(&QUICK);
+        }
         let mut made = vec!["cert", "dev", "--dir", "tls"];
         let names: Vec<String> = cluster.names().collect();
         names.iter().for_each(|name| made.extend(["--node", name]));
@@ -161,6 +76,12 @@ impl Cluster {
     /// Where everything is that it wrote.
     pub fn folder(&self) -> &Path {
         &self.folder
+    }
+
+    /// Leaves what the nodes told in its folder, and says where that is.
+    pub(crate) fn keep(&mut self) -> String {
+        self.plan.keep = true;
+        format!("what the nodes told is in {}", self.folder.display())
     }
 
     /// Waits until every node is there and one leads.
@@ -192,15 +113,7 @@ impl Cluster {
             &format!("127.0.0.1:{}", port(Party::Node(node), self.rpc[node])),
         ]);
         start.args(["--label", &format!("on-{name}")]);
-        let redis = match &self.redis {
-            Redis::None => None,
-            Redis::One(server) => {
-                let port = port(Party::Redis, server.port).to_string();
-                Some(server.url().replace(&server.port.to_string(), &port))
-            }
-            Redis::Sentinels(all) => Some(all.url()),
-            Redis::Cluster(all) => Some(all.url()),
-        };
+        let redis = self.redis.url(|own| port(Party::Redis, own));
         // Secrets are not for everybody who can list processes.
         start.env(
             "TASUKI_DATABASE_URL",
@@ -214,6 +127,18 @@ impl Cluster {
         let process = Process::start(&mut start, &self.folder.join(format!("{name}.log")));
         self.net.runs(node, process.id());
         self.nodes[node] = Some(process);
+    }
+
+    /// Which nodes have ended by themselves or as they were told, and how; they can be started again.
+    pub fn ended(&mut self) -> Vec<(String, ExitStatus)> {
+        let mut ended = Vec::new();
+        for (node, process) in self.nodes.iter_mut().enumerate() {
+            if let Some(how) = process.as_mut().and_then(Process::ended) {
+                ended.push((name(node), how));
+                *process = None;
+            }
+        }
+        ended
     }
 
     /// Kills a node, which leaves it no time for anything.
@@ -252,6 +177,12 @@ impl Cluster {
     /// The end of what a node told.
     pub fn told(&self, node: usize) -> String {
         tail(&self.folder.join(format!("{}.log", name(node))), 40)
+    }
+
+    /// Whether a node told this, in any of its lives.
+    pub(crate) fn has_told(&self, node: usize, words: &str) -> bool {
+        let log = self.folder.join(format!("{}.log", name(node)));
+        fs::read_to_string(log).unwrap().contains(words)
     }
 
     /// Tells everybody who runs to stop, and waits until they have.
@@ -295,9 +226,39 @@ impl Cluster {
         &self,
         question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
     ) -> Option<T> {
-        let answered =
-            async { tokio::time::timeout(Duration::from_secs(2), question(&self.store)).await };
-        runtime().block_on(answered).ok()?.ok()
+        self.answer(Duration::from_secs(2), question).ok()
+    }
+
+    /// Asks the database what it must answer: what nobody told is nothing to judge by.
+    #[track_caller]
+    pub(crate) fn learn<T>(
+        &self,
+        question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
+    ) -> T {
+        let told = self.answer(PATIENCE, question);
+        told.unwrap_or_else(|why| panic!("the database did not answer: {why}"))
+    }
+
+    fn answer<T>(
+        &self,
+        limit: Duration,
+        question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
+    ) -> Result<T, String> {
+        runtime().block_on(async {
+            match tokio::time::timeout(limit, question(&self.store)).await {
+                Ok(told) => told.map_err(|error| error.to_string()),
+                Err(late) => Err(late.to_string()),
+            }
+        })
+    }
+
+    /// Changes settings for all.
+    pub(crate) fn change_settings(&self, changes: &[(&str, &str)]) {
+        let changed = self.learn(async |store| {
+            let seen = store.settings().await?.version;
+            store.change_settings("test", seen, changes).await
+        });
+        assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
     }
 
     /// The node that leads, and in which term.
@@ -353,59 +314,6 @@ impl Cluster {
     pub(crate) fn query(&self, sql: &str) -> String {
         self.database.query(sql)
     }
-
-    /// Stops the database in order.
-    pub fn stop_database(&mut self) {
-        self.database.stop();
-    }
-
-    /// Kills the database.
-    pub fn kill_database(&mut self) {
-        self.database.kill();
-    }
-
-    /// Starts the database again, and waits until it answers.
-    pub fn start_database(&mut self) {
-        self.database.start();
-    }
-
-    /// Kills Redis, or the one that has the data, and starts it again if that is not for others to make good:
-    /// it has forgotten everything.
-    pub fn restart_redis(&mut self) {
-        match &mut self.redis {
-            Redis::None => panic!("there is no Redis"),
-            Redis::One(server) => {
-                server.kill();
-                server.start();
-            }
-            Redis::Sentinels(all) => all.primary.kill(),
-            Redis::Cluster(all) => {
-                for node in &mut all.nodes {
-                    node.kill();
-                    node.start();
-                }
-            }
-        }
-    }
-
-    /// Makes Redis forget everything.
-    pub fn flush_redis(&self) {
-        match &self.redis {
-            Redis::None => panic!("there is no Redis"),
-            Redis::One(server) => server.ask::<()>(&["FLUSHALL"]),
-            Redis::Sentinels(all) => all.primary.ask::<()>(&["FLUSHALL"]),
-            Redis::Cluster(all) => all.nodes.iter().for_each(|one| one.ask::<()>(&["FLUSHALL"])),
-        }
-    }
-
-    /// Waits until the sentinels have made the replica the first.
-    pub fn await_failover(&mut self) {
-        if let Redis::Sentinels(all) = &mut self.redis {
-            all.replica.wait("the replica is the first", |replica| {
-                replica.ask::<String>(&["INFO", "replication"]).contains("role:master")
-            });
-        }
-    }
 }
 
 /// What a node is called, by its place.
@@ -425,6 +333,7 @@ impl Drop for Cluster {
         }
         let keep = self.plan.keep || thread::panicking();
         if keep {
+            place::keep(&self.folder);
             eprintln!("what the nodes told is in {}", self.folder.display());
         }
         self.nodes.clear();

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 
 use tasuki_core::RunState;
 
-use crate::cluster::{Cluster, Plan};
+use crate::cluster::Cluster;
 use crate::place::until;
+use crate::plan::Plan;
 
 /// How many, of what.
 #[derive(Debug, Clone)]

@@ -150,6 +150,10 @@ impl Database {
         String::from_utf8(answer.stdout).unwrap().trim().to_owned()
     }
 
+    pub(crate) fn is_up(&self) -> bool {
+        self.process.is_some()
+    }
+
     /// Stops it in order; everybody who is connected is sent away.
     pub(crate) fn stop(&mut self) {
         let process = self.process.take().unwrap();

@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::thread;
+use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::{Epoch, RunId, RunState};
+use tasuki_core::{Epoch, RunState};
 use tasuki_store::{Execution, Run};
 
 use crate::cluster::Cluster;
-use crate::load::{FIRES, Fires, LONG, Witness};
+use crate::load::{ASKED, FIRES, runs_of};
 use crate::place::until;
+use crate::rules::{self, Told};
 
 /// What is promised for the settings as they are.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -71,39 +74,29 @@ pub(crate) struct Course {
     pub(crate) broken: Vec<String>,
     /// Nobody could plan, because the database was away.
     pub(crate) outage: bool,
-    /// A host stood still with what ran on it: two may have lived at once.
-    pub(crate) frozen: bool,
 }
-
-/// A run and all attempts at it.
-type Told = (Run, Vec<Execution>);
 
 impl Cluster {
     /// Waits until nothing is overdue, ends everything in order, and judges.
     pub(crate) fn judge(&mut self, course: Course) -> Verdict {
-        let Course { broke_at, healed_at, takeover, measured, broken, outage, frozen } = course;
+        let Course { broke_at, healed_at, takeover, measured, broken, outage } = course;
         let mut verdict = Verdict { broken, measured, counted: BTreeMap::new() };
         self.settle();
         let settled = Timestamp::now();
-        // What comes after shows that all is well again.
-        let before = self.runs(FIRES[0].name).iter().filter(|run| run.state.is_ended()).count();
-        until("it goes on", || {
-            let ended = self.runs(FIRES[0].name).iter().filter(|run| run.state.is_ended()).count();
-            (ended >= before + 3).then_some(())
-        });
+        self.go_on(healed_at);
+        let disabled_at = self.learn(async |store| store.clock().await);
         self.unload();
-        let told: BTreeMap<&str, Vec<Told>> = FIRES
-            .iter()
-            .map(|job| job.name)
-            .chain([LONG])
-            .map(|job| (job, self.all(job)))
-            .collect();
+        let told: BTreeMap<&str, Vec<Told>> =
+            FIRES.iter().map(|job| job.name).chain(ASKED).map(|job| (job, self.all(job))).collect();
         let witness = self.witness();
+        // What has outlived its run writes five times in that time.
+        thread::sleep(Duration::from_secs(1));
+        verdict.broken.extend(self.witness().outlived(&witness));
         for job in &FIRES {
-            slots(job, &told[job.name], &mut verdict);
+            rules::slots(job, &told[job.name], disabled_at, &witness, &mut verdict);
         }
         let everything: Vec<&Told> = told.values().flatten().collect();
-        attempts(&everything, &witness, frozen, &mut verdict);
+        rules::attempts(&everything, &witness, &mut verdict);
         self.terms(&everything, &mut verdict);
         if let Some((old, bound)) = takeover {
             let first = everything.iter().flat_map(|(_, all)| all);
@@ -120,11 +113,13 @@ impl Cluster {
         verdict.measured.push(healed(fired, healed_at));
         late(&told[FIRES[0].name], broke_at..settled, across, &mut verdict);
         self.stop_all();
-        let report = self.look(async |store| store.doctor(Timestamp::now).await).unwrap();
+        let report = self.learn(async |store| store.doctor(Timestamp::now).await);
         for check in report.checks.iter().filter(|check| !check.done || !check.findings.is_empty())
         {
             verdict.broken.push(format!("doctor: {} {:?}", check.id, check.findings));
         }
+        verdict.broken.extend(self.witness().outlived(&witness));
+        verdict.broken.dedup();
         verdict
     }
 
@@ -132,7 +127,8 @@ impl Cluster {
     fn settle(&self) {
         until("nothing is overdue", || {
             let clock = self.look(async |store| store.clock().await)?;
-            let runs: Vec<Vec<Run>> = FIRES.iter().map(|job| self.runs(job.name)).collect();
+            let runs: Option<Vec<Vec<Run>>> = FIRES.iter().map(|job| self.runs(job.name)).collect();
+            let runs = runs?;
             let known = runs.iter().all(|runs| {
                 runs.iter().map(|run| run.scheduled_for).max().is_some_and(|last| last > clock)
             });
@@ -144,18 +140,30 @@ impl Cluster {
         });
     }
 
+    /// Waits until slots of every job that were planned after the heal have succeeded: all is well again.
+    fn go_on(&self, healed_at: Timestamp) {
+        let well = |run: &&Run| run.state == RunState::Succeeded && run.scheduled_for > healed_at;
+        for job in &FIRES {
+            until(&format!("{} goes on", job.name), || {
+                (self.runs(job.name)?.iter().filter(well).count() >= 2).then_some(())
+            });
+        }
+    }
+
     fn all(&self, job: &str) -> Vec<Told> {
-        let runs = self.runs(job).into_iter();
-        runs.map(|run| {
-            let all = self.look(async |store| store.executions(run.id).await).unwrap();
-            (run, all)
+        self.learn(async |store| {
+            let mut told = Vec::new();
+            for run in runs_of(store, job).await? {
+                let all = store.executions(run.id).await?;
+                told.push((run, all));
+            }
+            Ok(told)
         })
-        .collect()
     }
 
     /// Epochs only rise, and nothing was given in a term after the next one was minted.
     fn terms(&self, runs: &[&Told], verdict: &mut Verdict) {
-        let terms = self.look(async |store| store.terms().await).unwrap();
+        let terms = self.learn(async |store| store.terms().await);
         let mut terms: Vec<_> = terms.iter().map(|term| (term.epoch, term.minted_at)).collect();
         terms.sort_unstable();
         verdict.counted.insert("terms", terms.len());
@@ -178,75 +186,6 @@ impl Cluster {
             }
         }
     }
-}
-
-/// Every slot once, none left out, and ended as it should.
-fn slots(job: &Fires, runs: &[Told], verdict: &mut Verdict) {
-    let mut planned: Vec<Timestamp> = Vec::new();
-    for (run, _) in runs {
-        let reason = run.reason.as_deref().unwrap_or_default();
-        let late = || run.skip_at.is_some_and(|at| run.finished_at.is_some_and(|ended| ended > at));
-        let good = match run.state {
-            RunState::Succeeded => true,
-            RunState::Skipped if reason == "LATE" => late(),
-            RunState::Skipped => job.concurrency == "forbid" && reason == "CONCURRENT",
-            // What had not come when the job was disabled in the end.
-            RunState::Canceled => true,
-            _ => false,
-        };
-        if !good {
-            let error = (run.error_code.clone(), run.error_message.clone());
-            verdict.broken.push(format!(
-                "{} {}: {} {reason} {error:?}",
-                job.name, run.scheduled_for, run.state
-            ));
-        }
-        let count = match run.state {
-            RunState::Skipped => "skipped",
-            RunState::Canceled => "canceled in the end",
-            _ => "slots run",
-        };
-        *verdict.counted.entry(count).or_default() += 1;
-        planned.push(run.scheduled_for);
-    }
-    planned.sort_unstable();
-    for pair in planned.windows(2) {
-        let apart = pair[1].duration_since(pair[0]).as_secs();
-        if apart != job.every_seconds {
-            let word = if apart == 0 { "doubled" } else { "missing" };
-            verdict.broken.push(format!("{}: a slot is {word} after {}", job.name, pair[0]));
-        }
-    }
-}
-
-/// What the jobs themselves saw, against what the database says of them.
-fn attempts(runs: &[&Told], witness: &Witness, frozen: bool, verdict: &mut Verdict) {
-    let known: BTreeMap<(RunId, u32), &Execution> = runs
-        .iter()
-        .flat_map(|(run, all)| all.iter().map(|one| ((run.id, one.attempt_no), one)))
-        .collect();
-    for line in witness.lines.iter().filter(|line| line.word == "begin") {
-        if known.get(&(line.run, line.attempt)).is_none_or(|one| one.started_at.is_none()) {
-            verdict.broken.push(format!(
-                "attempt {} of run {} lived, and was never RUNNING",
-                line.attempt, line.run
-            ));
-        }
-    }
-    for (run, _) in runs.iter().filter(|(run, _)| run.state == RunState::Succeeded) {
-        let ended = |line: &&crate::load::Line| line.run == run.id && line.word == "end";
-        if !witness.lines.iter().any(|line| ended(&line)) {
-            verdict.broken.push(format!("run {} SUCCEEDED, and never came to its end", run.id));
-        }
-    }
-    verdict.broken.extend(witness.doubled());
-    let overlaps = witness.overlaps();
-    verdict.counted.insert("overlaps", overlaps.len());
-    if !frozen {
-        verdict.broken.extend(overlaps);
-    }
-    let again = |one: &&&Execution| one.started_at.is_some() && one.attempt_no > 1;
-    verdict.counted.insert("tried again", known.values().filter(again).count());
 }
 
 /// How long after the heal the last of what had been due before it was started or skipped.

@@ -1,16 +1,14 @@
-//! What runs while things break, and what it wrote down itself: the view from outside.
-//!
-//! Every job appends lines to one file while it lives. The file's order is the order in which things happened, so
-//! whether two attempts at one run ever lived at the same time can be read from it without believing anybody.
+//! What runs while things break. Every job appends lines to one file while it lives; `witness.rs` reads them.
 
-use std::collections::BTreeMap;
 use std::fs;
 
 use tasuki_core::{RunId, RunState};
-use tasuki_store::{Run, RunFilter};
+use tasuki_store::{Error, Run, RunFilter, Store};
 
 use crate::cluster::Cluster;
 use crate::place::until;
+use crate::plan::Pace;
+use crate::witness::Witness;
 
 /// A job that fires by itself while things break.
 pub(crate) struct Fires {
@@ -24,37 +22,32 @@ pub(crate) struct Fires {
 pub(crate) const FIRES: [Fires; 3] = [
     Fires { name: "tick", every_seconds: 1, concurrency: "allow", beats: 0 },
     Fires { name: "walk", every_seconds: 1, concurrency: "allow", beats: 15 },
-    Fires { name: "alone", every_seconds: 2, concurrency: "forbid", beats: 2 },
+    // It takes longer than until the next one, which may not begin beside it.
+    Fires { name: "alone", every_seconds: 2, concurrency: "forbid", beats: 11 },
 ];
 
-/// Runs on request and takes about twelve seconds.
+/// Runs on request and outlasts the lease of a worker that is gone, so that what must end it has to. When it is tried
+/// again, it is brief.
 pub(crate) const LONG: &str = "long";
-const LONG_BEATS: u32 = 60;
+/// Runs on request and takes about twelve seconds, whatever the settings.
+pub(crate) const BRIEF: &str = "brief";
+const BRIEF_BEATS: u32 = 60;
 
-/// What jobs wrote, in the order in which it happened.
-pub(crate) struct Witness {
-    pub(crate) lines: Vec<Line>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Line {
-    pub(crate) word: String,
-    pub(crate) run: RunId,
-    pub(crate) attempt: u32,
-    pub(crate) process: u32,
-}
+/// All jobs that run on request.
+pub(crate) const ASKED: [&str; 2] = [LONG, BRIEF];
 
 impl Cluster {
     fn witness_file(&self) -> String {
         self.folder().join("witness").display().to_string()
     }
 
-    fn script(&self, beats: u32) -> String {
+    /// Lives for so many beats, or so many if it is tried again.
+    fn script(&self, first: u32, again: u32) -> String {
         let file = self.witness_file();
         format!(
             "say() {{ echo \"$1 $TASUKI_RUN_ID $TASUKI_ATTEMPT $$\" >> '{file}'; }}
-             say begin; i=0
-             while [ $i -lt {beats} ]; do sleep 0.2; say beat; i=$((i+1)); done
+             say begin; i=0; n={first}; [ $TASUKI_ATTEMPT -eq 1 ] || n={again}
+             while [ $i -lt $n ]; do sleep 0.2; say beat; i=$((i+1)); done
              say end"
         )
     }
@@ -63,24 +56,39 @@ impl Cluster {
     pub fn load(&self) {
         let again = ["--retries", "100", "--backoff", "200ms", "--backoff-cap", "500ms"];
         for job in &FIRES {
-            let (every, script) = (format!("{}s", job.every_seconds), self.script(job.beats));
+            let (every, script) =
+                (format!("{}s", job.every_seconds), self.script(job.beats, job.beats));
             let create = ["job", "create", job.name, "--every", &every];
             let how = ["--concurrency", job.concurrency, "--stop-grace", "1s"];
             self.ask(&[&create[..], &how, &again, &["--", "sh", "-c", &script]].concat());
         }
         self.create_long(LONG, &[]);
+        self.create_asked(BRIEF, &self.script(BRIEF_BEATS, BRIEF_BEATS), &[]);
         until("some have run", || {
-            let ended = self.runs(FIRES[1].name).iter().filter(|run| run.state.is_ended()).count();
-            (ended >= 2).then_some(())
+            let runs = self.runs(FIRES[1].name)?;
+            (runs.iter().filter(|run| run.state.is_ended()).count() >= 2).then_some(())
         });
     }
 
-    /// Creates a job that runs on request, takes about twelve seconds, and needs more than that is said here.
+    /// Whether the jobs are there.
+    pub fn is_loaded(&self) -> bool {
+        let name = FIRES[0].name.parse().unwrap();
+        self.look(async |store| store.job(&name).await).flatten().is_some()
+    }
+
+    /// Creates a job that runs on request, takes long, and needs more than that is said here.
     pub fn create_long(&self, name: &str, more: &[&str]) {
-        let script = self.script(LONG_BEATS);
+        let beats = match self.plan().pace {
+            Pace::Default => 225,
+            Pace::Quick => 60,
+        };
+        self.create_asked(name, &self.script(beats, 10), more);
+    }
+
+    fn create_asked(&self, name: &str, script: &str, more: &[&str]) {
         let create = ["job", "create", name, "--on-request", "--concurrency", "allow"];
         let how = ["--retries", "100", "--backoff", "200ms", "--backoff-cap", "500ms"];
-        self.ask(&[&create[..], &how, more, &["--", "sh", "-c", &script]].concat());
+        self.ask(&[&create[..], &how, more, &["--", "sh", "-c", script]].concat());
     }
 
     /// Asks for a run of a job, and waits until it runs: which it is, and on which node.
@@ -99,25 +107,9 @@ impl Cluster {
         self.look(async |store| store.run(run).await)?
     }
 
-    /// Every run of a job that the database knows of, the first one first. Empty if it does not answer.
-    pub fn runs(&self, job: &str) -> Vec<Run> {
-        let name = job.parse().unwrap();
-        let found = self.look(async |store| {
-            let Some(job) = store.job(&name).await? else { return Ok(Vec::new()) };
-            let filter = RunFilter { job: Some(job.id), ..RunFilter::default() };
-            let (mut runs, mut next) = (Vec::new(), None);
-            loop {
-                let page = store.runs(&filter, next.as_ref(), 200).await?;
-                runs.extend(page.runs);
-                next = page.next;
-                if next.is_none() {
-                    return Ok(runs);
-                }
-            }
-        });
-        let mut runs = found.unwrap_or_default();
-        runs.sort_unstable_by_key(|run| run.id);
-        runs
+    /// Every run of a job that the database knows of, the first one first. `None`: it did not answer.
+    pub fn runs(&self, job: &str) -> Option<Vec<Run>> {
+        self.look(async |store| runs_of(store, job).await)
     }
 
     /// Stops what fires, and waits until everything has ended.
@@ -125,100 +117,31 @@ impl Cluster {
         for job in &FIRES {
             self.ask(&["job", "disable", job.name]);
         }
-        for job in FIRES.iter().map(|job| job.name).chain([LONG]) {
+        for job in FIRES.iter().map(|job| job.name).chain(ASKED) {
             until("every run has ended", || {
-                let runs = self.runs(job);
-                let done = (job == LONG || !runs.is_empty())
-                    && runs.iter().all(|run| run.state.is_ended());
-                done.then_some(())
+                self.runs(job)?.iter().all(|run| run.state.is_ended()).then_some(())
             });
         }
     }
 
     pub(crate) fn witness(&self) -> Witness {
         let text = fs::read_to_string(self.witness_file()).unwrap_or_default();
-        Witness { lines: text.lines().map(Line::read).collect() }
+        Witness::read(&text)
     }
 }
 
-impl Line {
-    fn read(text: &str) -> Self {
-        let mut words = text.split(' ');
-        let mut word = || words.next().unwrap_or_else(|| panic!("half a line: {text:?}"));
-        let name = word().to_owned();
-        let mut number = || word().parse::<i64>().unwrap_or_else(|_| panic!("no number: {text:?}"));
-        let (run, attempt, process) = (RunId(number()), number() as u32, number() as u32);
-        Self { word: name, run, attempt, process }
-    }
-}
-
-impl Witness {
-    /// Attempts that still wrote after a later attempt at the same run had begun.
-    pub(crate) fn overlaps(&self) -> Vec<String> {
-        let mut latest: BTreeMap<RunId, u32> = BTreeMap::new();
-        let mut found = Vec::new();
-        for line in &self.lines {
-            let newest = latest.entry(line.run).or_insert(line.attempt);
-            if line.attempt < *newest {
-                found.push(format!(
-                    "attempt {} of run {} still lived when attempt {newest} had begun",
-                    line.attempt, line.run
-                ));
-            }
-            *newest = line.attempt.max(*newest);
+/// Every run of a job, the first one first.
+pub(crate) async fn runs_of(store: &Store, job: &str) -> Result<Vec<Run>, Error> {
+    let job = store.job(&job.parse().unwrap()).await?.unwrap_or_else(|| panic!("no job {job}"));
+    let filter = RunFilter { job: Some(job.id), ..RunFilter::default() };
+    let (mut runs, mut next) = (Vec::new(), None);
+    loop {
+        let page = store.runs(&filter, next.as_ref(), 200).await?;
+        runs.extend(page.runs);
+        next = page.next;
+        if next.is_none() {
+            runs.sort_unstable_by_key(|run| run.id);
+            return Ok(runs);
         }
-        found.dedup();
-        found
-    }
-
-    /// Attempts that were begun by more than one process.
-    pub(crate) fn doubled(&self) -> Vec<String> {
-        let mut begun: BTreeMap<(RunId, u32), u32> = BTreeMap::new();
-        let mut found = Vec::new();
-        for line in &self.lines {
-            let first = begun.entry((line.run, line.attempt)).or_insert(line.process);
-            if *first != line.process {
-                found.push(format!(
-                    "attempt {} of run {} has two processes",
-                    line.attempt, line.run
-                ));
-            }
-        }
-        found.dedup();
-        found
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn witness(text: &str) -> Witness {
-        Witness { lines: text.lines().map(|line| Line::read(line.trim())).collect() }
-    }
-
-    #[test]
-    fn one_attempt_after_the_other_is_well() {
-        let told = witness(
-            "begin 7 1 100
-             beat 7 1 100
-             begin 8 1 101
-             begin 7 2 102
-             end 8 1 101
-             end 7 2 102",
-        );
-        assert!(told.overlaps().is_empty() && told.doubled().is_empty());
-    }
-
-    #[test]
-    fn an_attempt_that_lives_beside_its_successor_is_found() {
-        let told = witness("begin 7 1 100\nbegin 7 2 102\nbeat 7 1 100\nbeat 7 1 100");
-        assert_eq!(told.overlaps(), ["attempt 1 of run 7 still lived when attempt 2 had begun"]);
-    }
-
-    #[test]
-    fn an_attempt_with_two_processes_is_found() {
-        let told = witness("begin 7 1 100\nbegin 7 1 101\nend 7 1 100");
-        assert_eq!(told.doubled(), ["attempt 1 of run 7 has two processes"]);
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::wire::{Flow, Way, Wire, serve};
+use crate::wire::{Door, Flow, Way, Wire};
 
 /// An end of a wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,53 +19,59 @@ pub enum Party {
     Redis,
 }
 
+/// How nodes come to Redis.
+pub(crate) enum ToRedis {
+    /// There is none.
+    None,
+    /// Through a wire to this port.
+    Port(u16),
+    /// Through a wire to these ports. It tells nodes by itself where it is, and that is the other one of each.
+    Announced(Vec<(u16, u16)>),
+    /// Past all wires.
+    Direct,
+}
+
 /// All wires of a cluster.
 pub struct Net {
-    nodes: usize,
+    parties: Vec<Party>,
     /// By who dials whom.
     wires: BTreeMap<(Party, Party), Wire>,
     /// Where a node finds something.
     ports: BTreeMap<(Party, Party), u16>,
+    /// Open as long as there is a net.
+    doors: Vec<Door>,
     /// The process of each node that runs.
     processes: Arc<Mutex<BTreeMap<usize, u32>>>,
 }
 
 impl Net {
     /// Wires from so many nodes to each other, to the database, and to Redis if it can be put behind a wire.
-    pub(crate) fn new(rpc: &[u16], database: u16, redis: Option<u16>) -> Self {
-        let nodes = rpc.len();
-        let mut net = Self {
-            nodes,
-            wires: BTreeMap::new(),
-            ports: BTreeMap::new(),
-            processes: Arc::default(),
-        };
-        for node in (0..nodes).map(Party::Node) {
-            for (server, port) in [(Party::Database, Some(database)), (Party::Redis, redis)] {
-                let Some(port) = port else { continue };
-                let wire = Wire::new();
-                let served = serve(here(port), {
-                    let wire = wire.clone();
-                    move |_| Some(wire.clone())
-                });
-                net.wires.insert((node, server), wire);
-                net.ports.insert((node, server), served);
+    pub(crate) fn new(rpc: &[u16], database: u16, redis: &ToRedis) -> Self {
+        let nodes = (0..rpc.len()).map(Party::Node);
+        let mut net = Self::none();
+        net.parties.extend(nodes.chain([Party::Database]));
+        net.own_doors(Party::Database, database);
+        match redis {
+            ToRedis::None => {}
+            ToRedis::Direct => net.parties.push(Party::Redis),
+            ToRedis::Port(port) => {
+                net.parties.push(Party::Redis);
+                net.own_doors(Party::Redis, *port);
+            }
+            ToRedis::Announced(all) => {
+                net.parties.push(Party::Redis);
+                let callers = net.callers(Party::Redis);
+                for &(port, announced) in all {
+                    net.one_door(announced, port, callers.clone());
+                }
             }
         }
         for (to, port) in rpc.iter().enumerate() {
-            let callers: BTreeMap<usize, Wire> =
-                (0..nodes).filter(|from| *from != to).map(|from| (from, Wire::new())).collect();
-            for (from, wire) in &callers {
-                net.wires.insert((Party::Node(*from), Party::Node(to)), wire.clone());
-            }
-            let processes = Arc::clone(&net.processes);
-            // All find a node under one address, so who dials is asked of the kernel.
-            let served = serve(here(*port), move |dialler| {
-                let processes = processes.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                callers.get(&owner(dialler, &processes)?).cloned()
-            });
-            for from in (0..nodes).map(Party::Node) {
-                net.ports.insert((from, Party::Node(to)), served);
+            let to = Party::Node(to);
+            let callers = net.callers(to);
+            let open = net.one_door(0, *port, callers);
+            for from in (0..rpc.len()).map(Party::Node) {
+                net.ports.insert((from, to), open);
             }
         }
         net
@@ -73,8 +79,51 @@ impl Net {
 
     /// No wires at all.
     pub(crate) fn none() -> Self {
-        let (wires, ports) = (BTreeMap::new(), BTreeMap::new());
-        Self { nodes: 0, wires, ports, processes: Arc::default() }
+        Self {
+            parties: Vec::new(),
+            wires: BTreeMap::new(),
+            ports: BTreeMap::new(),
+            doors: Vec::new(),
+            processes: Arc::default(),
+        }
+    }
+
+    fn nodes(&self) -> impl Iterator<Item = usize> {
+        self.parties.iter().filter_map(|party| match party {
+            Party::Node(node) => Some(*node),
+            Party::Database | Party::Redis => None,
+        })
+    }
+
+    /// A wire from every node to somebody else.
+    fn callers(&mut self, to: Party) -> BTreeMap<usize, Wire> {
+        let others = self.nodes().filter(|from| Party::Node(*from) != to);
+        let callers: BTreeMap<usize, Wire> = others.map(|from| (from, Wire::new())).collect();
+        for (from, wire) in &callers {
+            self.wires.insert((Party::Node(*from), to), wire.clone());
+        }
+        callers
+    }
+
+    /// Every node finds a server behind a door of its own.
+    fn own_doors(&mut self, server: Party, port: u16) {
+        for (from, wire) in self.callers(server) {
+            let door = Door::open(0, here(port), move |_| Some(wire.clone()));
+            self.ports.insert((Party::Node(from), server), door.port);
+            self.doors.push(door);
+        }
+    }
+
+    /// All find it behind the same door, so who dials is asked of the kernel.
+    fn one_door(&mut self, open: u16, port: u16, callers: BTreeMap<usize, Wire>) -> u16 {
+        let processes = Arc::clone(&self.processes);
+        let door = Door::open(open, here(port), move |dialler| {
+            let processes = processes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            callers.get(&owner(dialler, &processes)?).cloned()
+        });
+        let open = door.port;
+        self.doors.push(door);
+        open
     }
 
     /// Where a node finds somebody, if there is a wire.
@@ -88,12 +137,19 @@ impl Net {
     }
 
     /// Everybody.
-    pub fn parties(&self) -> impl Iterator<Item = Party> + use<> {
-        (0..self.nodes).map(Party::Node).chain([Party::Database, Party::Redis])
+    pub fn parties(&self) -> impl Iterator<Item = Party> {
+        self.parties.iter().copied()
+    }
+
+    /// Whether there is a wire between two.
+    pub fn joins(&self, one: Party, other: Party) -> bool {
+        self.wires.contains_key(&(one, other)) || self.wires.contains_key(&(other, one))
     }
 
     /// How what goes from one to another is from now on.
     pub fn set(&self, from: Party, to: Party, flow: Flow) {
+        // A fault that breaks nothing would be borne by everybody.
+        assert!(self.joins(from, to), "there is no wire between {from:?} and {to:?}");
         if let Some(wire) = self.wires.get(&(from, to)) {
             wire.set(Way::There, flow);
         }
@@ -116,9 +172,13 @@ impl Net {
 
     /// Nothing goes between those on one side and all others.
     pub fn split(&self, side: &[Party]) {
+        let is_node = |party: &Party| matches!(party, Party::Node(_));
         for one in side {
             for other in self.parties().filter(|party| !side.contains(party)) {
-                self.cut(*one, other);
+                // Servers have nothing to say to each other.
+                if is_node(one) || is_node(&other) {
+                    self.cut(*one, other);
+                }
             }
         }
     }
@@ -168,11 +228,12 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use super::*;
+    use crate::place::until;
 
     /// Two nodes, and a server that is the database of both.
     fn net() -> (Net, TcpListener) {
         let server = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let net = Net::new(&[1, 2], server.local_addr().unwrap().port(), None);
+        let net = Net::new(&[1, 2], server.local_addr().unwrap().port(), &ToRedis::Direct);
         (net, server)
     }
 
@@ -231,6 +292,31 @@ mod tests {
         node.set_nonblocking(false).unwrap();
         net.heal();
         assert_eq!(node.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    #[should_panic(expected = "there is no wire between Node(0) and Redis")]
+    fn what_cannot_be_cut_is_not_taken_for_cut() {
+        net().0.cut_off(0, |_| true);
+    }
+
+    /// Who is not there needs no wire.
+    #[test]
+    fn all_that_there_is_can_be_cut() {
+        let net = Net::new(&[1, 2], 3, &ToRedis::None);
+        net.cut_off(0, |_| true);
+        net.split(&[Party::Node(1), Party::Database]);
+    }
+
+    #[test]
+    fn no_door_is_open_when_the_net_is_gone() {
+        let (net, server) = net();
+        let (mut node, _database) = connected(&net, 0, &server);
+        net.cut(Party::Node(0), Party::Database);
+        let port = net.port(0, Party::Database).unwrap();
+        drop(net);
+        until("nobody listens", || TcpStream::connect(("127.0.0.1", port)).err());
+        assert_eq!(node.read(&mut [0]).unwrap_or(0), 0, "its connection is gone, too");
     }
 
     #[test]

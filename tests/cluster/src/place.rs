@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 /// How long something that must come may take, on a machine that has much else to do.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// How long between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
 /// Waits until something is so.
 #[track_caller]
@@ -27,18 +27,40 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     }
 }
 
+/// What the folders are called that are made here.
+const FOLDERS: &str = "tasuki_kit";
+/// In every folder: the process that it belongs to.
+const OWNER: &str = "owner";
+
 /// A folder of its own that others may look into, because servers run as other users.
 pub(crate) fn new_folder(what: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt as _;
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    let name = format!("tasuki_{what}_{}_{count}", std::process::id());
-    let folder = std::env::temp_dir().join(name);
+    let (count, owner) = (COUNT.fetch_add(1, Ordering::Relaxed), std::process::id());
+    let folder = std::env::temp_dir().join(format!("{FOLDERS}_{what}_{owner}_{count}"));
     // A test that was killed may have left one, and its process number may come again.
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir(&folder).unwrap();
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o711)).unwrap();
+    fs::write(folder.join(OWNER), owner.to_string()).unwrap();
     folder
+}
+
+/// A folder is left to whoever wants to look into it.
+pub(crate) fn keep(folder: &Path) {
+    let _ = fs::remove_file(folder.join(OWNER));
+}
+
+/// Removes the folders that were left by whoever was ended before it could: by Ctrl-C, say.
+pub fn sweep() {
+    for entry in fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let folder = entry.path();
+        let ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(FOLDERS));
+        let owner = fs::read_to_string(folder.join(OWNER)).ok().filter(|_| ours);
+        if owner.is_some_and(|owner| !Path::new("/proc").join(owner).exists()) {
+            let _ = fs::remove_dir_all(folder);
+        }
+    }
 }
 
 /// A port below the range from which the kernel hands out ports by itself. Each process looks in a part of its own,
@@ -67,4 +89,21 @@ pub(crate) fn runtime() -> &'static Runtime {
     RUNTIME.get_or_init(|| {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_nobody_owns_any_more_is_swept_and_what_is_kept_is_not() {
+        let [live, dead, kept] = ["live", "dead", "kept"].map(new_folder);
+        // No process has this number.
+        fs::write(dead.join(OWNER), u32::MAX.to_string()).unwrap();
+        keep(&kept);
+        sweep();
+        assert_eq!([&live, &dead, &kept].map(|folder| folder.exists()), [true, false, true]);
+        fs::remove_dir(kept).unwrap();
+        fs::remove_dir_all(live).unwrap();
+    }
 }

@@ -67,7 +67,7 @@ impl Server {
 
     /// Where it is.
     pub fn url(&self) -> String {
-        format!("redis://:{PASSWORD}@127.0.0.1:{}", self.port)
+        url(self.port)
     }
 
     /// Starts it, and waits until it answers.
@@ -82,6 +82,11 @@ impl Server {
         server.arg("--dir").arg(&self.folder).args(rest);
         self.process = Some(Process::start(&mut server, &self.log_file()));
         self.wait("it answers", |server| server.try_ask::<String>(&["PING"]).is_some());
+    }
+
+    /// Whether it runs, or stands still.
+    pub fn is_up(&self) -> bool {
+        self.process.is_some()
     }
 
     /// Kills it, which leaves it no time for anything.
@@ -195,23 +200,31 @@ impl Sentinels {
 pub struct Cluster {
     /// All of them.
     pub nodes: Vec<Server>,
+    /// The ports that they tell whoever asks where they are.
+    told: Vec<u16>,
 }
 
 impl Cluster {
     /// Starts all, and waits until they are one.
     pub fn start() -> Self {
+        Self::of(None)
+    }
+
+    /// As [`Self::start`], and whoever asks them where they are is told these ports.
+    pub(crate) fn announcing(ports: [u16; 3]) -> Self {
+        Self::of(Some(ports))
+    }
+
+    fn of(announced: Option<[u16; 3]>) -> Self {
         let buses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
-        let node = |bus| {
-            Server::with(&[
-                "--cluster-enabled",
-                "yes",
-                "--cluster-port",
-                bus,
-                "--cluster-node-timeout",
-                "2000",
-            ])
+        let node = |(index, bus): (usize, &String)| {
+            let mut settings = vec!["--cluster-enabled", "yes", "--cluster-port", bus];
+            settings.extend(["--cluster-node-timeout", "2000"]);
+            let announced = announced.map(|ports| ports[index].to_string());
+            settings.extend(announced.iter().flat_map(|port| ["--cluster-announce-port", port]));
+            Server::with(&settings)
         };
-        let mut nodes: Vec<Server> = buses.iter().map(|bus| node(bus.as_str())).collect();
+        let mut nodes: Vec<Server> = buses.iter().enumerate().map(node).collect();
         for (index, slots) in
             [["0", "5460"], ["5461", "10922"], ["10923", "16383"]].iter().enumerate()
         {
@@ -223,21 +236,35 @@ impl Cluster {
             let port = nodes[index].port.to_string();
             nodes[0].ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &buses[index]]);
         }
+        let own: Vec<u16> = nodes.iter().map(|node| node.port).collect();
+        let told = announced.map_or(own, Vec::from);
         for node in &mut nodes {
             node.wait("the cluster is one", |node| {
                 let info: String = node.ask(&["CLUSTER", "INFO"]);
-                info.contains("cluster_state:ok") && info.contains("cluster_known_nodes:3")
+                let nodes: String = node.ask(&["CLUSTER", "NODES"]);
+                info.contains("cluster_state:ok")
+                    && info.contains("cluster_known_nodes:3")
+                    && told.iter().all(|port| nodes.contains(&format!(":{port}@")))
             });
         }
-        Self { nodes }
+        Self { nodes, told }
     }
 
     /// Where it is.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> =
-            self.nodes.iter().map(|each| format!("127.0.0.1:{}", each.port)).collect();
+        let hosts: Vec<String> = self.told.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         format!("redis+cluster://:{PASSWORD}@{}", hosts.join(","))
     }
+
+    /// The port of each, beside the one that it tells.
+    pub(crate) fn doors(&self) -> Vec<(u16, u16)> {
+        self.nodes.iter().map(|each| each.port).zip(self.told.iter().copied()).collect()
+    }
+}
+
+/// Where a server is that is found at this port.
+pub(crate) fn url(port: u16) -> String {
+    format!("redis://:{PASSWORD}@127.0.0.1:{port}")
 }
 
 fn asked(words: &[&str]) -> ::redis::Cmd {

@@ -12,8 +12,9 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
 
-use crate::place::runtime;
+use crate::place::{LOOK, runtime};
 
 /// How one direction is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -95,26 +96,49 @@ impl Wire {
     }
 }
 
-/// Opens a port for a server; `whose` says which wire somebody who dials it uses, and nobody is let in without one.
-pub(crate) fn serve(
-    upstream: SocketAddr,
-    whose: impl Fn(SocketAddr) -> Option<Wire> + Send + Sync + 'static,
-) -> u16 {
-    let _inside = runtime().enter();
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let listener = TcpListener::from_std(listener).unwrap();
-    let whose = Arc::new(whose);
-    tokio::spawn(async move {
-        while let Ok((dialled, from)) = listener.accept().await {
-            let whose = Arc::clone(&whose);
-            tokio::spawn(async move {
-                if let Some(wire) = whose(from) {
-                    let _ = wire.connect(dialled, upstream).await;
-                }
-            });
-        }
-    });
-    port
+/// A port that leads to a server. It is closed with this value, and so is whatever goes through it.
+pub(crate) struct Door {
+    pub(crate) port: u16,
+    served: AbortHandle,
+}
+
+impl Door {
+    /// Opens this port, or any if it is 0; `whose` says which wire somebody who dials it uses, and nobody is let in
+    /// without one.
+    pub(crate) fn open(
+        port: u16,
+        upstream: SocketAddr,
+        whose: impl Fn(SocketAddr) -> Option<Wire> + Send + Sync + 'static,
+    ) -> Self {
+        let _inside = runtime().enter();
+        let listener = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let listener = TcpListener::from_std(listener).unwrap();
+        let whose = Arc::new(whose);
+        let served = tokio::spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                while connections.try_join_next().is_some() {}
+                let Ok((dialled, from)) = listener.accept().await else {
+                    // Too many files are open, say: whoever dials waits until there are fewer.
+                    tokio::time::sleep(LOOK).await;
+                    continue;
+                };
+                let whose = Arc::clone(&whose);
+                connections.spawn(async move {
+                    if let Some(wire) = whose(from) {
+                        let _ = wire.connect(dialled, upstream).await;
+                    }
+                });
+            }
+        });
+        Self { port, served: served.abort_handle() }
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.served.abort();
+    }
 }
