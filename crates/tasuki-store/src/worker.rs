@@ -248,8 +248,17 @@ impl Store {
 
     /// Those that have not left.
     pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
+        Ok(self.workers_now().await?.0)
+    }
+
+    /// The same, and what the database's clock said just then.
+    pub async fn workers_now(&self) -> Result<(Vec<Worker>, Timestamp), Error> {
         let rows = self.db.rows(&LIST, params! {}).await?;
-        rows.iter().map(Worker::from_row).collect()
+        let clock = match rows.first() {
+            Some(row) => timestamp(row.int("clock")?)?,
+            None => self.clock().await?,
+        };
+        Ok((rows.iter().map(Worker::from_row).collect::<Result<_, _>>()?, clock))
     }
 
     async fn change_worker(&self, sql: &Sql, params: crate::db::Params<'_>) -> Result<bool, Error> {

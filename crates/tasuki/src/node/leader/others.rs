@@ -33,8 +33,7 @@ impl Leader {
             self.state().silent.clear();
             return Ok(usual);
         };
-        let (workers, clock) =
-            (within(self.store.workers()).await?, within(self.store.clock()).await?);
+        let (workers, clock) = within(self.store.workers_now()).await?;
         let (me, ttl) = (self.me.id(), settings.heartbeat_ttl());
         let silent: Vec<Peer> = plan::silent(&workers, me, clock, ttl)
             .map(|worker| Peer { worker: worker.id, address: worker.address.clone() })
