@@ -78,10 +78,18 @@ impl Cluster {
         &self.folder
     }
 
-    /// Leaves what the nodes told in its folder, and says where that is.
+    /// Leaves what the nodes told in its folder, and says where that is; its end is shown at once, for machines that
+    /// nobody can look into later.
     pub(crate) fn keep(&mut self) -> String {
         self.plan.keep = true;
+        self.show();
         format!("what the nodes told is in {}", self.folder.display())
+    }
+
+    fn show(&self) {
+        for (node, name) in self.names().enumerate() {
+            eprintln!("\n{name} told at the end:\n{}", self.told(node));
+        }
     }
 
     /// Waits until every node is there and one leads.
@@ -327,9 +335,7 @@ fn name(node: usize) -> String {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            for (node, name) in self.names().enumerate() {
-                eprintln!("\n{name} told at the end:\n{}", self.told(node));
-            }
+            self.show();
         }
         let keep = self.plan.keep || thread::panicking();
         if keep {
