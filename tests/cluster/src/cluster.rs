@@ -38,10 +38,12 @@ impl Cluster {
         let folder = new_folder("cluster");
         let database = Database::new(plan.database);
         let redis = Redis::start(&plan);
-        let store = runtime().block_on(async {
-            let store = Store::open(&database.url(database.port), 2).await.unwrap();
-            store.migrate().await.unwrap();
-            store
+        let url = database.url(database.port);
+        let store = runtime().block_on(Store::open(&url, 2)).unwrap();
+        // On a machine with much else to do, we may be taken for somebody who forgot to end.
+        until("the database is made ready", || {
+            let made = runtime().block_on(store.migrate());
+            made.inspect_err(|error| eprintln!("the database is not ready: {error}")).ok()
         });
         let rpc: Vec<u16> = (0..plan.nodes).map(|_| free_port()).collect();
         let net = match plan.wires {
@@ -274,6 +276,11 @@ impl Cluster {
         let leader = self.look(async |store| store.leader().await)?;
         let holder = leader.holder.filter(|_| leader.lease_until > leader.clock)?;
         Some((self.node_of(holder)?, leader.epoch))
+    }
+
+    /// Waits until a node leads: which, and in which term.
+    pub(crate) fn who_leads(&self) -> (usize, Epoch) {
+        until("somebody leads", || self.leader())
     }
 
     /// Waits until a node leads in a newer term than this.
