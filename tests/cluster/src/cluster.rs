@@ -38,10 +38,12 @@ impl Cluster {
         let folder = new_folder("cluster");
         let database = Database::new(plan.database);
         let redis = Redis::start(&plan);
-        let store = runtime().block_on(async {
-            let store = Store::open(&database.url(database.port), 2).await.unwrap();
-            store.migrate().await.unwrap();
-            store
+        let url = database.url(database.port);
+        let store = runtime().block_on(Store::open(&url, 2)).unwrap();
+        // On a machine with much else to do, we may be taken for somebody who forgot to end.
+        until("the database is made ready", || {
+            let made = runtime().block_on(store.migrate());
+            made.inspect_err(|error| eprintln!("the database is not ready: {error}")).ok()
         });
         let rpc: Vec<u16> = (0..plan.nodes).map(|_| free_port()).collect();
         let net = match plan.wires {
@@ -78,10 +80,18 @@ impl Cluster {
         &self.folder
     }
 
-    /// Leaves what the nodes told in its folder, and says where that is.
+    /// Leaves what the nodes told in its folder, and says where that is; its end is shown at once, for machines that
+    /// nobody can look into later.
     pub(crate) fn keep(&mut self) -> String {
         self.plan.keep = true;
+        self.show();
         format!("what the nodes told is in {}", self.folder.display())
+    }
+
+    fn show(&self) {
+        for (node, name) in self.names().enumerate() {
+            eprintln!("\n{name} told at the end:\n{}", self.told(node));
+        }
     }
 
     /// Waits until every node is there and one leads.
@@ -268,6 +278,11 @@ impl Cluster {
         Some((self.node_of(holder)?, leader.epoch))
     }
 
+    /// Waits until a node leads: which, and in which term.
+    pub(crate) fn who_leads(&self) -> (usize, Epoch) {
+        until("somebody leads", || self.leader())
+    }
+
     /// Waits until a node leads in a newer term than this.
     pub fn next_leader(&self, than: Epoch) -> (usize, Epoch) {
         until("another leads", || self.leader().filter(|(_, epoch)| *epoch > than))
@@ -327,9 +342,7 @@ fn name(node: usize) -> String {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            for (node, name) in self.names().enumerate() {
-                eprintln!("\n{name} told at the end:\n{}", self.told(node));
-            }
+            self.show();
         }
         let keep = self.plan.keep || thread::panicking();
         if keep {

@@ -10,7 +10,7 @@ use crate::net::Party::{self, Database, Node};
 use crate::wire::Flow;
 
 pub(super) fn killed(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.leader().unwrap();
+    let (leader, epoch) = cluster.who_leads();
     course.takeover = Some((epoch, Bound::NEXT_LEADER));
     course.broke();
     cluster.kill(leader);
@@ -22,7 +22,7 @@ pub(super) fn killed(cluster: &mut Cluster, course: &mut Course) {
 }
 
 pub(super) fn stopped(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.leader().unwrap();
+    let (leader, epoch) = cluster.who_leads();
     course.takeover = Some((epoch, Bound::NEXT_LEADER));
     course.broke();
     cluster.signal(leader, Signal::SIGSTOP);
@@ -34,7 +34,7 @@ pub(super) fn stopped(cluster: &mut Cluster, course: &mut Course) {
 }
 
 pub(super) fn told_to_stop(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.leader().unwrap();
+    let (leader, epoch) = cluster.who_leads();
     course.takeover = Some((epoch, Bound::SUCCESSOR));
     course.broke();
     cluster.stop(leader);
@@ -52,7 +52,7 @@ pub(super) fn cut_off(
     another: Option<bool>,
     from: impl Fn(Party) -> bool,
 ) {
-    let (leader, epoch) = cluster.leader().unwrap();
+    let (leader, epoch) = cluster.who_leads();
     course.broke();
     cluster.net.cut_off(leader, from);
     cluster.let_pass(Duration::from_secs(20));
@@ -62,7 +62,7 @@ pub(super) fn cut_off(
             cluster.next_leader(epoch);
         }
         Some(false) => {
-            let same = cluster.leader() == Some((leader, epoch));
+            let same = cluster.who_leads() == (leader, epoch);
             course.expect(same, "somebody else leads, although the leader still had the database");
         }
         None => {}
@@ -73,7 +73,7 @@ pub(super) fn cut_off(
 }
 
 pub(super) fn halves_split(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.leader().unwrap();
+    let (leader, epoch) = cluster.who_leads();
     course.takeover = Some((epoch, Bound::NEXT_LEADER));
     let with = cluster.others(leader)[0];
     course.broke();
@@ -86,12 +86,12 @@ pub(super) fn halves_split(cluster: &mut Cluster, course: &mut Course) {
 }
 
 pub(super) fn halves_split_with_leader(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.leader().unwrap();
+    let (leader, epoch) = cluster.who_leads();
     let with = cluster.others(leader)[0];
     course.broke();
     cluster.net.split(&[Node(leader), Node(with), Database]);
     cluster.let_pass(Duration::from_secs(20));
-    let same = cluster.leader() == Some((leader, epoch));
+    let same = cluster.who_leads() == (leader, epoch);
     course.expect(same, "somebody else leads, although the leader still had the database");
     cluster.net.heal();
     course.healed();
@@ -99,7 +99,7 @@ pub(super) fn halves_split_with_leader(cluster: &mut Cluster, course: &mut Cours
 }
 
 pub(super) fn one_way(cluster: &mut Cluster, course: &mut Course, answers: bool) {
-    let (leader, epoch) = cluster.leader().unwrap();
+    let (leader, epoch) = cluster.who_leads();
     course.takeover = Some((epoch, Bound::NEXT_LEADER));
     course.broke();
     match answers {
@@ -114,7 +114,7 @@ pub(super) fn one_way(cluster: &mut Cluster, course: &mut Course, answers: bool)
 }
 
 pub(super) fn one_way_orders(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, _) = cluster.leader().unwrap();
+    let (leader, _) = cluster.who_leads();
     course.broke();
     for other in cluster.others(leader) {
         cluster.net.set(Node(leader), Node(other), Flow::Held);
@@ -126,7 +126,7 @@ pub(super) fn one_way_orders(cluster: &mut Cluster, course: &mut Course) {
 }
 
 pub(super) fn slow_database(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, _) = cluster.leader().unwrap();
+    let (leader, _) = cluster.who_leads();
     course.broke();
     let slow = Flow::Slow(Duration::from_millis(300));
     cluster.net.set(Node(leader), Database, slow);

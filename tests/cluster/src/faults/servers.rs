@@ -16,12 +16,12 @@ pub(super) fn redis_breaks(
     course: &mut Course,
     breaks: impl Fn(&mut Cluster),
 ) {
-    let before = cluster.leader();
+    let before = cluster.who_leads();
     course.broke();
     breaks(cluster);
     course.healed();
     cluster.let_pass(Duration::from_secs(12));
-    course.expect(cluster.leader() == before, "somebody else leads, although only Redis broke");
+    course.expect(cluster.who_leads() == before, "somebody else leads, although only Redis broke");
     cluster.await_all();
 }
 

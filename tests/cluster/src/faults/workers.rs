@@ -18,10 +18,18 @@ const MAY: &str = "may go on";
 /// What a worker tells whom nobody answers.
 const NOBODY: &str = "nobody says that it may go on";
 
+/// What a worker has beyond its questions, for the writes before and after them.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// How an attempt ends whose worker is gone.
+const LOST: (AttemptOutcome, ErrorCode) = (AttemptOutcome::Lost, ErrorCode::HEARTBEAT_TIMEOUT);
+/// How one ends that a detached worker may not go on with.
+const DETACHED: (AttemptOutcome, ErrorCode) = (AttemptOutcome::Failed, ErrorCode::DETACHED);
+
 /// A run on a node that does not lead.
 pub(super) fn run_on_a_worker(cluster: &Cluster, job: &str) -> (RunId, usize) {
     let (run, node) = cluster.trigger(job);
-    assert_ne!(cluster.leader().map(|(leader, _)| leader), Some(node), "the leader only plans");
+    assert_ne!(cluster.who_leads().0, node, "the leader only plans");
     (run, node)
 }
 
@@ -58,13 +66,10 @@ fn tried_again(
     course.expect(told == expected, &words);
 }
 
-const LOST: (AttemptOutcome, ErrorCode) = (AttemptOutcome::Lost, ErrorCode::HEARTBEAT_TIMEOUT);
-const DETACHED: (AttemptOutcome, ErrorCode) = (AttemptOutcome::Failed, ErrorCode::DETACHED);
-
 /// A worker with a live child that was cut off from all until it was detached.
 fn cut_off(cluster: &Cluster, course: &mut Course) -> (RunId, usize) {
     let (run, node) = run_on_a_worker(cluster, LONG);
-    let worker = cluster.worker(node).unwrap();
+    let worker = until("it is in service", || cluster.worker(node));
     course.broke();
     cluster.net.cut_off(node, |_| true);
     until("it was detached", || cluster.is_detached(worker).then_some(()));
@@ -115,9 +120,6 @@ pub(super) fn refused(cluster: &mut Cluster, course: &mut Course) {
     course.expect(!cluster.has_told(node, NOBODY), "nobody answered it, so nobody refused it");
     cluster.await_all();
 }
-
-/// What a worker has beyond its questions, for the writes before and after them.
-const SLACK: Duration = Duration::from_secs(1);
 
 pub(super) fn nobody(cluster: &mut Cluster, course: &mut Course) {
     let (run, node) = cut_off(cluster, course);
@@ -172,7 +174,7 @@ pub(super) fn lost(cluster: &mut Cluster, course: &mut Course) {
 
 pub(super) fn rolling_restart(cluster: &mut Cluster, course: &mut Course) {
     course.broke();
-    let (first, _) = cluster.leader().unwrap();
+    let (first, _) = cluster.who_leads();
     // The leader last, so that the lead moves once.
     let mut order = cluster.others(first);
     order.push(first);
