@@ -91,6 +91,7 @@ impl Peers for SimPeers {
     }
 
     async fn confirm(&self, peer: &Peer, question: &Question) -> Result<Vec<RunId>, Silent> {
+        let _others = self.stage.at_once();
         let told = self.call(peer).await?.confirm(question.clone()).await;
         self.stage.tell(|| format!("{} may go on with {told:?}", question.worker));
         told

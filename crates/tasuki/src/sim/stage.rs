@@ -48,6 +48,8 @@ pub(super) struct Inside {
     pub(super) next_faults: VecDeque<Fault>,
     /// How often in a thousand an exchange is held up.
     pub(super) slowness: u64,
+    /// How many ask others at the same time: none of them waits on a line while another has the only connection there is.
+    at_once: u32,
     /// Somebody waits on a line, and whoever drives it may do something else.
     parked: bool,
     pub(super) processes: Vec<Process>,
@@ -90,6 +92,7 @@ impl Stage {
             loss: 8,
             next_faults: VecDeque::new(),
             slowness,
+            at_once: 0,
             parked: false,
             processes: Vec::new(),
             leases: BTreeMap::new(),
@@ -149,6 +152,12 @@ impl Stage {
         }
     }
 
+    /// One of several who ask at the same time, until it is dropped.
+    pub(super) fn at_once(&self) -> AtOnce {
+        self.inside().at_once += 1;
+        AtOnce(self.clone())
+    }
+
     pub(super) fn take_parked(&self) -> bool {
         std::mem::take(&mut self.inside().parked)
     }
@@ -158,7 +167,7 @@ impl Stage {
         {
             let mut inside = self.inside();
             let slowness = inside.slowness;
-            if inside.calm || !inside.rng.chance(slowness) {
+            if inside.calm || inside.at_once > 0 || !inside.rng.chance(slowness) {
                 return;
             }
         }
@@ -216,6 +225,15 @@ impl Inside {
     /// The clock of a node: each machine was started at another time.
     pub(super) fn boottime(&self, host: usize) -> u64 {
         self.now + (host as u64 + 1) * 1_000 * SECOND
+    }
+}
+
+/// See [`Stage::at_once`].
+pub(super) struct AtOnce(Stage);
+
+impl Drop for AtOnce {
+    fn drop(&mut self) {
+        self.0.inside().at_once -= 1;
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use futures_util::future::{select_ok, try_join};
+use futures_util::future::select_ok;
 use tasuki_core::exit::Stopped;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{Error, NewWorker};
@@ -156,7 +156,7 @@ impl Worker {
     /// Those who may say whether it goes on.
     async fn in_charge(&self) -> Result<Vec<Peer>, Error> {
         let store = &self.parts.store;
-        let (leader, workers) = try_join(within(store.leader()), within(store.workers())).await?;
+        let (leader, workers) = (within(store.leader()).await?, within(store.workers()).await?);
         let fresh = self.settings().heartbeat_ttl();
         let in_charge = plan::in_charge(&workers, &leader, self.id(), fresh).into_iter();
         Ok(in_charge

@@ -182,13 +182,14 @@ impl Worker {
     }
 
     /// Claims from a lane, and launches what it gets. While it gets all it asks for and there is room, the next are asked
-    /// for while those before are launched.
+    /// for while those before are launched, if that takes nothing but time: nobody waits for two answers at once.
     async fn go_on(&self, course: Course, most: u32) -> Result<Got, Error> {
         let (got, mut token, mut runs) = self.claim_from(course, most).await?;
         let mut more = got == Got::All;
         loop {
+            let alone = !more || runs.iter().any(|taken| !self.is_at_hand(taken));
             let launched = self.launch(token, std::mem::take(&mut runs));
-            let Some(most) = self.room_on(course).filter(|_| more) else {
+            let Some(most) = self.room_on(course).filter(|_| !alone) else {
                 launched.await;
                 return Ok(got);
             };

@@ -196,6 +196,11 @@ impl Worker {
         }
     }
 
+    /// Whether all that it needs is known here.
+    pub(super) fn is_at_hand(&self, taken: &Taken) -> bool {
+        taken.event.is_none() && self.recipes.at_hand(taken.job, taken.job_version).is_some()
+    }
+
     /// Everything an attempt needs, or why it cannot be.
     async fn prepare(
         &self,
