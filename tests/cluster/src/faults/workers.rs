@@ -95,8 +95,12 @@ pub(super) fn allowed(cluster: &mut Cluster, course: &mut Course) {
 /// Its way to the database is so slow that what it was told comes too late there: the others let it go on, for the run is
 /// still its own. The database does not.
 pub(super) fn refused(cluster: &mut Cluster, course: &mut Course) {
-    // Ten questions in three seconds; it is too late after four.
-    cluster.change_settings(&[("continuation_retry_count", "10")]);
+    // Ten questions in three seconds; it is too late after four, and its lease lasts for longer.
+    cluster.change_settings(&[
+        ("continuation_retry_count", "10"),
+        ("outage_tolerance", "15s"),
+        ("lease_ttl", "30s"),
+    ]);
     let (run, node) = cut_off(cluster, course);
     let way = |cluster: &Cluster, flow: Flow| {
         cluster.net.set(Node(node), Database, flow);
