@@ -22,12 +22,19 @@ pub struct News {
     pub claims: bool,
     /// Something about what is carried changed.
     pub leases: bool,
+    /// Nobody leads any more.
+    pub lead: bool,
 }
 
 impl fmt::Display for News {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:x}", self.from)?;
-        let words = [(self.leader, " leader"), (self.claims, " claims"), (self.leases, " leases")];
+        let words = [
+            (self.leader, " leader"),
+            (self.claims, " claims"),
+            (self.leases, " leases"),
+            (self.lead, " lead"),
+        ];
         words.iter().filter(|(told, _)| *told).try_for_each(|(_, word)| f.write_str(word))
     }
 }
@@ -43,6 +50,7 @@ impl News {
                 "leader" => news.leader = true,
                 "claims" => news.claims = true,
                 "leases" => news.leases = true,
+                "lead" => news.lead = true,
                 _ => {}
             }
         }
@@ -96,12 +104,13 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for bits in 0..8_u8 {
+        for bits in 0..16_u8 {
             let news = News {
                 from: u64::MAX - u64::from(bits),
                 leader: bits & 1 > 0,
                 claims: bits & 2 > 0,
                 leases: bits & 4 > 0,
+                lead: bits & 8 > 0,
             };
             assert_eq!(News::read(&news.to_string()), news);
         }

@@ -106,6 +106,7 @@ impl Abroad {
                     leader: whom & LEADER > 0,
                     claims: whom & CLAIMS > 0,
                     leases: whom & LEASES > 0,
+                    lead: false,
                 };
                 let told = match (store.dialect(), wake.abroad()) {
                     (Dialect::Postgres, _) | (_, None) => {

@@ -24,6 +24,7 @@ struct Bells {
     claims: Notify,
     leases: Notify,
     recovery: Notify,
+    lead: Notify,
     /// Where a node of this process takes tasks in.
     door: Mutex<Option<mpsc::Sender<Arrival>>>,
     /// Where other processes hear, beside the database.
@@ -49,11 +50,12 @@ pub(crate) struct Arrival {
 impl Default for Bells {
     fn default() -> Self {
         let bell = Notify::new;
-        let (leader, claims, leases, recovery) = (bell(), bell(), bell(), bell());
+        let (leader, claims, leases) = (bell(), bell(), bell());
+        let (recovery, lead) = (bell(), bell());
         // Without randomness two might be taken for one, and then wait for a second.
         let id = getrandom::u64().unwrap_or_default();
         let (door, abroad, words) = (Mutex::default(), Mutex::default(), Words::default());
-        Self { id, leader, claims, leases, recovery, door, abroad, words }
+        Self { id, leader, claims, leases, recovery, lead, door, abroad, words }
     }
 }
 
@@ -106,6 +108,7 @@ impl Wake {
             (news.leader, &self.bells.leader),
             (news.claims, &self.bells.claims),
             (news.leases, &self.bells.leases),
+            (news.lead, &self.bells.lead),
         ] {
             if told {
                 bell.notify_one();
@@ -142,6 +145,15 @@ impl Wake {
 
     pub(crate) async fn recovery_woken(&self) {
         self.bells.recovery.notified().await;
+    }
+
+    /// The lead is to be looked at now.
+    pub(crate) fn lead(&self) {
+        self.bells.lead.notify_one();
+    }
+
+    pub(crate) async fn lead_woken(&self) {
+        self.bells.lead.notified().await;
     }
 
     pub(crate) async fn leader_woken(&self) {

@@ -2,7 +2,7 @@
 //! healed, slowed and cut one way, and one judge of what became of it.
 //!
 //! A [`Cluster`] is started from a [`Plan`]; a [`Fault`] breaks something in it and heals it again; what jobs
-//! wrote into one file while they ran, and what the database says, is judged by [`Cluster::judge`]. Everything
+//! wrote into one file while they ran, and what the database says, is judged by one judge. Everything
 //! that is started ends with the value that stands for it.
 
 #![allow(clippy::unwrap_used, reason = "a kit for tests: what does not work ends the test")]

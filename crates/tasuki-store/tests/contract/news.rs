@@ -14,7 +14,7 @@ contract! {
             store.tell(news).await.unwrap();
             return;
         };
-        let all = News { from: 8, leader: true, claims: true, leases: true };
+        let all = News { from: 8, leader: true, claims: true, leases: true, lead: true };
         for told in [news, all] {
             store.tell(told).await.unwrap();
             let heard = tokio::time::timeout(Duration::from_secs(30), listener.heard()).await;

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{Epoch, JobId, RunId, Settings, WorkerId};
-use tasuki_store::{Error, Store};
+use tasuki_store::{Error, News, Store};
 use tokio::sync::Notify;
 
 use self::slots::Timed;
@@ -228,6 +228,10 @@ impl Leader {
         let me = self.me.id().to_string();
         within(self.store.depose(me.as_str(), term.epoch)).await?;
         let _ = self.coordinator.resigns(self.me.id()).await;
+        // Who does not hear it looks within a second.
+        let news = News { from: self.wake.id(), lead: true, ..News::default() };
+        let _ = self.coordinator.tell(news).await;
+        let _ = within(self.store.tell(news)).await;
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tasuki_core::NodeName;
 use tasuki_store::{Error, Listener, Store};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::attempt::Mail;
@@ -40,8 +40,6 @@ pub(crate) struct Loops {
     pub(crate) wake: Wake,
     pub(crate) stopped: watch::Receiver<bool>,
     pub(crate) cluster: Cluster,
-    /// Rung when the lead is to be looked at now.
-    pub(crate) lead_now: Notify,
     pub(crate) outage: Outage,
 }
 
@@ -243,7 +241,7 @@ impl Loops {
                 Some(false) => settings.subleader_check(),
                 None => REST,
             };
-            if !self.rest(wait, self.lead_now.notified()).await {
+            if !self.rest(wait, self.wake.lead_woken()).await {
                 return;
             }
         }
@@ -357,7 +355,7 @@ impl Loops {
                 && self.outage.told("watch", self.leader.watch(&self.cluster.node, &settings)).await
                     == Some(true)
             {
-                self.lead_now.notify_one();
+                self.wake.lead();
             }
             if !self.rest(settings.subleader_check(), std::future::pending()).await {
                 return;
@@ -387,7 +385,7 @@ impl Loops {
                         self.worker.look_now();
                     }
                     if self.leader.wanted(wanted) {
-                        self.lead_now.notify_one();
+                        self.wake.lead();
                     }
                     self.show_carried(&presence, settings.heartbeat_ttl()).await;
                 }

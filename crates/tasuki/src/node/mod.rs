@@ -41,7 +41,7 @@ use futures_util::future::join_all;
 use tasuki_core::exit::Stopped;
 use tasuki_core::{Invalid, Settings, WorkerId};
 use tasuki_store::{Error, NewWorker, Store};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use config::{Config, DjangoProject};
@@ -332,7 +332,6 @@ impl NodeBuilder {
                 coordinator,
                 peers,
             },
-            lead_now: Notify::new(),
             outage: Outage::default(),
         };
         let drain = config.drain;

@@ -7,7 +7,7 @@ use super::place::{Place, eventually, redis};
 use super::servers::{Cluster, Sentinels, Server};
 
 fn news(from: u64) -> News {
-    News { from, leader: true, claims: false, leases: true }
+    News { from, leader: true, leases: true, ..News::default() }
 }
 
 pub(crate) async fn listen(place: &dyn Coordinator) -> Box<dyn Hearing> {
