@@ -98,13 +98,15 @@ impl Cluster {
         rules::attempts(&everything, &witness, &mut verdict);
         self.terms(&everything, &mut verdict);
         if let Some((old, bound)) = takeover {
-            let first = everything.iter().flat_map(|(_, all)| all);
-            let first = first.filter(|one| one.epoch > Some(old)).map(|one| one.assigned_at).min();
-            match first {
-                Some(first) => {
-                    verdict.measured.push(Measured { bound, seconds: between(broke_at, first) });
+            // The term itself is its first write: what it then gives depends on what there is to give.
+            let terms = self.learn(async |store| store.terms().await);
+            let next =
+                terms.iter().filter(|term| term.epoch > old).map(|term| term.minted_at).min();
+            match next {
+                Some(next) => {
+                    verdict.measured.push(Measured { bound, seconds: between(broke_at, next) });
                 }
-                None => verdict.broken.push("nobody else ever planned anything".to_owned()),
+                None => verdict.broken.push("nobody else ever led".to_owned()),
             }
         }
         let across = if outage { Bound::OUTAGE } else { Bound::ACROSS };
