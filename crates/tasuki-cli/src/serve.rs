@@ -21,7 +21,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use crate::cluster::Cluster;
 use crate::database::Database;
 use crate::demo;
-use crate::memory;
+use crate::memory::Program;
 use crate::output::Failure;
 
 /// How many connections a node has to a database server.
@@ -46,17 +46,22 @@ impl Service {
     /// call, once it is there.
     pub(crate) fn run(self, greet: impl FnOnce(&str, Option<&str>)) -> Result<String, Failure> {
         tell_what_happens();
+        let program = Program::started();
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .enable_all()
             .build()
             .map_err(|error| Failure::refused(format!("cannot start: {error}")))?;
-        let ended = runtime.block_on(self.serve(greet));
+        let ended = runtime.block_on(self.serve(program, greet));
         // Tasks that still read from somewhere are not waited for.
         runtime.shutdown_timeout(Duration::from_millis(100));
         ended
     }
 
-    async fn serve(mut self, greet: impl FnOnce(&str, Option<&str>)) -> Result<String, Failure> {
+    async fn serve(
+        mut self,
+        program: Program,
+        greet: impl FnOnce(&str, Option<&str>),
+    ) -> Result<String, Failure> {
         // What is made here holds tokens and what jobs are given: it is for its owner alone.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
         let mut signals = Signals::new()?;
@@ -117,7 +122,7 @@ impl Service {
         let why = tokio::select! {
             () = signals.next() => None,
             why = node.ended() => Some(why),
-            never = memory::give_back_now_and_then() => match never {},
+            never = program.give_back_now_and_then() => match never {},
         };
         if let Some(why) = why {
             return Err(Failure::refused(format!("cannot go on: {why}"))

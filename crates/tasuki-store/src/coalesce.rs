@@ -13,6 +13,8 @@ use crate::{Author, Created, Error, JobVersion, NewRun, Store, check};
 const MOST: usize = 256;
 /// So many turns of others without another arrival, and nobody comes any more.
 const TURNS: usize = 3;
+/// Nobody waits for more turns of others than this.
+const MOST_TURNS: usize = 16;
 
 /// A task to be enqueued, owned by the trip it takes.
 #[derive(Debug, Clone)]
@@ -140,7 +142,10 @@ impl Enqueuer {
 /// would keep all others waiting for one more trip. Nobody waits for longer than it takes to let the others have their turn.
 async fn gather(arrivals: &mut mpsc::Receiver<Waiting>, batch: &mut Vec<Waiting>, company: usize) {
     let mut turns = 0;
-    while batch.len() < company.min(MOST) && turns < TURNS {
+    for _ in 0..MOST_TURNS {
+        if batch.len() >= company.min(MOST) || turns == TURNS {
+            return;
+        }
         tokio::task::yield_now().await;
         let before = batch.len();
         while batch.len() < MOST

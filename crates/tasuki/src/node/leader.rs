@@ -226,8 +226,11 @@ impl Leader {
     pub(crate) async fn resign(&self) -> Result<(), Error> {
         let Some(term) = self.state().term.take() else { return Ok(()) };
         let me = self.me.id().to_string();
-        within(self.store.depose(me.as_str(), term.epoch)).await?;
+        let resigned = within(self.store.depose(me.as_str(), term.epoch)).await?;
         let _ = self.coordinator.resigns(self.me.id()).await;
+        if !resigned {
+            return Ok(());
+        }
         // Who does not hear it looks within a second.
         let news = News { from: self.wake.id(), lead: true, ..News::default() };
         let _ = self.coordinator.tell(news).await;
