@@ -3,6 +3,7 @@
 //! Jobs, runs and events have numbers that people can type. Workers and lease tokens are UUIDs that
 //! are never reused. Making random ones needs dice, so the caller brings them.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -12,6 +13,8 @@ use crate::Invalid;
 
 /// The longest name in characters; a key column on every database can hold it.
 const NAME_CHARS: usize = 191;
+/// The scope of what has none.
+const GLOBAL: &str = "global";
 
 macro_rules! number {
     ($(#[$meta:meta])* $name:ident, $field:literal) => {
@@ -185,17 +188,22 @@ fn is_invisible(c: char) -> bool {
 /// Slots and holds are per (job, scope), so that scopes neither block nor replace one another.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
-    kind: String,
-    id: String,
+    // Nearly every run has the one that needs no memory of its own.
+    kind: Cow<'static, str>,
+    id: Cow<'static, str>,
 }
 
 impl Scope {
     /// One scope of a kind: `Scope::new("tenant", "42")`.
     pub fn new(kind: &str, id: &str) -> Result<Self, Invalid> {
+        if (kind, id) == (GLOBAL, GLOBAL) {
+            return Ok(Self::default());
+        }
         if kind.contains('/') {
             return Err(Invalid::typed("scope kind", kind, "a name without a slash"));
         }
-        Ok(Self { kind: check_name("scope kind", kind)?, id: check_name("scope id", id)? })
+        let (kind, id) = (check_name("scope kind", kind)?, check_name("scope id", id)?);
+        Ok(Self { kind: kind.into(), id: id.into() })
     }
 
     /// `tenant`
@@ -212,7 +220,7 @@ impl Scope {
 impl Default for Scope {
     /// `global/global`: never NULL, so that the unique key on slots holds for unscoped jobs too.
     fn default() -> Self {
-        Self { kind: "global".to_owned(), id: "global".to_owned() }
+        Self { kind: GLOBAL.into(), id: GLOBAL.into() }
     }
 }
 

@@ -51,7 +51,7 @@ impl Store {
         if rows.is_empty() {
             return self.nothing_claimed(batch.token).await;
         }
-        let mut runs = rows.iter().map(Taken::from_row).collect::<Result<Vec<_>, _>>()?;
+        let mut runs = Taken::from_rows(&rows)?;
         runs.sort_by_key(|taken| (taken.due_at, taken.id));
         Ok(Claimed::Runs(runs))
     }

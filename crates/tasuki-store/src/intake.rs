@@ -60,7 +60,7 @@ impl Store {
             args: all(tasks, |task| task.args.clone()),
         };
         let rows = self.db.write(&TAKE_IN, asked).await?;
-        rows.iter().map(Taken::from_row).collect()
+        Taken::from_rows(&rows)
     }
 
     async fn take_in_as_a_set(

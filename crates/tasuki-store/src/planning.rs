@@ -186,7 +186,7 @@ impl Store {
     /// What runs under a token: for a worker whose start or claim got no answer.
     pub async fn running_under(&self, token: LeaseToken) -> Result<Vec<Taken>, Error> {
         let rows = self.db.rows(&TAKEN_UNDER, params! { token: uuid(token.as_bytes()) }).await?;
-        rows.iter().map(Taken::from_row).collect()
+        Taken::from_rows(&rows)
     }
 
     /// The definitions that events start, by id, from after one, at most so many.

@@ -104,21 +104,50 @@ pub struct Taken {
 }
 
 impl Taken {
+    /// The columns that say it.
+    const COLUMNS: [&str; 12] = [
+        "id",
+        "job_id",
+        "job_version",
+        "origin",
+        "scope_kind",
+        "scope_id",
+        "scheduled_for",
+        "next_retry_at",
+        "attempt_no",
+        "tries",
+        "event_id",
+        "args",
+    ];
+
     pub(crate) fn from_row(row: &Row) -> Result<Self, Error> {
-        let scheduled_for = row.int("scheduled_for")?;
-        let due_at = row.opt_int("next_retry_at")?.unwrap_or(scheduled_for);
+        Self::read(row, row.places(Self::COLUMNS)?)
+    }
+
+    /// Many, of which it is asked once where their columns are.
+    pub(crate) fn from_rows(rows: &[Row]) -> Result<Vec<Self>, Error> {
+        let Some(first) = rows.first() else { return Ok(Vec::new()) };
+        let places = first.places(Self::COLUMNS)?;
+        rows.iter().map(|row| Self::read(row, places)).collect()
+    }
+
+    fn read(row: &Row, places: [usize; 12]) -> Result<Self, Error> {
+        let [id, job, version, origin, kind, scope, scheduled, retry, attempt, tries, event, args] =
+            places;
+        let scheduled_for = row.int(scheduled)?;
+        let due_at = row.opt_int(retry)?.unwrap_or(scheduled_for);
         Ok(Self {
-            id: RunId(row.int("id")?),
-            job: JobId(row.int("job_id")?),
-            job_version: row.int("job_version")?,
-            origin: row.text("origin")?.parse()?,
-            scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            id: RunId(row.int(id)?),
+            job: JobId(row.int(job)?),
+            job_version: row.int(version)?,
+            origin: row.text(origin)?.parse()?,
+            scope: Scope::new(&row.text(kind)?, &row.text(scope)?)?,
             scheduled_for: timestamp(scheduled_for)?,
             due_at: timestamp(due_at)?,
-            attempt_no: row.int("attempt_no")? as u32,
-            tries: row.int("tries")? as u32,
-            event: row.opt_int("event_id")?.map(EventId),
-            args: row.opt_text("args")?,
+            attempt_no: row.int(attempt)? as u32,
+            tries: row.int(tries)? as u32,
+            event: row.opt_int(event)?.map(EventId),
+            args: row.opt_text(args)?,
         })
     }
 }

@@ -12,10 +12,11 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tasuki_core::{ErrorCode, RunId, Scope};
 use tasuki_store::Stream;
-use tokio::sync::watch;
 
 use crate::node::attempt::Signs;
+use crate::node::functions::Stop;
 use crate::node::logs::Log;
+use crate::node::recipes::Recipe;
 use crate::node::world::Clock;
 use crate::output::Lines;
 
@@ -77,8 +78,8 @@ pub trait Arguments: Sized {
 impl<A: DeserializeOwned> Arguments for A {
     fn read(args: Map<String, Value>) -> Result<Self, String> {
         // Whoever asks for nothing takes anything.
-        if let Ok(nothing) = serde_json::from_value(Value::Null)
-            && size_of::<A>() == 0
+        if size_of::<A>() == 0
+            && let Ok(nothing) = serde_json::from_value(Value::Null)
         {
             return Ok(nothing);
         }
@@ -158,7 +159,7 @@ impl<E: Display> From<E> for TaskError {
 pub struct Context {
     pub(crate) run: RunId,
     pub(crate) attempt_no: u32,
-    pub(crate) job: String,
+    pub(crate) recipe: Arc<Recipe>,
     pub(crate) event_payload: Option<String>,
     pub(crate) scheduled_for: Timestamp,
     pub(crate) scope: Scope,
@@ -166,7 +167,7 @@ pub struct Context {
     pub(crate) signs: Signs,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) log: Arc<Log>,
-    pub(crate) stop: watch::Receiver<bool>,
+    pub(crate) stop: Arc<Stop>,
 }
 
 impl Context {
@@ -182,7 +183,7 @@ impl Context {
 
     /// What its job is called.
     pub fn job(&self) -> &str {
-        &self.job
+        &self.recipe.name
     }
 
     /// When it was planned for.
@@ -232,17 +233,15 @@ impl Context {
         self.log.ring();
     }
 
-    /// Whether it was asked to stop.
+    /// Whether it was asked to stop, or has ended.
     pub fn is_stopped(&self) -> bool {
-        *self.stop.borrow()
+        self.stop.is_asked()
     }
 
     /// Waits until it is asked to stop: it is canceled, its time is up, its node is drained. After that it has
-    /// the job's stop_grace left.
+    /// the job's stop_grace left. Whatever the call leaves behind hears it when the call has ended.
     pub async fn stopped(&self) {
-        let mut stop = self.stop.clone();
-        // Nobody is left to ask: the node is gone, and so is this call in a moment.
-        let _ = stop.wait_for(|stop| *stop).await;
+        self.stop.asked().await;
     }
 }
 

@@ -25,8 +25,9 @@ with clock as materialized (
        and r.state = 'RUNNING'
        and r.lease_token = g.token
        and (select count(*) from closing) >= 0
-    returning r.id, r.lease_token, r.job_id, r.scope_kind, r.scope_id, r.exclusive, r.worker_id, r.started_at, r.finished_at,
-              coalesce(r.next_retry_at, r.scheduled_for) as due_at
+    returning r.id, r.lease_token, r.job_id, r.scope_kind, r.scope_id, r.exclusive, r.worker_id,
+              greatest(r.started_at - coalesce(r.next_retry_at, r.scheduled_for), 0) as waited_us,
+              greatest(r.finished_at - r.started_at, 0) as ran_us
 ), freed as (
     delete from tasuki_hold h
      using done d
@@ -36,26 +37,28 @@ with clock as materialized (
        and h.scope_id = d.scope_id
        and h.run_id = d.id
        and h.token = d.lease_token
+), ends as materialized (
+    -- A few rows for all of them: what follows reads these.
+    select lease_token, job_id, worker_id, count(*) as runs, sum(waited_us) as wait_us, sum(ran_us) as run_us
+      from done
+     group by lease_token, job_id, worker_id
 ), counted as (
     insert into tasuki_stat (minute, job_id, outcome, worker_id, part, runs, wait_us, run_us)
-    select (select now from clock) / 60000000, job_id, 'SUCCEEDED', worker_id, pg_backend_pid() & 7, count(*),
-           sum(greatest(started_at - due_at, 0)), sum(greatest(finished_at - started_at, 0))
-      from done
+    select (select now from clock) / 60000000, job_id, 'SUCCEEDED', worker_id, pg_backend_pid() & 7, sum(runs), sum(wait_us), sum(run_us)
+      from ends
      group by job_id, worker_id
      order by job_id, worker_id
     on conflict (minute, job_id, outcome, worker_id, part) do update
        set runs = tasuki_stat.runs + excluded.runs,
            wait_us = tasuki_stat.wait_us + excluded.wait_us,
            run_us = tasuki_stat.run_us + excluded.run_us
-), ends as materialized (
-    select lease_token as token, count(*) as runs from done group by lease_token
 ), closed as (
     -- Runs only ever leave a lease, so what is not seen carried is not carried later either. What is ended here is seen as
     -- it was before.
     delete from tasuki_lease l
      using closing c
      where l.token = c.token
-       and (json_array_length(c.run_ids::json) = (select runs from ends where token = c.token)
+       and (json_array_length(c.run_ids::json) = (select sum(runs) from ends where lease_token = c.token)
             or not exists (
                 select
                   from tasuki_run r
@@ -66,7 +69,7 @@ with clock as materialized (
     returning l.token
 )
 -- Which these were is told only where it is not clear: a row for each run would cost as much again.
-select count(*) as ended,
-       case when count(*) < cardinality(:ids::bigint[]) then string_agg(id || '/' || lease_token, ' ') end as which,
+select coalesce(sum(runs), 0)::bigint as ended,
+       case when coalesce(sum(runs), 0) < cardinality(:ids::bigint[]) then (select string_agg(id || '/' || lease_token, ' ') from done) end as which,
        (select string_agg(token::text, ' ') from closed) as closed
-  from done
+  from ends

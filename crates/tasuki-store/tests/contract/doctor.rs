@@ -220,7 +220,7 @@ contract! {
 
     async fn i3_an_end_without_a_time(store: TestStore) {
         let run = store.given_run(RunState::Succeeded).await.id;
-        unchecked(store, "tasuki_run_finished").await;
+        unchecked(store, "tasuki_run_state").await;
         run_named(store, run, "finished_at = null").await;
         finds(store, "I3", "has ended and has none", &format!("run {run}")).await;
     }
@@ -305,7 +305,7 @@ contract! {
 
     async fn i12_skipped_after_a_start(store: TestStore) {
         let run = store.given_run(RunState::Skipped).await.id;
-        unchecked(store, "tasuki_run_skipped").await;
+        unchecked(store, "tasuki_run_state").await;
         run_named(store, run, "tries = 1, attempt_no = 1").await;
         typed(store, &format!("insert into tasuki_attempt (run_id, attempt_no, outcome, token, worker_id, job_version, assigned_at, started_at, finished_at) select {run}, 1, 'FAILED', id, id, 1, 1, 1, 1 from tasuki_worker")).await;
         finds(store, "I12", "skipped although it had started", &format!("run {run}")).await;

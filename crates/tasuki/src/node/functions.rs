@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use futures_util::FutureExt as _;
 use tasuki_core::exit::Stopped;
 use tasuki_core::work::What;
 use tasuki_core::{ErrorCode, LeaseToken};
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use super::attempt::{Attempt, End, Executor, Happened, Mail};
 use super::keeper::Keeper;
@@ -25,14 +27,40 @@ pub(crate) struct Calls {
     clock: Arc<dyn Clock>,
     mail: Mail,
     log_cap: i64,
-    calls: Arc<Mutex<HashMap<JobKey, Arc<Open>>>>,
+    calls: Arc<Mutex<HashMap<JobKey, Arc<Stop>>>>,
     /// What is to stop although it has not been called yet.
     stops: Mutex<HashMap<JobKey, Duration>>,
 }
 
-struct Open {
-    stop: watch::Sender<bool>,
+/// How a call is told to stop.
+#[derive(Default)]
+pub(crate) struct Stop {
+    asked: AtomicBool,
+    /// For those who wait for that.
+    bell: Notify,
+    /// It had its time: it is not polled any more.
     abort: Notify,
+}
+
+impl Stop {
+    fn ask(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.bell.notify_waiters();
+    }
+
+    pub(crate) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire)
+    }
+
+    /// Waits until it is.
+    pub(crate) async fn asked(&self) {
+        let mut rung = pin!(self.bell.notified());
+        // Whoever asks from now on is heard.
+        rung.as_mut().enable();
+        if !self.is_asked() {
+            rung.await;
+        }
+    }
 }
 
 impl Calls {
@@ -54,7 +82,7 @@ impl Calls {
         }
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<JobKey, Arc<Open>>> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<JobKey, Arc<Stop>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -80,12 +108,12 @@ impl Executor for Calls {
                 return self.mail.send(Happened { key, token, end });
             }
         };
-        let (stop, stopped) = watch::channel(false);
+        let stop = Arc::<Stop>::default();
         let log = Log::new(self.keeper.clone(), Arc::clone(&self.clock), key, self.log_cap);
         let context = Context {
             run: attempt.taken.id,
             attempt_no: attempt.taken.attempt_no,
-            job: attempt.recipe.name.clone(),
+            recipe: Arc::clone(&attempt.recipe),
             event_payload: attempt.event_payload,
             deadline: attempt.deadline,
             scheduled_for: attempt.taken.scheduled_for,
@@ -93,27 +121,27 @@ impl Executor for Calls {
             signs: attempt.signs.clone(),
             clock: Arc::clone(&self.clock),
             log: Arc::clone(&log),
-            stop: stopped,
+            stop: Arc::clone(&stop),
         };
         let args = attempt.args;
-        let open = Arc::new(Open { stop, abort: Notify::new() });
-        self.calls().insert(key, Arc::clone(&open));
+        self.calls().insert(key, Arc::clone(&stop));
         // Somebody was quicker than we.
         if let Some(grace) = self.stops().remove(&key) {
             self.stop_call(key, grace);
         }
         let (mail, calls, signs) = (self.mail.clone(), Arc::clone(&self.calls), attempt.signs);
+        // The call itself is inside: what the handler does before it first waits may panic, too. Boxed here, so that what is
+        // spawned, and moved about before it is polled, is small.
+        let work = async move { handler(args, context).await };
+        let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         tokio::spawn(async move {
-            // The call itself is inside: what the handler does before it first waits may panic, too.
-            let work = async move { handler(args, context).await };
-            let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
             let returned = tokio::select! {
                 biased;
                 returned = &mut work => returned.unwrap_or_else(|panic| {
                     let why = panic_words(&*panic);
                     Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, why))
                 }),
-                () = open.abort.notified() => {
+                () = stop.abort.notified() => {
                     let why = "it did not stop when it was asked to, and was aborted";
                     Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, why))
                 }
@@ -121,7 +149,11 @@ impl Executor for Calls {
             // So may what it leaves behind when it is aborted.
             let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(work)));
             signs.end();
-            log.finish(std::future::ready(())).await;
+            // What it left behind has nobody to ask it any more.
+            stop.ask();
+            if log.close() {
+                Box::pin(log.finish(std::future::ready(()))).await;
+            }
             calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
             mail.send(Happened { key, token, end: End::Returned(returned) });
         });
@@ -149,11 +181,11 @@ impl Calls {
 
     /// `false`: there is no such call.
     fn stop_call(&self, key: JobKey, grace: Duration) -> bool {
-        let Some(open) = self.calls().get(&key).cloned() else { return false };
-        let _ = open.stop.send(true);
+        let Some(stop) = self.calls().get(&key).cloned() else { return false };
+        stop.ask();
         tokio::spawn(async move {
             tokio::time::sleep(grace).await;
-            open.abort.notify_one();
+            stop.abort.notify_one();
         });
         true
     }

@@ -219,10 +219,15 @@ impl Log {
         }
     }
 
-    /// No more comes: what is left is kept as soon as can be.
-    fn close(&self) {
-        self.waiting().ended = true;
+    /// No more comes: what is left is kept as soon as can be. Whether something is, or was.
+    pub(crate) fn close(&self) -> bool {
+        let kept = {
+            let mut waiting = self.waiting();
+            waiting.ended = true;
+            waiting.kept
+        };
         self.filled.notify_one();
+        kept
     }
 
     /// Writes what waits. What cannot be written goes on waiting.

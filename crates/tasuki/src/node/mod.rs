@@ -11,7 +11,7 @@ pub mod config;
 pub mod coordinate;
 mod ends;
 mod folders;
-mod functions;
+pub(crate) mod functions;
 mod hands;
 mod home;
 mod keeper;
@@ -26,7 +26,7 @@ mod plan;
 #[cfg(test)]
 mod policies;
 pub(crate) mod queues;
-mod recipes;
+pub(crate) mod recipes;
 mod results;
 pub(crate) mod scopes;
 mod within;
