@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 
-use crate::create::{BY_KEY, in_key_order, key};
+use crate::create::{BY_KEY, columns, in_key_order, key};
 use crate::db::{Db, Params, Row, Tx, params};
 use crate::finish::Together;
 use crate::run::micros;
@@ -26,9 +26,7 @@ static START: Sql = sql!("run/start_batch", ".postgres", ".postgres", ".postgres
 static RENEW: Sql = sql!("lease/renew_batch", ".postgres", ".postgres", ".postgres");
 static SUCCEED: Sql = sql!("run/succeed_batch", ".postgres", ".postgres", ".postgres");
 static INSERT: Sql = sql!("run/insert_batch", ".postgres", ".postgres", ".postgres");
-/// Looking for conflicts costs a tenth; runs without a key have none.
-static INSERT_PLAIN: Sql = sql!("run/insert_batch", ".postgres", ".postgres", ".postgres")
-    .without("on conflict do nothing");
+static INSERT_ALIKE: Sql = sql!("run/insert_alike", ".postgres", ".postgres", ".postgres");
 
 impl Store {
     pub(crate) async fn claim_in_one_trip(
@@ -197,6 +195,9 @@ pub(crate) async fn create(
     mut trip: Trip<'_, '_>,
     new: &[NewRun<'_>],
 ) -> Result<Vec<Created>, Error> {
+    if let Some(first) = new.first().filter(|first| new.iter().all(|run| run.is_like(first))) {
+        return create_alike(trip, first, new).await;
+    }
     let runs: Vec<&NewRun<'_>> = in_key_order(new).into_iter().map(|at| &new[at]).collect();
     let texts =
         |text: &dyn Fn(&NewRun<'_>) -> Option<String>| sparse(runs.iter().map(|run| text(run)));
@@ -233,9 +234,7 @@ pub(crate) async fn create(
         skips: ints(&|run| run.skip_at.map(Timestamp::as_microsecond)),
         expires: ints(&|run| run.expires_at.map(Timestamp::as_microsecond)),
     };
-    let keyed = runs.iter().any(|run| run.has_key());
-    let insert = if keyed { &INSERT } else { &INSERT_PLAIN };
-    let made = trip.rows(insert, row).await?;
+    let made = trip.rows(&INSERT, row).await?;
     let mut plain = VecDeque::new();
     let mut keyed = HashMap::new();
     for row in &made {
@@ -271,6 +270,28 @@ pub(crate) async fn create(
         });
     }
     Ok(created)
+}
+
+/// The same for runs that are like the first of them.
+async fn create_alike(
+    mut trip: Trip<'_, '_>,
+    first: &NewRun<'_>,
+    new: &[NewRun<'_>],
+) -> Result<Vec<Created>, Error> {
+    let given = sparse(new.iter().map(|run| run.args.clone()));
+    let lists = params! { count: new.len() as i64, given: given };
+    let rows = trip.rows(&INSERT_ALIKE, [columns(first), lists].concat()).await?;
+    let ids = rows.first().map(|row| row.opt_text("ids")).transpose()?.flatten();
+    let made = ids.iter().flat_map(|ids| ids.split(' '));
+    let made = made.map(|id| match id.parse() {
+        Ok(id) => Ok(Created { run: RunId(id), existed: false }),
+        Err(_) => Err(Error::broken(format!("{id:?} is no run"))),
+    });
+    let made: Vec<Created> = made.collect::<Result<_, _>>()?;
+    match made.len() == new.len() {
+        true => Ok(made),
+        false => Err(Error::broken("not all runs were made")),
+    }
 }
 
 fn token(text: &str) -> Result<LeaseToken, Error> {

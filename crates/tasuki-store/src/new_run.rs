@@ -60,6 +60,19 @@ impl NewRun<'_> {
         self.slot.is_some() || self.idempotency_key.is_some()
     }
 
+    /// Whether it cannot exist already, and differs from another such run in what it is given alone.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let same_job = || std::ptr::eq(self.job, other.job) || self.job == other.job;
+        !self.has_key()
+            && same_job()
+            && self.lane == other.lane
+            && self.scope == other.scope
+            && (self.origin, self.event, self.rerun_of)
+                == (other.origin, other.event, other.rerun_of)
+            && (self.scheduled_for, self.skip_at, self.expires_at)
+                == (other.scheduled_for, other.skip_at, other.expires_at)
+    }
+
     /// Where it waits.
     pub(crate) fn lane(&self) -> &str {
         self.lane.as_deref().unwrap_or(&self.job.spec.lane)

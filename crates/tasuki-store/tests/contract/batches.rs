@@ -69,6 +69,34 @@ contract! {
         assert_eq!((third.expires_at, third.scheduled_for), (Some(later), noon()));
     }
 
+    /// All but what they are given; some are given nothing.
+    async fn runs_of_a_bulk_may_share_everything(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let at = |seconds| Some(noon() + SignedDuration::from_secs(seconds));
+        let like = |args: Option<&str>| NewRun {
+            args: args.map(str::to_owned),
+            scope: Scope::new("tenant", "7").unwrap(),
+            scheduled_for: at(60),
+            skip_at: at(90),
+            expires_at: at(80),
+            lane: Some("elsewhere".to_owned()),
+            ..NewRun::task(&job)
+        };
+        let made = store.create(Author::Api, &[like(None), like(Some("1")), like(None)]).await.unwrap();
+        for (made, args) in made.iter().zip([None, Some("1"), None]) {
+            let run = store.run_now(made.run).await;
+            assert_eq!((run.job, run.args.as_deref(), run.lane.as_str()), (job.job, args, "elsewhere"));
+            assert_eq!((run.scope.kind(), run.scope.id(), run.state), ("tenant", "7", RunState::Pending));
+            assert_eq!((run.scheduled_for, run.skip_at, run.expires_at), (noon() + SignedDuration::from_secs(60), at(90), at(80)));
+        }
+        // What comes first of the two is what it waits for.
+        store.at(85);
+        assert_eq!(store.due("elsewhere", noon() + SignedDuration::from_secs(60), 10).await.unwrap().len(), 3);
+        assert_eq!(store.try_claim("elsewhere", 10).await.1, []);
+        store.at(75);
+        assert_eq!(store.try_claim("elsewhere", 10).await.1.len(), 3);
+    }
+
     /// What each gave back stands on its own row, whatever it contains.
     async fn successes_that_travel_together_keep_what_they_said(store: TestStore) {
         let job = store.given_job(&like_queue()).await;
