@@ -39,7 +39,8 @@ impl Worker {
         let next = self.state().leases.values().filter_map(Lease::report_at).min();
         match next {
             Some(at) if at <= self.parts.clock.boottime() => {
-                self.report_all().await?;
+                // Boxed: every end wakes us, most of them only to be looked at, and what is large is moved about each time.
+                Box::pin(self.report_all()).await?;
                 Ok(Some(0))
             }
             at => Ok(at),
