@@ -19,6 +19,7 @@ mod create;
 mod cursor;
 mod db;
 mod doctor;
+mod errands;
 mod error;
 mod events;
 mod executions;

@@ -105,7 +105,7 @@ pub(crate) use sql;
 /// Takes in several files to be sent to SQLite together: each exchange with its thread waits for its turn among all that a
 /// program does. They share their parameters; the rows are those of all of them, and so is the number that matched.
 macro_rules! sqlite_script {
-    ($first:literal $(, $next:literal)+) => {
+    ($first:literal $(, $next:literal)+ $(,)?) => {
         Sql::new(
             concat!($first $(, ", ", $next)+),
             [concat!(
@@ -179,8 +179,8 @@ impl Ready {
         );
         match (numbered, dialect) {
             (false, _) => self.text.push('?'),
-            (true, Dialect::Postgres) => self.text.push_str(&format!("${number}")),
-            (true, _) => self.text.push_str(&format!("?{number}")),
+            // Not `?9` on SQLite: a statement that names it alone has nine, and the driver loses count of them.
+            (true, _) => self.text.push_str(&format!("${number}")),
         }
     }
 }
