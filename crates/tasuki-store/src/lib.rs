@@ -37,6 +37,7 @@ mod migrate;
 mod new_run;
 mod news;
 mod note;
+mod one_go;
 mod outcome;
 mod pass;
 mod planning;

@@ -4,13 +4,12 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use serde_json::{Value, json};
-use tasuki_core::{EventId, JobId, LeaseToken, RunId, Scope};
+use tasuki_core::{LeaseToken, RunId};
 
 use crate::create::columns;
 use crate::db::{Params, Row, Tx, params};
 use crate::finish::Together;
-use crate::run::{micros, timestamp};
-use crate::errands::Errand;
+use crate::run::micros;
 use crate::sql::{Dialect, Sql, sql, sqlite_script};
 use crate::{ClaimBatch, Created, Ending, Error, NewRun, Store, Taken, check, lease, uuid};
 
@@ -25,39 +24,6 @@ static RUNNING: Sql = sql!("run/running", ".sqlite", ".mysql", ".mysql");
 static HOLDING: Sql = sql!("run/holding", ".sqlite", ".mysql", ".mysql");
 static SUCCEED_ALIKE: Sql = sql!("run/succeed_alike", ".sqlite", ".mysql", ".mysql");
 static SUCCEED: Sql = sql!("run/succeed_many", ".sqlite", ".mysql", ".mysql");
-static CLAIM_PLAIN: Errand = Errand {
-    script: sqlite_script!(
-        "lease/open_plain.sqlite",
-        "due/take_leased.sqlite",
-        "lease/all_moved.sqlite",
-        "run/claim_leased.sqlite",
-        "lease/all_moved.sqlite",
-        "run/taken_leased.sqlite",
-    ),
-    rows: 3,
-};
-static END_ALIKE: Errand = Errand {
-    script: sqlite_script!(
-        "run/succeed_alike.sqlite",
-        "run/all_ended.sqlite",
-        "stat/add_plain.sqlite",
-        "stat/add_mixed.sqlite",
-        "lease/close_if_over.sqlite",
-        "lease/is_closed.sqlite",
-    ),
-    rows: 2,
-};
-static END: Errand = Errand {
-    script: sqlite_script!(
-        "run/succeed_many.sqlite",
-        "run/all_ended.sqlite",
-        "stat/add_plain.sqlite",
-        "stat/add_mixed.sqlite",
-        "lease/close_if_over.sqlite",
-        "lease/is_closed.sqlite",
-    ),
-    rows: 2,
-};
 static STEP: Sql = sql!("run/step", ".mysql", ".mysql", ".mysql");
 static STAT_ADD: Sql = sql!("stat/add_many", ".sqlite", ".mysql", ".mysql");
 static HOLD_GIVE: Sql = sql!("hold/give");
@@ -66,9 +32,6 @@ const ON_CONFLICT: &str = "on conflict do nothing\nreturning id";
 
 /// The most runs in one insert: SQLite takes 32,766 parameters, MySQL 65,535.
 const MOST: usize = 256;
-
-/// From so many ends on under one token it pays to send them without looking first.
-const MANY: usize = 8;
 
 /// Parts whose lengths are powers of two: so there are few inserts to keep ready. One that is prepared
 /// for once is closed again, and what is sent right after a close waits for 40 ms on MySQL.
@@ -173,7 +136,7 @@ async fn start(tx: &mut Tx<'_>, batch: &ClaimBatch<'_>, ids: Vec<i64>) -> Result
     tx.execute(&CLAIM, [guard(batch), params! { ids: ids }].concat()).await
 }
 
-fn guard(batch: &ClaimBatch<'_>) -> Params<'static> {
+pub(crate) fn guard(batch: &ClaimBatch<'_>) -> Params<'static> {
     params! { worker_id: uuid(batch.worker.as_bytes()), token: uuid(batch.token.as_bytes()) }
 }
 
@@ -186,45 +149,6 @@ pub(crate) async fn taken(tx: &mut Tx<'_>, runs: &[i64]) -> Result<Vec<Taken>, E
         true => Ok(taken),
         false => Err(Error::broken("a run vanished")),
     }
-}
-
-/// One of those that `run/taken_leased` lists.
-type Listed<'l> = (
-    i64,
-    i64,
-    i64,
-    &'l str,
-    Option<(String, String)>,
-    i64,
-    Option<i64>,
-    u32,
-    u32,
-    Option<i64>,
-    Option<String>,
-);
-
-/// What a worker must know of what it was given, as it is listed in one go.
-fn listed(list: &str) -> Result<Vec<Taken>, Error> {
-    let list: Vec<Listed<'_>> = serde_json::from_str(list)
-        .map_err(|error| Error::broken(format!("a list of what was claimed: {error}")))?;
-    let taken = |one: Listed<'_>| {
-        let (id, job, job_version, origin, scope, ..) = one;
-        let (.., scheduled_for, next_retry_at, attempt_no, tries, event, args) = one;
-        Ok(Taken {
-            id: RunId(id),
-            job: JobId(job),
-            job_version,
-            origin: origin.parse()?,
-            scope: scope.map_or(Ok(Scope::default()), |(kind, id)| Scope::new(&kind, &id))?,
-            scheduled_for: timestamp(scheduled_for)?,
-            due_at: timestamp(next_retry_at.unwrap_or(scheduled_for))?,
-            attempt_no,
-            tries,
-            event: event.map(EventId),
-            args,
-        })
-    };
-    list.into_iter().map(taken).collect()
 }
 
 /// The same from the rows they were found by, soonest first.
@@ -244,21 +168,6 @@ pub(crate) fn of_found(found: &[Row], runs: &[i64]) -> Result<Vec<Taken>, Error>
 }
 
 impl Store {
-    /// T1c on SQLite in one go, for what needs neither a hold nor to be alone. Nothing where something does, or nothing
-    /// is due, or the worker takes no new work.
-    pub(crate) async fn claim_plain(
-        &self,
-        batch: &ClaimBatch<'_>,
-        after: &Params<'static>,
-    ) -> Result<Vec<Taken>, Error> {
-        let asked = params! { lane: batch.lane, most: batch.most, ttl: micros(batch.lease_ttl) };
-        let asked = [asked, guard(batch), after.clone()].concat();
-        let told = self.db.errands(vec![(&CLAIM_PLAIN, asked)]).await?.pop();
-        let rows = told.unwrap_or_else(|| Err(Error::broken("a claim says nothing")))?;
-        let row = rows.last().ok_or_else(|| Error::broken("a claim says nothing"))?;
-        listed(&row.text("listed")?)
-    }
-
     /// Ends runs that succeeded, and closes the leases of which the worker says that nothing else is under
     /// them, where that is so.
     pub(crate) async fn succeed_as_a_set(
@@ -284,53 +193,6 @@ impl Store {
         together.ended.extend(rest.ended);
         together.closed.extend(rest.closed);
         Ok(together)
-    }
-
-    /// The same on SQLite for those of which there are many under one token, without looking first. Tells which are left:
-    /// few, or not all of them ended, or they have holds to give back.
-    async fn end_in_one_go<'e>(
-        &self,
-        good: &[&'e Ending],
-        closing: &[LeaseToken],
-    ) -> Result<(Together, Vec<&'e Ending>), Error> {
-        let (many, few): (Vec<_>, Vec<_>) =
-            by_token(good).into_iter().partition(|(_, ends)| ends.len() >= MANY);
-        let mut left: Vec<&Ending> = few.into_iter().flat_map(|(_, ends)| ends).collect();
-        let mut together = Together::default();
-        if many.is_empty() {
-            return Ok((together, left));
-        }
-        let errand = |(token, ends): &(LeaseToken, Vec<&Ending>)| {
-            let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
-            let all = params! {
-                token: uuid(token.as_bytes()),
-                ids: ids,
-                count: ends.len() as i64,
-                closes: i64::from(closing.contains(token)),
-            };
-            let alike = ends.iter().all(|ending| ending.finish.tells_as(&ends[0].finish));
-            let (errand, told): (&'static Errand, _) = match alike {
-                true => (&END_ALIKE, ends[0].finish.columns()),
-                false => (&END, params! { ends: told_of(ends) }),
-            };
-            (errand, [all, told].concat())
-        };
-        let told = self.db.errands(many.iter().map(errand).collect()).await?;
-        for ((token, ends), rows) in many.iter().zip(told) {
-            match rows {
-                Ok(rows) => {
-                    together.ended.extend(ends.iter().map(|ending| (ending.run, *token)));
-                    let row = rows.last().ok_or_else(|| Error::broken("an end says nothing"))?;
-                    if row.int("closed")? == 1 {
-                        together.closed.insert(*token);
-                    }
-                }
-                Err(error) if error.gave_up() => left.extend(ends),
-                Err(error) => return Err(error),
-            }
-        }
-        left.sort_by_key(|ending| ending.run);
-        Ok((together, left))
     }
 
     /// Leases are locked before their runs, as everywhere. `None`: not all of them could be ended, or none.
@@ -417,7 +279,7 @@ async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> 
     Ok(true)
 }
 
-fn by_token<'e>(ends: &[&'e Ending]) -> BTreeMap<LeaseToken, Vec<&'e Ending>> {
+pub(crate) fn by_token<'e>(ends: &[&'e Ending]) -> BTreeMap<LeaseToken, Vec<&'e Ending>> {
     let mut under: BTreeMap<LeaseToken, Vec<&Ending>> = BTreeMap::new();
     for ending in ends {
         under.entry(ending.token).or_default().push(ending);
@@ -431,7 +293,7 @@ fn token_of(row: &Row) -> Result<Option<LeaseToken>, Error> {
 }
 
 /// How each ended.
-fn told_of(ends: &[&Ending]) -> String {
+pub(crate) fn told_of(ends: &[&Ending]) -> String {
     Value::Array(ends.iter().map(|ending| told(ending)).collect()).to_string()
 }
 

@@ -217,10 +217,11 @@ impl Store {
                 Ok(runs) if runs.is_empty() => {}
                 Ok(runs) => return Ok(Claimed::Runs(runs)),
                 Err(error) if error.is_conflict() => return Ok(Claimed::Before),
+                Err(error) if error.gave_up() => {}
                 Err(error) => return Err(error),
             }
         }
-        // Nothing is due, or something that needs a hold, or is to be alone.
+        // Nothing is due, or it was claimed before, or something needs a hold or is to be alone.
         let mut tx = self.db.begin().await?;
         // SQLite asks it with the rest.
         let active = self.dialect() == Dialect::Sqlite
