@@ -187,7 +187,7 @@ impl Worker {
                 Ok(Err(finish)) => {
                     self.parts.mail.ring();
                     let at = self.parts.clock.boottime();
-                    Here::Ended(Box::new(Ended { key, finish, at, stirs: true }))
+                    Here::Ended(Box::new(Ended { key, finish: *finish, at, stirs: true }))
                 }
                 Ok(Ok(mut attempt)) => {
                     let running = self.running(&attempt);
@@ -218,7 +218,7 @@ impl Worker {
         &self,
         token: LeaseToken,
         taken: Taken,
-    ) -> Result<Result<Attempt, Finish>, Error> {
+    ) -> Result<Result<Attempt, Box<Finish>>, Error> {
         let store = &self.parts.store;
         let recipe = match self.recipes.at_hand(taken.job, taken.job_version) {
             Some(recipe) => Some(recipe),
@@ -228,7 +228,7 @@ impl Worker {
             let failure = tasuki_core::exit::FailureRules::default();
             let failure = failure.failure(ErrorCode::INVALID_INPUT, None);
             let why = "this tasuki cannot read its definition";
-            return Ok(Err(attempt::failed(failure, why, self.roll())));
+            return Ok(Err(Box::new(attempt::failed(failure, why, self.roll()))));
         };
         let payload = match taken.event {
             Some(event) => within(store.event(event)).await?.and_then(|event| event.payload),
@@ -243,9 +243,10 @@ impl Worker {
         taken: Taken,
         recipe: &Arc<Recipe>,
         payload: Option<String>,
-    ) -> Result<Attempt, Finish> {
-        Attempt::new(token, taken, Arc::clone(recipe), payload)
-            .map_err(|refused| attempt::finish(recipe, End::Unfit(refused), None, self.roll()))
+    ) -> Result<Attempt, Box<Finish>> {
+        Attempt::new(token, taken, Arc::clone(recipe), payload).map_err(|refused| {
+            Box::new(attempt::finish(recipe, End::Unfit(refused), None, self.roll()))
+        })
     }
 
     fn running(&self, attempt: &Attempt) -> Running {
