@@ -129,10 +129,11 @@ bind!(
 
 /// Where there are no arrays, a list is a JSON text.
 fn json_list(list: Param) -> String {
-    match list {
-        Param::Ints(list) => serde_json::json!(list).to_string(),
-        Param::OptInts(list) => serde_json::json!(list).to_string(),
-        Param::Texts(list) => serde_json::json!(list).to_string(),
+    let text = match list {
+        Param::Ints(list) => serde_json::to_string(&list),
+        Param::OptInts(list) => serde_json::to_string(&list),
+        Param::Texts(list) => serde_json::to_string(&list),
         _ => unreachable!("only lists of numbers and words come here"),
-    }
+    };
+    text.expect("numbers and words can be written")
 }

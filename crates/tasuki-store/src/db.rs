@@ -15,6 +15,7 @@ use tasuki_core::Invalid;
 use crate::Error;
 pub(crate) use crate::bind::{Params, params};
 use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
+use crate::errands::{Errand, Going};
 use crate::pools::{LOOK, Pools};
 pub(crate) use crate::row::Row;
 use crate::session::{OpenMySql, Session};
@@ -236,6 +237,29 @@ impl Db {
         Ok(matched)
     }
 
+    /// Whole transactions that need no answer on their way, and the rows of each. Only on SQLite.
+    pub(crate) async fn errands(
+        &self,
+        all: Vec<(&'static Errand, Params<'_>)>,
+    ) -> Result<Vec<Result<Vec<Row>, Error>>, Error> {
+        let Pools::Sqlite { errands, .. } = &self.pools else {
+            return Err(Error::broken("only SQLite is sent on errands"));
+        };
+        let fault = self.send().await;
+        if fault == Fault::Unsent {
+            return Err(Error::timed_out());
+        }
+        let now = self.now();
+        let going = |(errand, params): (&'static Errand, Params<'_>)| {
+            let script = errand.script.ready(Dialect::Sqlite, now.is_some());
+            let values = in_order(script, &script.names, params, now);
+            Going { script, rows: errand.rows, values }
+        };
+        let told = errands.run(all.into_iter().map(going).collect()).await;
+        Self::answer(self.line.as_ref(), fault).await?;
+        Ok(told)
+    }
+
     /// Runs a script of several statements without parameters, as migrations are.
     pub(crate) async fn script(&self, text: &str) -> Result<(), Error> {
         let owned = AssertSqlSafe(text.to_owned());
@@ -251,7 +275,7 @@ impl Db {
 
     pub(crate) async fn close(&self) {
         match &self.pools {
-            Pools::Sqlite { writer, readers } => {
+            Pools::Sqlite { writer, readers, .. } => {
                 readers.close().await;
                 writer.close().await;
             }

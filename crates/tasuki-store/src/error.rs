@@ -85,6 +85,16 @@ impl Error {
         }
     }
 
+    /// Whether an errand gave up by itself, because not all was as it was thought to be: nothing of it has happened.
+    pub(crate) fn gave_up(&self) -> bool {
+        match self.root() {
+            Self::Database(sqlx::Error::Database(error)) => {
+                error.message().contains("malformed JSON")
+            }
+            _ => false,
+        }
+    }
+
     /// Whether what was given is at fault: a URL that names no database, a value that cannot be stored.
     pub fn is_invalid_input(&self) -> bool {
         matches!(

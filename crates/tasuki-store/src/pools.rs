@@ -13,6 +13,7 @@ use sqlx::sqlite::{
 use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
 
 use crate::Error;
+use crate::errands::Errands;
 
 /// How long a session may sit in an open transaction, wait for a lock, or run a statement. A leader
 /// that is stopped in mid-write delays the next mint by no more than this.
@@ -35,6 +36,7 @@ pub(crate) enum Pools {
     Sqlite {
         writer: SqlitePool,
         readers: SqlitePool,
+        errands: Errands,
     },
     Postgres(PgPool),
     MySql(MySqlPool),
@@ -106,7 +108,8 @@ async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
         true => writer.clone(),
         false => pool.max_connections(connections).connect_with(options).await?,
     };
-    Ok(Pools::Sqlite { writer, readers })
+    let errands = Errands::new(writer.clone());
+    Ok(Pools::Sqlite { writer, readers, errands })
 }
 
 /// Opens a file that others may be opening too. Whoever turns a new file to write-ahead logging needs it alone for

@@ -11,7 +11,7 @@ use crate::db::{Params, Row, Tx, params};
 use crate::finish::Together;
 use crate::run::micros;
 use crate::sql::{Dialect, Sql, sql, sqlite_script};
-use crate::{ClaimBatch, Created, Ending, Error, Lease, NewRun, Store, Taken, check, lease, uuid};
+use crate::{ClaimBatch, Created, Ending, Error, NewRun, Store, Taken, check, lease, uuid};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql").without(ON_CONFLICT);
 static DUE_PUT: Sql = sql!("due/put_between", "", "", ".mysql");
@@ -21,14 +21,11 @@ static CLAIM_ALL: Sql =
     sqlite_script!("due/take_many.sqlite", "run/claim_many.sqlite", "lease/open_for");
 static TAKEN: Sql = sql!("run/taken", ".sqlite", ".mysql", ".mysql");
 static RUNNING: Sql = sql!("run/running", ".sqlite", ".mysql", ".mysql");
-static HOLDING: Sql = sql!("run/holding", ".mysql", ".mysql", ".mysql");
+static HOLDING: Sql = sql!("run/holding", ".sqlite", ".mysql", ".mysql");
 static SUCCEED_ALIKE: Sql = sql!("run/succeed_alike", ".sqlite", ".mysql", ".mysql");
 static SUCCEED: Sql = sql!("run/succeed_many", ".sqlite", ".mysql", ".mysql");
 static STEP: Sql = sql!("run/step", ".mysql", ".mysql", ".mysql");
-static STAT_ADD: Sql = sql!("stat/add_many", ".mysql", ".mysql", ".mysql");
-static COUNT_AND_HOLDING: Sql = sqlite_script!("stat/add_many.sqlite", "run/holding.sqlite");
-static COUNT_HOLDING_AND_CLOSE: Sql =
-    sqlite_script!("stat/add_many.sqlite", "run/holding.sqlite", "lease/close");
+static STAT_ADD: Sql = sql!("stat/add_many", ".sqlite", ".mysql", ".mysql");
 static HOLD_GIVE: Sql = sql!("hold/give");
 
 const ON_CONFLICT: &str = "on conflict do nothing\nreturning id";
@@ -139,7 +136,7 @@ async fn start(tx: &mut Tx<'_>, batch: &ClaimBatch<'_>, ids: Vec<i64>) -> Result
     tx.execute(&CLAIM, [guard(batch), params! { ids: ids }].concat()).await
 }
 
-fn guard(batch: &ClaimBatch<'_>) -> Params<'static> {
+pub(crate) fn guard(batch: &ClaimBatch<'_>) -> Params<'static> {
     params! { worker_id: uuid(batch.worker.as_bytes()), token: uuid(batch.token.as_bytes()) }
 }
 
@@ -178,11 +175,24 @@ impl Store {
         good: &[&Ending],
         closing: &[LeaseToken],
     ) -> Result<Together, Error> {
-        // Mostly all of them end. If one does not, nothing has happened, and it is asked which.
-        match self.succeed(good, closing, Which::All).await? {
-            Some(together) => Ok(together),
-            None => Ok(self.succeed(good, closing, Which::Running).await?.unwrap_or_default()),
+        let mut together = Together::default();
+        let mut left = good.to_vec();
+        if self.dialect() == Dialect::Sqlite {
+            (together, left) = self.end_in_one_go(good, closing).await?;
         }
+        let open = |token: &LeaseToken| !together.closed.contains(token);
+        let closing: Vec<LeaseToken> = closing.iter().copied().filter(open).collect();
+        if left.is_empty() {
+            return Ok(together);
+        }
+        // Mostly all of them end. If one does not, nothing has happened, and it is asked which.
+        let rest = match self.succeed(&left, &closing, Which::All).await? {
+            Some(rest) => rest,
+            None => self.succeed(&left, &closing, Which::Running).await?.unwrap_or_default(),
+        };
+        together.ended.extend(rest.ended);
+        together.closed.extend(rest.closed);
+        Ok(together)
     }
 
     /// Leases are locked before their runs, as everywhere. `None`: not all of them could be ended, or none.
@@ -208,32 +218,18 @@ impl Store {
         let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
         let ended: HashSet<(RunId, LeaseToken)> =
             ends.iter().map(|ending| (ending.run, ending.token)).collect();
-        let is_over =
-            |lease: &Lease| lease.runs.iter().all(|run| ended.contains(&(*run, lease.token)));
-        let mut closed = HashSet::new();
-        let holding = match (tx.dialect(), leases.last().filter(|lease| is_over(lease))) {
-            (Dialect::Sqlite, Some(lease)) => {
-                let key = params! { ids: ids, token: uuid(lease.token.as_bytes()) };
-                closed.insert(lease.token);
-                tx.rows(&COUNT_HOLDING_AND_CLOSE, key).await?
-            }
-            (Dialect::Sqlite, None) => tx.rows(&COUNT_AND_HOLDING, params! { ids: ids }).await?,
-            (Dialect::Postgres | Dialect::MySql, _) => {
-                tx.execute(&STAT_ADD, params! { ids: ids.clone() }).await?;
-                tx.rows(&HOLDING, params! { ids: ids }).await?
-            }
-        };
+        tx.execute(&STAT_ADD, params! { ids: ids.clone() }).await?;
+        let holding = tx.rows(&HOLDING, params! { ids: ids }).await?;
         for hold in holds(&holding)? {
             tx.execute(&HOLD_GIVE, hold.columns()).await?;
         }
+        let mut closed = HashSet::new();
         for lease in &leases {
-            if closed.contains(&lease.token) {
-                continue;
-            }
-            if is_over(lease) {
+            let is_over = lease.runs.iter().all(|run| ended.contains(&(*run, lease.token)));
+            if is_over {
                 lease::close(&mut tx, lease.token).await?;
-                closed.insert(lease.token);
-            } else if lease::close_if_empty(&mut tx, lease).await? {
+            }
+            if is_over || lease::close_if_empty(&mut tx, lease).await? {
                 closed.insert(lease.token);
             }
         }
@@ -265,11 +261,7 @@ async fn running<'e>(tx: &mut Tx<'_>, good: &[&'e Ending]) -> Result<Vec<&'e End
 
 /// Ends these runs under their tokens, a few statements for all. `false`: one of them did not end.
 async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> {
-    let mut under: BTreeMap<LeaseToken, Vec<&Ending>> = BTreeMap::new();
-    for ending in ends {
-        under.entry(ending.token).or_default().push(ending);
-    }
-    for (token, ends) in under {
+    for (token, ends) in by_token(ends) {
         let alike = ends.iter().all(|ending| ending.finish.tells_as(&ends[0].finish));
         let key = params! { token: uuid(token.as_bytes()) };
         let ended = if alike {
@@ -277,8 +269,7 @@ async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> 
             let told = [key, params! { ids: ids }, ends[0].finish.columns()].concat();
             tx.execute(&SUCCEED_ALIKE, told).await?
         } else {
-            let told = ends.iter().map(|ending| told(ending)).collect();
-            let told = params! { ends: Value::Array(told).to_string() };
+            let told = params! { ends: told_of(&ends) };
             tx.execute(&SUCCEED, [key, told].concat()).await?
         };
         if ended != ends.len() as u64 {
@@ -288,9 +279,22 @@ async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> 
     Ok(true)
 }
 
+pub(crate) fn by_token<'e>(ends: &[&'e Ending]) -> BTreeMap<LeaseToken, Vec<&'e Ending>> {
+    let mut under: BTreeMap<LeaseToken, Vec<&Ending>> = BTreeMap::new();
+    for ending in ends {
+        under.entry(ending.token).or_default().push(ending);
+    }
+    under
+}
+
 fn token_of(row: &Row) -> Result<Option<LeaseToken>, Error> {
     let token = row.opt_uuid("lease_token")?;
     Ok(token.map(|token| LeaseToken::from_bytes(token.into_bytes())))
+}
+
+/// How each ended.
+pub(crate) fn told_of(ends: &[&Ending]) -> String {
+    Value::Array(ends.iter().map(|ending| told(ending)).collect()).to_string()
 }
 
 /// How a run ended; what is not there is left out, and becomes null.

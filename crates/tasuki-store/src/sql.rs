@@ -105,7 +105,7 @@ pub(crate) use sql;
 /// Takes in several files to be sent to SQLite together: each exchange with its thread waits for its turn among all that a
 /// program does. They share their parameters; the rows are those of all of them, and so is the number that matched.
 macro_rules! sqlite_script {
-    ($first:literal $(, $next:literal)+) => {
+    ($first:literal $(, $next:literal)+ $(,)?) => {
         Sql::new(
             concat!($first $(, ", ", $next)+),
             [concat!(
@@ -153,7 +153,7 @@ fn rewrite(
             let name = &from[1..end];
             match name == "now" && !now_is_bound {
                 true => ready.text.push_str(dialect.now()),
-                false => ready.push_parameter(name, dialect, numbered),
+                false => ready.push_parameter(name, numbered),
             }
             rest = &from[end..];
         }
@@ -167,7 +167,7 @@ fn rewrite(
 }
 
 impl Ready {
-    fn push_parameter(&mut self, name: &str, dialect: Dialect, numbered: bool) {
+    fn push_parameter(&mut self, name: &str, numbered: bool) {
         // Only those that have numbers can be meant twice; of the others there may be thousands.
         let known = numbered.then(|| self.names.iter().position(|one| one == name)).flatten();
         let number = known.map_or_else(
@@ -177,10 +177,10 @@ impl Ready {
             },
             |index| index + 1,
         );
-        match (numbered, dialect) {
-            (false, _) => self.text.push('?'),
-            (true, Dialect::Postgres) => self.text.push_str(&format!("${number}")),
-            (true, _) => self.text.push_str(&format!("?{number}")),
+        match numbered {
+            false => self.text.push('?'),
+            // Not `?9` on SQLite: a statement that names it alone has nine, and the driver loses count of them.
+            true => self.text.push_str(&format!("${number}")),
         }
     }
 }

@@ -241,6 +241,16 @@ impl Store {
         if self.dialect() == Dialect::Postgres {
             return self.claim_in_one_trip(batch, after).await;
         }
+        if self.dialect() == Dialect::Sqlite {
+            match self.claim_plain(batch, &after).await {
+                Ok(runs) if runs.is_empty() => {}
+                Ok(runs) => return Ok(Claimed::Runs(runs)),
+                Err(error) if error.is_conflict() => return Ok(Claimed::Before),
+                Err(error) if error.gave_up() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // Nothing is due, or it was claimed before, or something needs a hold or is to be alone.
         let mut tx = self.db.begin().await?;
         // SQLite asks it with the rest.
         let active = self.dialect() == Dialect::Sqlite

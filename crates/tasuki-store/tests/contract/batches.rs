@@ -155,6 +155,35 @@ contract! {
         assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), Renewed::Gone);
     }
 
+    /// Many ends under one token, of several jobs, while others claim; and among them one that is not the worker's.
+    async fn many_ends_are_told_in_one_go_while_others_claim(store: TestStore) {
+        let jobs = [store.given_job(&like_queue()).await, store.given_job(&like_queue()).await];
+        for job in &jobs {
+            given_many(store, job, 30).await;
+        }
+        let (token, runs) = store.try_claim("q", 40).await;
+        assert_eq!(runs.len(), 40);
+        let end = |taken: &Taken| Ending { token, run: taken.id, finish: Finish::default() };
+        let ends: Vec<Ending> = runs.iter().map(end).collect();
+        // It is mistaken: something else is under it.
+        let closing = [token];
+        let (told, (other, others)) = tokio::join!(store.finish_all(&ends[..30], &closing), store.try_claim("q", 12));
+        assert_eq!((applied(told.unwrap()), others.len()), (30, 12));
+        let held = store.renew(store.worker, token, TTL).await.unwrap();
+        assert!(matches!(held, Renewed::Held { runs, .. } if runs.len() == 10));
+        let wrong = Ending { run: others[0].id, ..ends[0].clone() };
+        let rest: Vec<Ending> = ends[30..].iter().cloned().chain([wrong]).collect();
+        let told = store.finish_all(&rest, &closing).await.unwrap();
+        assert_eq!(applied(told), 10, "one was reported under the token of another");
+        assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), Renewed::Gone);
+        assert_eq!(store.run_now(others[0].id).await.state, RunState::Running);
+        let ends: Vec<(RunId, Finish)> = others.iter().map(|taken| (taken.id, Finish::default())).collect();
+        assert_eq!(applied(store.finish_many(other, &ends).await.unwrap()), 12);
+        assert_eq!(store.renew(store.worker, other, TTL).await.unwrap(), Renewed::Gone);
+        // Told again, it is known; nothing is counted twice.
+        assert_eq!(applied(store.finish_many(other, &ends).await.unwrap()), 12);
+    }
+
     /// Ends under several leases travel together; a lease is closed where its worker says so and nothing is left.
     async fn ends_under_several_leases_are_one_report(store: TestStore) {
         let job = store.given_job(&like_queue()).await;

@@ -9,6 +9,7 @@ use tasuki_store::{Error, Finish, Outcome, Taken};
 use super::super::attempt::{self, Attempt, End};
 use super::super::carry::{Ended, Here, Running};
 use super::super::queues::Pool;
+use super::super::recipes::Recipe;
 use super::super::within::within;
 use super::{Worker, count, database_time, drop_if_empty, is_aside, our_time};
 use crate::spawner::JobKey;
@@ -173,7 +174,12 @@ impl Worker {
         for taken in taken {
             let run = taken.id;
             let key = JobKey { run: run.0, attempt: taken.attempt_no };
-            let here = match self.prepare(token, taken).await {
+            // Mostly there is nothing to wait for, and what would wait is large.
+            let prepared = match self.at_hand(&taken) {
+                Some(recipe) => Ok(self.attempt(token, taken, &recipe, None)),
+                None => Box::pin(self.prepare(token, taken)).await,
+            };
+            let here = match prepared {
                 Err(error) => {
                     tracing::warn!(run_id = %run, worker_id = %self.id(), %error, "a run cannot be launched yet");
                     Here::Unsure
@@ -181,7 +187,7 @@ impl Worker {
                 Ok(Err(finish)) => {
                     self.parts.mail.ring();
                     let at = self.parts.clock.boottime();
-                    Here::Ended(Box::new(Ended { key, finish, at, stirs: true }))
+                    Here::Ended(Box::new(Ended { key, finish: *finish, at, stirs: true }))
                 }
                 Ok(Ok(mut attempt)) => {
                     let running = self.running(&attempt);
@@ -198,7 +204,13 @@ impl Worker {
 
     /// Whether all that it needs is known here.
     pub(super) fn is_at_hand(&self, taken: &Taken) -> bool {
-        taken.event.is_none() && self.recipes.at_hand(taken.job, taken.job_version).is_some()
+        self.at_hand(taken).is_some()
+    }
+
+    /// What it is made from, if nothing else is needed.
+    fn at_hand(&self, taken: &Taken) -> Option<Arc<Recipe>> {
+        let known = || self.recipes.at_hand(taken.job, taken.job_version);
+        taken.event.is_none().then(known).flatten()
     }
 
     /// Everything an attempt needs, or why it cannot be.
@@ -206,7 +218,7 @@ impl Worker {
         &self,
         token: LeaseToken,
         taken: Taken,
-    ) -> Result<Result<Attempt, Finish>, Error> {
+    ) -> Result<Result<Attempt, Box<Finish>>, Error> {
         let store = &self.parts.store;
         let recipe = match self.recipes.at_hand(taken.job, taken.job_version) {
             Some(recipe) => Some(recipe),
@@ -216,14 +228,25 @@ impl Worker {
             let failure = tasuki_core::exit::FailureRules::default();
             let failure = failure.failure(ErrorCode::INVALID_INPUT, None);
             let why = "this tasuki cannot read its definition";
-            return Ok(Err(attempt::failed(failure, why, self.roll())));
+            return Ok(Err(Box::new(attempt::failed(failure, why, self.roll()))));
         };
         let payload = match taken.event {
             Some(event) => within(store.event(event)).await?.and_then(|event| event.payload),
             None => None,
         };
-        Ok(Attempt::new(token, taken, Arc::clone(&recipe), payload)
-            .map_err(|refused| attempt::finish(&recipe, End::Unfit(refused), None, self.roll())))
+        Ok(self.attempt(token, taken, &recipe, payload))
+    }
+
+    fn attempt(
+        &self,
+        token: LeaseToken,
+        taken: Taken,
+        recipe: &Arc<Recipe>,
+        payload: Option<String>,
+    ) -> Result<Attempt, Box<Finish>> {
+        Attempt::new(token, taken, Arc::clone(recipe), payload).map_err(|refused| {
+            Box::new(attempt::finish(recipe, End::Unfit(refused), None, self.roll()))
+        })
     }
 
     fn running(&self, attempt: &Attempt) -> Running {

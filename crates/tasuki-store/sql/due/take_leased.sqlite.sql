@@ -1,0 +1,13 @@
+-- due/take_leased: whoever deletes the rows has the runs to itself. Between the first and the last of the list: the lane is
+-- walked once.
+delete from tasuki_due
+ where lane = :lane
+   and due_at >= (select coalesce(r.next_retry_at, r.scheduled_for)
+                    from tasuki_lease l
+                    join tasuki_run r on r.id = json_extract(l.run_ids, '$[0]')
+                   where l.token = :token)
+   and due_at <= (select coalesce(r.next_retry_at, r.scheduled_for)
+                    from tasuki_lease l
+                    join tasuki_run r on r.id = json_extract(l.run_ids, '$[#-1]')
+                   where l.token = :token)
+   and run_id in (select x.value from tasuki_lease l cross join json_each(l.run_ids) x where l.token = :token)

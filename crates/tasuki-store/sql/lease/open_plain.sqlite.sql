@@ -1,0 +1,24 @@
+-- lease/open_plain: T1c, the first step: what is due is given to a worker that may claim, if none of it must be taken by itself
+-- or wait for another run of its kind; else nothing is. What follows goes by this list.
+-- A value in a subquery is none that SQLite would plan the statement anew for, each time.
+insert into tasuki_lease (token, worker_id, epoch, lease_until, heartbeat_at, run_ids)
+select :token, :worker_id, null, :now + :ttl, :now, json_group_array(run_id)
+  from (select d.run_id, d.exclusive, d.alone
+          from tasuki_due d
+         where d.lane = :lane
+           and d.due_at >= (select :after_at)
+           and d.due_at <= :now
+           and (d.skip_at is null or d.skip_at >= :now)
+         order by d.due_at, d.run_id
+         limit (select :most))
+having count(*) > 0
+   and max(exclusive) = 0
+   and max(alone) = 0
+   and exists (
+           select 1
+             from tasuki_worker w
+            where w.id = :worker_id
+              and w.draining_at is null
+              and w.detached_at is null
+              and w.dead_at is null
+              and w.gone_at is null)
