@@ -170,9 +170,14 @@ impl Worker {
         }
         let now = self.parts.clock.boottime();
         self.state().leases.get_mut(&token).into_iter().for_each(|lease| lease.launched = now);
+        let mut launches = Vec::with_capacity(taken.len());
         for taken in taken {
             let run = taken.id;
             let key = JobKey { run: run.0, attempt: taken.attempt_no };
+            // What has to be asked for keeps nobody from being launched.
+            if !self.is_at_hand(&taken) {
+                self.parts.executor.launch_all(std::mem::take(&mut launches));
+            }
             let here = match self.prepare(token, taken).await {
                 Err(error) => {
                     tracing::warn!(run_id = %run, worker_id = %self.id(), %error, "a run cannot be launched yet");
@@ -187,13 +192,14 @@ impl Worker {
                     let running = self.running(&attempt);
                     attempt.deadline = running.deadline;
                     if self.put(token, run, Here::Running(Box::new(running))) {
-                        self.parts.executor.launch(attempt);
+                        launches.push(attempt);
                     }
                     continue;
                 }
             };
             self.put(token, run, here);
         }
+        self.parts.executor.launch_all(launches);
     }
 
     /// Whether all that it needs is known here.
