@@ -65,7 +65,7 @@ pub(super) struct Plan {
     enters: bool,
     texts: Vec<CString>,
     lists: Vec<Vec<*const c_char>>,
-    limits: Vec<Box<libc::rlimit64>>,
+    limits: Vec<Vec<libc::rlimit64>>,
     /// Not zero as long as the child may be in our memory: the kernel sees to it.
     inside: Box<AtomicU32>,
 }
@@ -94,9 +94,9 @@ impl Plan {
     pub(super) fn limit_files(&mut self, files: Rlimit) {
         let limit = |most: Option<u64>| most.unwrap_or(libc::RLIM64_INFINITY);
         let (rlim_cur, rlim_max) = (limit(files.current), limit(files.maximum));
-        let limit = Box::new(libc::rlimit64 { rlim_cur, rlim_max });
+        let limit = vec![libc::rlimit64 { rlim_cur, rlim_max }];
         let nofile = libc::RLIMIT_NOFILE as usize;
-        self.step(libc::SYS_prlimit64, [0, nofile, (&raw const *limit).addr(), 0, 0]);
+        self.step(libc::SYS_prlimit64, [0, nofile, limit.as_ptr().addr(), 0, 0]);
         self.limits.push(limit);
     }
 
