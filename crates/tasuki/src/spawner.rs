@@ -5,6 +5,11 @@
 //! passes, or the worker is gone, everything that ran under it is killed. So a worker that is stopped,
 //! swapped out or killed leaves no child running past its lease.
 
+#[allow(
+    unsafe_code,
+    reason = "what shares our memory until it is another program cannot be said otherwise"
+)]
+mod birth;
 mod capture;
 mod cgroup;
 mod handle;

@@ -1,8 +1,8 @@
--- doctor/workers: what each worker carries under its leases, and its room. A list is a JSON text here. Everything has
--- room twice: commands that were assigned and those that were claimed have slots of their own, and functions are claimed
--- again while as many ends are on their way, which still show as RUNNING.
+-- doctor/workers: what each worker carries under its leases, and its room. A list is a JSON text here. Commands that were
+-- assigned and those that were claimed have slots of their own; and what is claimed is claimed again while as many ends are on
+-- their way, which still show as RUNNING.
 select l.worker_id,
-       2 * (w.slots + w.function_slots) as room,
+       3 * w.slots + 2 * w.function_slots as room,
        count(distinct r.id) as carried,
        count(distinct case when r.state = 'RUNNING' then r.id end) as running
   from tasuki_lease l

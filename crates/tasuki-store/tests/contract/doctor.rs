@@ -354,15 +354,15 @@ contract! {
     /// A worker claims again while as many ends are on their way, and those still show as RUNNING; and commands that it
     /// claims have slots besides those that are assigned.
     async fn i16_there_is_room_for_ends_on_their_way_and_for_claimed_commands(store: TestStore) {
-        for _ in 0..5 {
+        for _ in 0..6 {
             store.given_run(RunState::Running).await;
         }
-        for slots in ["slots = 2, function_slots = 1", "slots = 1, function_slots = 2"] {
+        for slots in ["slots = 2, function_slots = 0", "slots = 0, function_slots = 3"] {
             typed(store, &format!("update tasuki_worker set {slots}")).await;
             assert_eq!(store.findings().await, [] as [String; 0]);
         }
         typed(store, "update tasuki_worker set slots = 1, function_slots = 1").await;
-        finds(store, "I16", "more than it has room for", "5 run, 4 fit").await;
+        finds(store, "I16", "more than it has room for", "6 run, 5 fit").await;
     }
 
     async fn i18_events_and_their_runs(store: TestStore) {

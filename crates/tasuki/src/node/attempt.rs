@@ -278,9 +278,14 @@ struct Inside {
 impl Mail {
     /// Something happened.
     pub fn send(&self, happened: Happened) {
+        self.send_all(vec![happened]);
+    }
+
+    /// All this happened.
+    pub(crate) fn send_all(&self, happened: Vec<Happened>) {
         let mut letters = self.inside.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        letters.push(happened);
-        let first = letters.len() == 1;
+        let first = letters.is_empty() && !happened.is_empty();
+        letters.extend(happened);
         drop(letters);
         // Whoever comes for the first takes them all.
         if first {
@@ -310,9 +315,19 @@ pub trait Executor: Send + Sync {
     /// Launches an attempt. How it ends comes by mail.
     fn launch(&self, attempt: Attempt);
 
+    /// The same for several.
+    fn launch_all(&self, attempts: Vec<Attempt>) {
+        attempts.into_iter().for_each(|attempt| self.launch(attempt));
+    }
+
     /// Asks an attempt to stop, and kills it after the grace.
     fn stop(&self, key: JobKey, why: Stopped, grace: Duration);
 
     /// Its end is recorded: nothing about it needs to be kept.
     fn forget(&self, key: JobKey);
+
+    /// The same for several.
+    fn forget_all(&self, keys: &[JobKey]) {
+        keys.iter().for_each(|key| self.forget(*key));
+    }
 }

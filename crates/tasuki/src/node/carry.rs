@@ -98,7 +98,7 @@ pub(crate) struct Running {
 pub(crate) struct Ended {
     pub(crate) key: JobKey,
     pub(crate) finish: Finish,
-    /// When it was noticed.
+    /// Since when it waits for company.
     pub(crate) at: u64,
     /// Whether something else may be claimed once this is reported: its hold is given back, or it has another try.
     pub(crate) stirs: bool,
@@ -158,14 +158,24 @@ impl Lease {
             || self.runs.values().any(|here| !matches!(here, Here::Waiting { .. }))
     }
 
-    /// How much room of a pool is taken.
+    /// How much room of a pool is taken. What has ended takes none, though it is not known yet how it did.
     pub(crate) fn running(&self, pool: Pool) -> usize {
         let counts = |here: &&Here| match here {
-            Here::Running(running) => pool == self.pool_of(running),
+            Here::Running(running) => !running.signs.have_ended() && pool == self.pool_of(running),
             Here::Starting | Here::Unsure => pool == self.pool,
             Here::Waiting { .. } | Here::Ended(_) => false,
         };
         self.runs.values().filter(counts).count() + self.expected(pool)
+    }
+
+    /// How many commands have ended of which it is not known yet how.
+    pub(crate) fn ending(&self) -> usize {
+        let ends =
+            |here: &&Here| matches!(here, Here::Running(running) if running.signs.have_ended());
+        match self.pool {
+            Pool::Commands | Pool::Claimed => self.runs.values().filter(ends).count(),
+            Pool::Queue(_) => 0,
+        }
     }
 
     /// A function that was assigned uses a slot of the default queue.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tasuki_core::LeaseToken;
 use tasuki_core::exit::Stopped;
 use tokio::runtime::Handle;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 use super::attempt::{Attempt, End, Executor, Happened, Mail, Signs};
 use super::config::Config;
@@ -20,7 +20,7 @@ use super::folders::Folders;
 use super::keeper::Keeper;
 use super::launch::{self, Places, token_text};
 use super::world::Clock;
-use crate::spawner::{JobKey, Order, Refusal, Report, Spawner};
+use crate::spawner::{JobKey, Launch, Order, Refusal, Report, Spawner};
 
 /// What runs commands on this node.
 pub(crate) struct Commands {
@@ -109,6 +109,10 @@ impl Commands {
         let (ready, is_ready) = oneshot::channel();
         let (mut ready, told, runtime) = (Some(ready), Arc::clone(&book), Handle::current());
         let ends = Arc::new(Ends::new(keeper, clock, config.log_cap, mail.clone()));
+        let (tell, over) = mpsc::unbounded_channel();
+        let (launched, rings) = (Arc::clone(&book), mail.clone());
+        let may_come = move || !lock(&launched).launched.is_empty();
+        runtime.spawn(Arc::clone(&ends).tell_all(over, may_come));
         let spawner = Spawner::start(spawner, move |reports| match reports {
             Some(reports) => {
                 if reports.iter().any(|report| matches!(report, Report::Ready)) {
@@ -116,7 +120,9 @@ impl Commands {
                 }
                 let over = lock(&told).take_in(reports, &ends, &runtime);
                 if !over.is_empty() {
-                    runtime.spawn(Arc::clone(&ends).tell(over));
+                    let _ = tell.send(over);
+                    // There is room again, before anybody is told why.
+                    rings.ring();
                 }
             }
             None => gone(),
@@ -132,8 +138,12 @@ impl Commands {
     }
 
     fn order(&self, order: &Order) -> io::Result<()> {
+        self.order_all(std::slice::from_ref(order))
+    }
+
+    fn order_all(&self, orders: &[Order]) -> io::Result<()> {
         match &*lock(&self.spawner) {
-            Some(spawner) => spawner.order(order, Vec::new()),
+            Some(spawner) => spawner.order_all(orders),
             None => Err(io::Error::other("the spawner has ended")),
         }
     }
@@ -150,30 +160,54 @@ impl Commands {
         drop(lock(&self.spawner).take());
     }
 
-    /// Launches it, or says how it ended at once.
-    fn try_launch(&self, attempt: &Attempt) -> Result<(), Box<End>> {
+    /// What is ordered of the spawner, and where the result will be; or how it ended at once.
+    fn prepare(&self, attempt: &Attempt) -> Result<(Launch, PathBuf), Box<End>> {
         let key = attempt.key();
-        // Of this worker, and of this moment: another try may fare better.
-        let unable = |what: &str, error: io::Error| {
-            Box::new(End::Refused(Refusal::Unable(format!("{what}: {error}"))))
-        };
         let folder = lock(&self.folders).take(key);
-        let folder = folder.map_err(|error| unable("a folder for its result", error))?;
+        let folder = folder.map_err(|error| unable("a folder for its result", &error))?;
         let record = self.records.join(format!("{}-{}.json", key.run, key.attempt));
         let places = Places { result: folder.join("result.json"), record };
         let inherited = |name: &str| std::env::var(name).ok();
         let launch = launch::command(attempt, &self.config, &self.home, &places, inherited)
             .map_err(|refused| Box::new(End::Unfit(refused)))?;
-        let mut book = lock(&self.book);
-        self.order(&Order::Start(launch)).map_err(|error| unable("the spawner", error))?;
-        let (token, signs, result) = (attempt.token, attempt.signs.clone(), places.result);
-        book.launched.insert(key, Launched { token, signs, result, reader: None });
-        // Somebody was quicker than we.
-        if let Some((why, grace)) = book.stops.remove(&key) {
-            self.order_stop(key, why, grace);
-        }
-        Ok(())
+        Ok((launch, places.result))
     }
+
+    /// Orders the start of these, in one go.
+    fn order_starts(&self, orders: &[Order], attempts: Vec<(Attempt, PathBuf)>) {
+        let mut book = lock(&self.book);
+        match (self.order_all(orders), &attempts[..]) {
+            (Ok(()), _) => {}
+            (Err(error), [(attempt, _)]) => {
+                return self.mail.send(happened(attempt, *unable("the spawner", &error)));
+            }
+            // One of them keeps the others from being ordered: each for itself.
+            (Err(_), _) => {
+                drop(book);
+                for (order, attempt) in orders.iter().zip(attempts) {
+                    self.order_starts(std::slice::from_ref(order), vec![attempt]);
+                }
+                return;
+            }
+        }
+        for (attempt, result) in attempts {
+            let (key, token, signs) = (attempt.key(), attempt.token, attempt.signs.clone());
+            book.launched.insert(key, Launched { token, signs, result, reader: None });
+            // Somebody was quicker than we.
+            if let Some((why, grace)) = book.stops.remove(&key) {
+                self.order_stop(key, why, grace);
+            }
+        }
+    }
+}
+
+/// Of this worker, and of this moment: another try may fare better.
+fn unable(what: &str, error: &io::Error) -> Box<End> {
+    Box::new(End::Refused(Refusal::Unable(format!("{what}: {error}"))))
+}
+
+fn happened(attempt: &Attempt, end: End) -> Happened {
+    Happened { key: attempt.key(), token: attempt.token, end }
 }
 
 /// Where a node keeps its things.
@@ -196,8 +230,23 @@ impl Executor for Commands {
     }
 
     fn launch(&self, attempt: Attempt) {
-        if let Err(end) = self.try_launch(&attempt) {
-            self.mail.send(Happened { key: attempt.key(), token: attempt.token, end: *end });
+        self.launch_all(vec![attempt]);
+    }
+
+    fn launch_all(&self, attempts: Vec<Attempt>) {
+        let mut orders = Vec::with_capacity(attempts.len());
+        let mut launched = Vec::with_capacity(attempts.len());
+        for attempt in attempts {
+            match self.prepare(&attempt) {
+                Ok((launch, result)) => {
+                    orders.push(Order::Start(launch));
+                    launched.push((attempt, result));
+                }
+                Err(end) => self.mail.send(happened(&attempt, *end)),
+            }
+        }
+        if !orders.is_empty() {
+            self.order_starts(&orders, launched);
         }
     }
 
@@ -210,9 +259,19 @@ impl Executor for Commands {
     }
 
     fn forget(&self, key: JobKey) {
-        lock(&self.book).stops.remove(&key);
+        self.forget_all(&[key]);
+    }
+
+    fn forget_all(&self, keys: &[JobKey]) {
+        let mut book = lock(&self.book);
+        for key in keys {
+            book.stops.remove(key);
+        }
+        drop(book);
         // One that has ended has written down what it knows, and nobody needs that any more.
-        let _ = self.order(&Order::Forget { job: key });
-        lock(&self.folders).give_back(key);
+        let forget = |job: &JobKey| Order::Forget { job: *job };
+        let _ = self.order_all(&keys.iter().map(forget).collect::<Vec<_>>());
+        let mut folders = lock(&self.folders);
+        keys.iter().for_each(|key| folders.give_back(*key));
     }
 }

@@ -4,12 +4,14 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tasuki_core::{LeaseToken, RunId};
 use tasuki_store::{FirstLines, LogLine, Stream};
 use tokio::net::unix::pipe::Receiver;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::attempt::{End, Happened, Mail, Signs};
 use super::keeper::Keeper;
@@ -18,6 +20,13 @@ use super::results;
 use super::world::Clock;
 use crate::output::Lines;
 use crate::spawner::{Exit, JobKey, Printed, Refusal};
+
+/// How long an end waits for others to travel with, where others may come.
+const COMPANY: Duration = Duration::from_millis(5);
+/// So many are company enough.
+const ENOUGH: usize = 64;
+/// How long those that come after wait for those before, to travel together.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// A command that has ended, or was refused.
 pub(crate) struct Ended {
@@ -74,6 +83,27 @@ impl Ends {
         self.tell(vec![ended]).await;
     }
 
+    /// Tells of all that comes, together of what comes together: nobody waits for company where none can come, and who
+    /// comes while others are told of travels with the next.
+    pub(crate) async fn tell_all(
+        self: Arc<Self>,
+        mut over: mpsc::UnboundedReceiver<Vec<Ended>>,
+        may_come: impl Fn() -> bool,
+    ) {
+        while let Some(mut ended) = over.recv().await {
+            let until = Instant::now() + COMPANY;
+            while ended.len() < ENOUGH && (!over.is_empty() || may_come()) {
+                match timeout_at(until, over.recv()).await {
+                    Ok(Some(more)) => ended.extend(more),
+                    Ok(None) | Err(_) => break,
+                }
+            }
+            let told = tokio::spawn(Arc::clone(&self).tell(ended));
+            // Whatever keeps these keeps no others for long.
+            let _ = timeout(PATIENCE, told).await;
+        }
+    }
+
     /// Keeps what these printed, reads what they wrote, and tells how they ended.
     pub(crate) async fn tell(self: Arc<Self>, ended: Vec<Ended>) {
         let mut logs = Vec::new();
@@ -88,23 +118,25 @@ impl Ends {
         let results = results::read_all(exited.map(|one| one.result.clone()).collect());
         let (results, slow) = tokio::join!(results, self.keep(logs));
         let mut results = results.into_iter();
+        let mut happened = Vec::with_capacity(ended.len());
         for Ended { key, token, how, .. } in ended {
             let end = match how {
                 Ok(exit) => End::Exited { exit, told: results.next().unwrap_or_default() },
                 Err(why) => End::Refused(why),
             };
-            let happened = Happened { key, token, end };
+            let one = Happened { key, token, end };
             match slow.iter().position(|(slow, _)| *slow == key) {
-                None => self.mail.send(happened),
+                None => happened.push(one),
                 Some(index) => {
                     let (log, mail) = (Arc::clone(&slow[index].1), self.mail.clone());
                     tokio::spawn(async move {
                         log.finish(std::future::ready(())).await;
-                        mail.send(happened);
+                        mail.send(one);
                     });
                 }
             }
         }
+        self.mail.send_all(happened);
     }
 
     /// Keeps these logs in one write. Returns those that need more: they are many lines, or there is a log

@@ -18,6 +18,12 @@ pub(crate) struct Hands {
 }
 
 impl Hands {
+    /// What runs this attempt, if that is a process.
+    fn spawns(&self, attempt: &Attempt) -> Option<&Commands> {
+        let spawned = matches!(attempt.recipe.work.kind(), WorkKind::Command | WorkKind::Django);
+        self.commands.as_ref().filter(|_| spawned)
+    }
+
     /// Lets everything go.
     pub(crate) fn end(&self) {
         self.commands.iter().for_each(Commands::end);
@@ -32,11 +38,20 @@ impl Executor for Hands {
     }
 
     fn launch(&self, attempt: Attempt) {
-        match (attempt.recipe.work.kind(), &self.commands) {
-            (WorkKind::Command | WorkKind::Django, Some(commands)) => commands.launch(attempt),
+        match self.spawns(&attempt) {
+            Some(commands) => commands.launch(attempt),
             // Also a command on a node without a spawner, which then says that it has no such function.
-            _ => self.calls.launch(attempt),
+            None => self.calls.launch(attempt),
         }
+    }
+
+    fn launch_all(&self, attempts: Vec<Attempt>) {
+        let (to_spawn, to_call): (Vec<_>, Vec<_>) =
+            attempts.into_iter().partition(|attempt| self.spawns(attempt).is_some());
+        if let Some(commands) = &self.commands {
+            commands.launch_all(to_spawn);
+        }
+        self.calls.launch_all(to_call);
     }
 
     fn stop(&self, key: JobKey, why: Stopped, grace: Duration) {
@@ -51,5 +66,12 @@ impl Executor for Hands {
             commands.forget(key);
         }
         self.calls.forget(key);
+    }
+
+    fn forget_all(&self, keys: &[JobKey]) {
+        if let Some(commands) = &self.commands {
+            commands.forget_all(keys);
+        }
+        self.calls.forget_all(keys);
     }
 }

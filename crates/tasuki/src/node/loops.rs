@@ -8,6 +8,7 @@ use tasuki_core::NodeName;
 use tasuki_store::{Error, Listener, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::attempt::Mail;
 use super::called::NAMED;
@@ -24,6 +25,8 @@ use crate::Wake;
 const REST: Duration = Duration::from_millis(200);
 /// How long a claimer waits for more room than a little.
 const COMPANY: Duration = Duration::from_millis(1);
+/// The same where it is commands that make room.
+const COMMANDS_COMPANY: Duration = Duration::from_millis(5);
 /// How often scopes are asked for.
 const SCOPES: Duration = Duration::from_secs(5);
 /// How often a leader forgets workers; and how soon who leads since, or could not, looks whether it is to.
@@ -155,12 +158,25 @@ impl Loops {
             };
             // What has just been launched may make room at once, and then more than a little.
             let wait = if self.worker.is_crowded() { wait.max(COMPANY) } else { wait };
+            let next = Instant::now() + wait;
+            let enough = Instant::now() + COMMANDS_COMPANY;
             let mut stopped = self.stopped.clone();
-            woken = tokio::select! {
-                _ = stopped.wait_for(|stopped| *stopped) => return,
-                () = tokio::time::sleep(wait) => false,
-                () = self.wake.claims_woken() => true,
-            };
+            woken = false;
+            // Nor does it help to be woken for a little.
+            loop {
+                let crowded = self.worker.is_crowded_with_commands();
+                let until = match (woken, crowded) {
+                    (true, false) => break,
+                    (true, true) => enough,
+                    (false, true) => next.max(enough),
+                    (false, false) => next,
+                };
+                tokio::select! {
+                    _ = stopped.wait_for(|stopped| *stopped) => return,
+                    () = tokio::time::sleep_until(until) => break,
+                    () = self.wake.claims_woken() => woken = true,
+                }
+            }
         }
     }
 

@@ -2,27 +2,44 @@
 //! cannot leave it, whatever sessions it starts and whatever environment it gives its children; so all of
 //! a job is known, and one write kills all of it.
 
+use std::cell::Cell;
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::JobKey;
+use super::birth::Plan;
 
 /// What our cgroups are called, so that those of a spawner that was killed are known.
 const PREFIX: &str = "tasuki-";
 
-/// Where jobs get cgroups of their own.
+/// So many that nobody is in are kept.
+const SPARE: usize = 64;
+
+/// Where jobs get cgroups of their own. One that is empty again is the next job's: to make one for each, and to remove it,
+/// would cost as much as the start itself.
 pub(super) struct Cgroups {
     root: PathBuf,
+    made: u64,
+    spare: Vec<Cgroup>,
+    /// Whether children can be born into them.
+    give_birth: bool,
 }
 
-/// The cgroup of one job.
+/// The cgroup of one job at a time.
 pub(super) struct Cgroup {
     path: PathBuf,
-    /// Opened before the fork: whoever writes there moves in.
+    place: File,
+    gives_birth: bool,
+    /// Linux kills what is born where once all were killed.
+    killed: Cell<bool>,
+    /// Whoever writes there moves in.
     pub(super) entry: File,
+    /// Says whether somebody is in it.
+    events: File,
 }
 
 impl Cgroups {
@@ -37,40 +54,96 @@ impl Cgroups {
         sweep(&above);
         let root = above.join(format!("{PREFIX}{}", std::process::id()));
         fs::create_dir(&root).ok()?;
-        Some(Self { root })
+        let mut all = Self { root, made: 0, spare: Vec::new(), give_birth: true };
+        // So it does if ours is such a place.
+        let first = all.take().filter(Cgroup::has_a_child);
+        all.give_birth = first.is_some();
+        first.into_iter().for_each(|first| all.give_back(first));
+        Some(all)
     }
 
-    /// A new one. `None`: it cannot be made, and its job is looked after in other ways.
-    pub(super) fn make(&self, job: JobKey) -> Option<Cgroup> {
-        let path = self.root.join(format!("{}-{}", job.run, job.attempt));
+    /// One for a job. `None`: it cannot be made, and its job is looked after in other ways.
+    pub(super) fn take(&mut self) -> Option<Cgroup> {
+        if let Some(spare) = self.spare.pop() {
+            return Some(spare);
+        }
+        let path = self.root.join(self.made.to_string());
+        self.made += 1;
         fs::create_dir(&path).ok()?;
-        let entry = File::options().write(true).open(path.join("cgroup.procs"));
-        match entry {
-            Ok(entry) => Some(Cgroup { path, entry }),
-            Err(_) => {
-                let _ = fs::remove_dir(&path);
-                None
-            }
+        let cgroup = Cgroup::open(&path, self.give_birth);
+        if cgroup.is_err() {
+            let _ = fs::remove_dir(&path);
+        }
+        cgroup.ok()
+    }
+
+    /// Its job has ended, and nothing of it is left: the next may have it, if it is as it was.
+    pub(super) fn give_back(&mut self, cgroup: Cgroup) {
+        if self.spare.len() < SPARE && cgroup.is_as_new() {
+            self.spare.push(cgroup);
         }
     }
 }
 
 impl Drop for Cgroups {
     fn drop(&mut self) {
+        self.spare.clear();
         let _ = fs::remove_dir(&self.root);
     }
 }
 
 impl Cgroup {
+    fn open(path: &Path, gives_birth: bool) -> io::Result<Self> {
+        Ok(Self {
+            place: File::open(path)?,
+            gives_birth,
+            killed: Cell::new(false),
+            entry: File::options().write(true).open(path.join("cgroup.procs"))?,
+            events: File::open(path.join("cgroup.events"))?,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Itself, where what is born into it is there from its first moment.
+    pub(super) fn cradle(&self) -> Option<BorrowedFd<'_>> {
+        self.gives_birth.then(|| self.place.as_fd())
+    }
+
+    /// Tries whether a child can be born into it, and lives.
+    fn has_a_child(&self) -> bool {
+        let mut plan = Plan::new(None);
+        plan.leave();
+        let Ok((child, ..)) = plan.start(self.cradle(), true) else { return false };
+        let ended = rustix::process::waitpid(Some(child), WaitOptions::empty());
+        ended.ok().flatten().is_some_and(|(_, status)| status.exit_status() == Some(0))
+    }
+
     /// Kills everything in it.
     pub(super) fn kill(&self) {
+        self.killed.set(true);
         kill(&self.path);
     }
 
     /// Whether somebody is still in it.
     pub(super) fn is_populated(&self) -> bool {
-        let events = fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
-        events.lines().any(|line| line == "populated 1")
+        self.said().contains("populated 1\n")
+    }
+
+    /// Nobody is in it or would be stopped there, and it was not divided.
+    fn is_as_new(&self) -> bool {
+        // One link for itself, one for its name, and one for each below it.
+        let whole = self.place.metadata().is_ok_and(|place| place.nlink() <= 2);
+        let said = self.said();
+        whole
+            && !self.killed.get()
+            && said.contains("populated 0\n")
+            && !said.contains("frozen 1\n")
+    }
+
+    fn said(&self) -> String {
+        let mut events = [0; 128];
+        let read = self.events.read_at(&mut events, 0).unwrap_or_default();
+        String::from_utf8_lossy(&events[..read]).into_owned()
     }
 }
 

@@ -11,11 +11,10 @@ use std::process::ExitStatus;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
-use rustix::process::{
-    Pid, PidfdFlags, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit,
-};
+use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit};
 use tasuki_core::exit::Stopped;
 
+use super::birth::Birth;
 use super::capture::{self, Pipes};
 use super::cgroup::{Cgroup, Cgroups};
 use super::record::{Ended, Unheard};
@@ -32,6 +31,9 @@ pub(super) const CALLED: &str = "TASUKI_SPAWNER";
 pub const HOME: &str = "TASUKI_HOME_ID";
 /// How often it looks whether what was killed is gone, in microseconds.
 const LOOK: u64 = 5_000;
+/// How long after an end none is looked for, in microseconds, for each that still runs; and at most.
+const NAP: u64 = 250;
+const LONGEST_NAP: u64 = 4_000;
 /// How long nobody reads what a captured command prints, in microseconds: most are over by then.
 const YOUNG: u64 = 20_000;
 
@@ -97,10 +99,11 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
         me,
         called: std::env::var(CALLED).unwrap_or_default(),
         // As many files as we may have open at first, a job may.
-        nursery: Nursery { me, files: raise_open_files() },
+        nursery: Nursery::new(raise_open_files())?,
         leases: HashMap::new(),
         jobs: Vec::new(),
         told: Outbox::default(),
+        nap: 0,
         puzzling: HashSet::new(),
         cgroups: Cgroups::find(),
         unheard: Unheard::start()?,
@@ -119,6 +122,8 @@ struct Keeper {
     leases: HashMap<String, u64>,
     jobs: Vec<Job>,
     told: Outbox,
+    /// Until when no ends are looked for.
+    nap: u64,
     /// What was left behind by nobody knows whom, when last looked at.
     puzzling: HashSet<Pid>,
     cgroups: Option<Cgroups>,
@@ -129,9 +134,11 @@ struct Keeper {
 struct Job {
     launch: Launch,
     pid: Pid,
-    /// Becomes readable when the process ends; it is looked at now and then where there was no room for it.
-    end: Option<OwnedFd>,
-    /// That has become so, or cannot.
+    /// As long as it may not be the command yet.
+    birth: Option<Birth>,
+    /// Becomes readable when the process ends.
+    end: OwnedFd,
+    /// That has become so.
     is_readable: bool,
     /// What it prints to, as long as nobody else reads it, and until when that is so.
     pipes: Option<(Pipes, u64)>,
@@ -176,7 +183,7 @@ impl Keeper {
         let now = boottime();
         let ending = self.jobs.iter().any(|job| {
             let out_of_time = job.lease_passed || job.kill_at.is_some_and(|at| at <= now);
-            job.exit.is_some() || job.end.is_none() || out_of_time
+            job.exit.is_some() || out_of_time
         });
         let lease = |job: &Job| self.leases.get(&job.launch.token).copied();
         let young = |job: &Job| job.pipes.as_ref().map(|(_, until)| *until);
@@ -186,20 +193,23 @@ impl Keeper {
             true => Some(now + LOOK),
             false => deadlines.min(),
         };
+        // Where much runs, ends are looked for now and then: whoever sees one and tells of it does much for each time, and
+        // little more for those that have ended meanwhile.
+        let naps = now < self.nap;
+        let next = next.into_iter().chain(naps.then_some(self.nap)).min();
         let timeout = next.map(|next| timespec(next.saturating_sub(now)));
         let mut interest = PollFlags::IN;
         interest.set(PollFlags::OUT, !self.told.is_empty());
         let mut watched = vec![PollFd::new(socket, interest)];
-        let running = self.jobs.iter().filter(|job| job.exit.is_none());
-        let ends = running.filter_map(|job| job.end.as_ref());
-        watched.extend(ends.map(|end| PollFd::new(end, PollFlags::IN)));
+        let running = self.jobs.iter().filter(|job| job.exit.is_none() && !naps);
+        watched.extend(running.map(|job| PollFd::new(&job.end, PollFlags::IN)));
         match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
         let told = watched[0].revents();
         let ends: Vec<bool> = watched[1..].iter().map(|end| !end.revents().is_empty()).collect();
-        let running = self.jobs.iter_mut().filter(|job| job.exit.is_none() && job.end.is_some());
+        let running = self.jobs.iter_mut().filter(|job| job.exit.is_none() && !naps);
         for (job, ended) in running.zip(ends) {
             job.is_readable = ended;
         }
@@ -238,7 +248,11 @@ impl Keeper {
                     if !job.has_ended() {
                         job.stopped.get_or_insert(why);
                     }
-                    let _ = rustix::process::kill_process_group(job.pid, Signal::TERM);
+                    // Who has just been born may have no group yet.
+                    let group = rustix::process::kill_process_group(job.pid, Signal::TERM);
+                    if group.is_err() && job.exit.is_none() {
+                        let _ = rustix::process::kill_process(job.pid, Signal::TERM);
+                    }
                     let kill_at = boottime() + grace;
                     job.kill_at = Some(job.kill_at.map_or(kill_at, |before| before.min(kill_at)));
                 }
@@ -268,17 +282,23 @@ impl Keeper {
             // Asked first: what the start says of it cannot be told from what it says of the program.
             check_directory(directory)?;
         }
-        let cgroup = self.cgroups.as_ref().and_then(|cgroups| cgroups.make(launch.job));
+        let cgroup = self.cgroups.as_mut().and_then(Cgroups::take);
         launch.env.push((MARK.to_owned(), self.mark(&launch)));
         let directory = launch.directory.as_deref();
         let start = Start { argv: &launch.argv, env: &launch.env, directory, files };
-        let pid = self.nursery.start(start, cgroup.as_ref());
-        let pid = pid.map_err(|error| Refusal::from_error(&name, &error))?;
-        let end = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok();
-        let told = pipes.is_none().then(|| number(pid));
+        // Of what is captured nobody needs to know at once whether it has begun.
+        let wait = pipes.is_none();
+        let born = self.nursery.start(&start, cgroup.as_ref(), wait);
+        let (pid, end, birth) = born.map_err(|error| Refusal::from_error(&name, &error))?;
+        if let Some(error) = birth.failure() {
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+            return Err(Refusal::from_error(&name, &error));
+        }
+        let told = wait.then(|| number(pid));
         self.jobs.push(Job {
             launch,
             pid,
+            birth: Some(birth),
             is_readable: false,
             end,
             pipes: pipes.map(|pipes| (pipes, boottime() + YOUNG)),
@@ -296,11 +316,25 @@ impl Keeper {
         for job in &mut self.jobs {
             // What had ended by then was not ended by it.
             let passed = self.leases.get(&job.launch.token).is_none_or(|&until| until <= now);
-            if passed || job.is_readable || job.end.is_none() {
+            if passed || job.is_readable {
                 job.lease_passed |= !job.has_ended() && passed;
             }
         }
         self.hand_over(now);
+        let ends = |job: &Job| {
+            job.exit.is_some() || job.lease_passed || job.kill_at.is_some_and(|at| at <= now)
+        };
+        // Where nothing runs, what was left behind is looked for too: it costs nothing then.
+        if self.jobs.is_empty() || self.jobs.iter().any(ends) {
+            self.clear_away(now);
+        }
+        self.leases.retain(|token, until| {
+            *until > now || self.jobs.iter().any(|job| job.launch.token == *token)
+        });
+    }
+
+    /// Ends all of what has ended or is out of time, and tells what is wholly gone.
+    fn clear_away(&mut self, now: u64) {
         let strays = self.strays();
         for (stray, told) in &strays {
             let of_nobody =
@@ -321,7 +355,6 @@ impl Keeper {
             if job.exit.is_none() {
                 tree::kill(job.pid);
             }
-            let mark = self.mark(&job.launch);
             let mut left = false;
             if let Some(cgroup) = &job.cgroup
                 && cgroup.is_populated()
@@ -330,7 +363,7 @@ impl Keeper {
                 left = true;
             }
             for (stray, told) in &strays {
-                let own = told.as_ref() == Some(&mark);
+                let own = told.as_ref().is_some_and(|told| *told == self.mark(&job.launch));
                 // Nobody's that is still nobody's at the second look goes with whoever ends.
                 if own || told.is_none() && self.puzzling.contains(stray) {
                     tree::kill(*stray);
@@ -343,13 +376,14 @@ impl Keeper {
         }
         self.puzzling =
             strays.into_iter().filter(|(_, told)| told.is_none()).map(|(pid, _)| pid).collect();
+        if !gone.is_empty() {
+            let left = (self.jobs.len() - gone.len()) as u64;
+            self.nap = now + (left * NAP).min(LONGEST_NAP);
+        }
         for index in gone.into_iter().rev() {
             let job = self.jobs.swap_remove(index);
             self.tell_end(job);
         }
-        self.leases.retain(|token, until| {
-            *until > now || self.jobs.iter().any(|job| job.launch.token == *token)
-        });
     }
 
     fn mark(&self, launch: &Launch) -> String {
@@ -362,6 +396,11 @@ impl Keeper {
         for job in &mut self.jobs {
             if job.exit.is_some() {
                 continue;
+            }
+            // What is not a command yet, or never will be, says nothing.
+            job.birth.take_if(|birth| birth.is_over() && birth.failure().is_none());
+            if let Some((_, until)) = job.pipes.as_mut().filter(|_| job.birth.is_some()) {
+                *until = (*until).max(now + LOOK);
             }
             if let Some((pipes, _)) = job.pipes.take_if(|(_, until)| *until <= now) {
                 let (key, pid) = (job.launch.job, number(job.pid));
@@ -392,9 +431,18 @@ impl Keeper {
         others.filter(|pid| !ended(pid)).map(whose).collect()
     }
 
-    fn tell_end(&mut self, job: Job) {
+    fn tell_end(&mut self, mut job: Job) {
         let Some(status) = job.exit else { return };
-        let Launch { job: key, token, record, result, .. } = job.launch;
+        if let (Some(cgroups), Some(cgroup)) = (&mut self.cgroups, job.cgroup.take()) {
+            cgroups.give_back(cgroup);
+        }
+        let Launch { job: key, token, record, result, argv, .. } = job.launch;
+        if let Some(error) = job.birth.and_then(|birth| birth.failure()) {
+            let why = Refusal::from_error(&argv[0], &error);
+            // Only what cannot be encoded is refused, and this can.
+            let _ = self.told.push(&Report::Refused { job: key, why });
+            return;
+        }
         let exit = Exit {
             code: status.code(),
             signal: status.signal(),

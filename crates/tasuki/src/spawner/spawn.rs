@@ -1,19 +1,22 @@
 //! How a command becomes a process: a session and a process group of its own, nothing open but what it prints to, and
-//! an end with its spawner's, however that comes about. The last needs a copy of this process in between: what
-//! `posix_spawn` starts cannot be told to follow its parent, and would outlive a worker and a spawner that are killed at
-//! once.
+//! an end with its spawner's, however that comes about: it would otherwise outlive a worker and a spawner that are killed
+//! at once.
 
+use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
-use std::process::{Command, Stdio};
 
-use rustix::io::Errno;
-use rustix::process::{Pid, Resource, Rlimit, Signal, setrlimit};
+use rustix::process::{Pid, Rlimit};
 
+use super::birth::{Birth, Plan};
 use super::cgroup::Cgroup;
+
+/// Where programs are looked for if no `PATH` says that.
+const USUAL: &str = "/bin:/usr/bin";
 
 /// A command to be started.
 pub(super) struct Start<'a> {
@@ -27,45 +30,73 @@ pub(super) struct Start<'a> {
 
 /// What every command is started with.
 pub(super) struct Nursery {
-    pub(super) me: Pid,
+    me: Pid,
     /// How many files a command may have open, as long as it does not ask for more.
-    pub(super) files: Rlimit,
+    files: Rlimit,
+    /// What it reads.
+    nothing: File,
 }
 
 impl Nursery {
-    /// Starts it, in a cgroup if there is one.
-    pub(super) fn start(&self, start: Start<'_>, cgroup: Option<&Cgroup>) -> io::Result<Pid> {
-        let mut command = Command::new(&start.argv[0]);
-        command.args(&start.argv[1..]).env_clear().envs(start.env.iter().cloned());
-        let [output, errors] = start.files;
-        command.stdin(Stdio::null()).stdout(output).stderr(errors);
+    pub(super) fn new(files: Rlimit) -> io::Result<Self> {
+        let nothing = File::open("/dev/null")?;
+        Ok(Self { me: rustix::process::getpid(), files, nothing })
+    }
+
+    /// Starts it, in a cgroup if there is one; what becomes of that is known when its birth is over. `wait`: until
+    /// then.
+    pub(super) fn start(
+        &self,
+        start: &Start<'_>,
+        cgroup: Option<&Cgroup>,
+        wait: bool,
+    ) -> io::Result<(Pid, OwnedFd, Birth)> {
+        // The last of the same name counts.
+        let env: BTreeMap<&str, &str> =
+            start.env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        let path = env.get("PATH").copied().unwrap_or(USUAL);
+        let programs = places(&start.argv[0], path).map(CString::new).collect::<Result<_, _>>()?;
+        let argv: Result<_, _> =
+            start.argv.iter().map(|text| CString::new(text.as_str())).collect();
+        let variable = |(name, value)| CString::new(format!("{name}={value}"));
+        let env: Result<_, _> = env.into_iter().map(variable).collect();
+        let mut plan = Plan::new(cgroup.map(|cgroup| cgroup.entry.as_fd()));
+        plan.limit_files(self.files);
+        plan.own_session();
+        plan.follow(self.me);
+        plan.open(self.nothing.as_fd(), 0);
+        plan.open(start.files[0].as_fd(), 1);
+        plan.open(start.files[1].as_fd(), 2);
         if let Some(directory) = start.directory {
-            command.current_dir(directory);
+            plan.be_in(CString::new(directory.as_os_str().as_bytes())?);
         }
-        let entry = cgroup.and_then(|cgroup| cgroup.entry.try_clone().ok());
-        own_session(&mut command, self.me, self.files, entry);
-        Ok(Pid::from_child(&command.spawn()?))
+        plan.hear_signals();
+        plan.become_one_of(programs, argv?, env?);
+        plan.start(cgroup.and_then(Cgroup::cradle), wait)
     }
 }
 
-/// A session and process group of its own for the command, and a cgroup if there is one, which does not
-/// outlive its spawner.
-#[allow(unsafe_code, reason = "what runs between fork and exec cannot be said otherwise")]
-fn own_session(command: &mut Command, spawner: Pid, files: Rlimit, cgroup: Option<File>) {
-    let prepare = move || {
-        if let Some(cgroup) = &cgroup {
-            // Where it may not move in, it is looked after in other ways.
-            let _ = rustix::io::write(cgroup, b"0");
-        }
-        setrlimit(Resource::Nofile, files)?;
-        rustix::process::setsid()?;
-        rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-        // It may have died before it could be followed.
-        match rustix::process::getppid() == Some(spawner) {
-            true => Ok(()),
-            false => Err(Errno::SRCH.into()),
-        }
-    };
-    // SAFETY: five system calls; nothing is allocated, locked or unwound.
-    unsafe { command.pre_exec(prepare) };
+/// Where a program of this name may be: exactly there if it says so, else where the path leads.
+fn places(name: &str, path: &str) -> impl Iterator<Item = String> {
+    let exactly = name.contains('/') || name.is_empty();
+    let path = if exactly { "" } else { path };
+    path.split(':').map(move |folder| match folder {
+        "" => name.to_owned(),
+        folder => format!("{folder}/{name}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_where_the_path_leads_and_not_if_it_says_where_it_is() {
+        let all = |name: &str, path: &str| places(name, path).collect::<Vec<_>>();
+        assert_eq!(all("echo", "/a:/b"), ["/a/echo", "/b/echo"]);
+        assert_eq!(all("echo", "/a::b"), ["/a/echo", "echo", "b/echo"]);
+        assert_eq!(all("./echo", "/a:/b"), ["./echo"]);
+        assert_eq!(all("/x/echo", "/a:/b"), ["/x/echo"]);
+        assert_eq!(all("", "/a:/b"), [""]);
+    }
 }

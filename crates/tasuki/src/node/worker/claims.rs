@@ -118,6 +118,13 @@ impl Worker {
         free(&state, pool) < state.slots.of(pool).div_ceil(2)
     }
 
+    /// The same where it is commands that it goes on with.
+    pub(crate) fn is_crowded_with_commands(&self) -> bool {
+        let course = self.state().course;
+        course.is_some_and(|course| self.source(course.lane).pool == Pool::Claimed)
+            && self.is_crowded()
+    }
+
     /// Looks at these lanes, and claims from the one whose turn it is.
     async fn claim_in_turn(
         &self,
@@ -311,16 +318,12 @@ impl Worker {
     }
 }
 
-/// How many more of a pool can run. No more results of functions than it has slots may be on their way, and none of
-/// commands: what ends faster than it is reported must not pile up.
+/// How many more of a pool can run. No more results than it has slots may be on their way: what ends faster than it is
+/// reported must not pile up.
 pub(super) fn free(state: &State, pool: Pool) -> u32 {
     let (slots, taken) = (state.slots.of(pool), count(state, pool));
     let of_pool = state.leases.values().filter(|lease| lease.pool == pool);
-    let unheard = of_pool.map(|lease| lease.unheard).sum::<usize>() as u32;
-    let carried = match pool {
-        Pool::Commands | Pool::Claimed => slots,
-        Pool::Queue(_) => slots.saturating_mul(2),
-    };
-    let with_ends = carried.saturating_sub(taken.saturating_add(unheard));
+    let unheard = of_pool.map(|lease| lease.unheard + lease.ending()).sum::<usize>() as u32;
+    let with_ends = slots.saturating_mul(2).saturating_sub(taken.saturating_add(unheard));
     slots.saturating_sub(taken).min(with_ends)
 }

@@ -36,6 +36,10 @@ impl Worker {
     /// again: ends wait a moment for the others under their lease, so that those of one batch travel together.
     pub(crate) async fn report(&self) -> Result<Option<u64>, Error> {
         self.open_mail();
+        // What has ended makes room, heard or not.
+        if self.lacks_room() && self.state().leases.values().any(|lease| lease.ending() > 0) {
+            self.parts.wake.claims();
+        }
         let next = self.state().leases.values().filter_map(Lease::report_at).min();
         match next {
             Some(at) if at <= self.parts.clock.boottime() => {
@@ -116,10 +120,13 @@ impl Worker {
                 Some(Here::Running(running)) if running.key == key => {
                     let (recipe, stopped) = (&running.recipe, running.stopped);
                     // Who succeeded is not tried again, so there is nothing to roll for.
+                    // Those of commands have had company on their way.
+                    let waited = matches!(end, End::Exited { .. });
                     let good = stopped.is_none() && matches!(end, End::Returned(Ok(_)));
                     let dice = if good { 0 } else { self.roll() };
                     let finish = attempt::finish(recipe, end, stopped, dice);
                     let stirs = finish.failure.is_some() || recipe.spec.concurrency.needs_hold();
+                    let at = if waited { 0 } else { at };
                     let ended = Here::Ended(Box::new(Ended { key, finish, at, stirs }));
                     lease.put(run, ended);
                 }
@@ -174,9 +181,8 @@ impl Worker {
             drop_if_empty(&mut state, *token);
         }
         drop(state);
-        for (_, known) in told {
-            self.parts.executor.forget(known.key);
-        }
+        let keys: Vec<JobKey> = told.iter().map(|(_, known)| known.key).collect();
+        self.parts.executor.forget_all(&keys);
         // Room for what was claimed is no business of the leader's.
         if assigned {
             self.parts.wake.leader();

@@ -171,13 +171,18 @@ impl Worker {
         }
         let now = self.parts.clock.boottime();
         self.state().leases.get_mut(&token).into_iter().for_each(|lease| lease.launched = now);
+        let mut launches = Vec::with_capacity(taken.len());
         for taken in taken {
             let run = taken.id;
             let key = JobKey { run: run.0, attempt: taken.attempt_no };
             // Mostly there is nothing to wait for, and what would wait is large.
             let prepared = match self.at_hand(&taken) {
                 Some(recipe) => Ok(self.attempt(token, taken, &recipe, None)),
-                None => Box::pin(self.prepare(token, taken)).await,
+                None => {
+                    // What has to be asked for keeps nobody from being launched.
+                    self.parts.executor.launch_all(std::mem::take(&mut launches));
+                    Box::pin(self.prepare(token, taken)).await
+                }
             };
             let here = match prepared {
                 Err(error) => {
@@ -193,13 +198,14 @@ impl Worker {
                     let running = self.running(&attempt);
                     attempt.deadline = running.deadline;
                     if self.put(token, run, Here::Running(Box::new(running))) {
-                        self.parts.executor.launch(attempt);
+                        launches.push(attempt);
                     }
                     continue;
                 }
             };
             self.put(token, run, here);
         }
+        self.parts.executor.launch_all(launches);
     }
 
     /// Whether all that it needs is known here.
