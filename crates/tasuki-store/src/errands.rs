@@ -16,6 +16,9 @@ use crate::bind::{Param, bind_sqlite};
 use crate::row::Row;
 use crate::sql::{Ready, Sql};
 
+/// More errands than this do not share a commit.
+const TOGETHER: usize = 4;
+
 /// Statements that are sent together, and how many rows they answer with in all.
 pub(crate) struct Errand {
     pub(crate) script: Sql,
@@ -102,29 +105,40 @@ impl Errands {
                 return;
             }
         };
-        // Nobody waits for what they asked any more.
-        all.retain(|one| !one.answer.is_closed());
-        if all.is_empty() {
-            return;
+        // Of one kind after the other, a few at a time: SQLite keeps what it has made of a text, and these are few texts.
+        all.sort_by_key(|one| one.going.script.statement);
+        while !all.is_empty() {
+            let rest = all.split_off(all.len().min(TOGETHER));
+            go_together(&mut session, std::mem::replace(&mut all, rest)).await;
         }
-        let together = attempt(&mut session, all.iter().map(|one| &one.going)).await;
-        match together {
-            Ok(rows) => {
-                let mut rows = rows.into_iter();
-                for one in all {
-                    let _ = one.answer.send(Ok(rows.by_ref().take(one.going.rows).collect()));
-                }
+    }
+}
+
+/// Runs these with one commit; where one of them stands in the way of the others, each with its own.
+async fn go_together(session: &mut PoolConnection<Sqlite>, mut all: Vec<Waiting>) {
+    // Nobody waits for what they asked any more.
+    all.retain(|one| !one.answer.is_closed());
+    if all.is_empty() {
+        return;
+    }
+    match attempt(session, all.iter().map(|one| &one.going)).await {
+        Ok(rows) => {
+            let mut rows = rows.into_iter();
+            for one in all {
+                let _ = one.answer.send(Ok(rows.by_ref().take(one.going.rows).collect()));
             }
-            // One of them stands in the way of the others.
-            Err(_) if all.len() > 1 => {
-                for one in all {
-                    let told = attempt(&mut session, std::iter::once(&one.going)).await;
+        }
+        Err(error) if all.len() == 1 || error.is_contention() => {
+            let error = Arc::new(error);
+            for one in all {
+                let _ = one.answer.send(Err(Error::Shared(Arc::clone(&error))));
+            }
+        }
+        Err(_) => {
+            for one in all {
+                if !one.answer.is_closed() {
+                    let told = attempt(session, std::iter::once(&one.going)).await;
                     let _ = one.answer.send(told);
-                }
-            }
-            Err(error) => {
-                if let Some(one) = all.pop() {
-                    let _ = one.answer.send(Err(error));
                 }
             }
         }

@@ -1,5 +1,5 @@
 -- due/take_leased: whoever deletes the rows has the runs to itself. Between the first and the last of the list: the lane is
--- walked once.
+-- walked once. And only if the lease was opened just now: one of a claim that is sent again says nothing of what may be taken.
 delete from tasuki_due
  where lane = :lane
    and due_at >= (select coalesce(r.next_retry_at, r.scheduled_for)
@@ -11,3 +11,4 @@ delete from tasuki_due
                     join tasuki_run r on r.id = json_extract(l.run_ids, '$[#-1]')
                    where l.token = :token)
    and run_id in (select x.value from tasuki_lease l cross join json_each(l.run_ids) x where l.token = :token)
+   and changes() = 1

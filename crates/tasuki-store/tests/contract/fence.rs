@@ -250,7 +250,7 @@ fn a_leader_that_is_stopped_in_mid_write_does_not_hold_up_the_next(dialect: Dial
         store.at(31);
         let bystander = Bystander::holding(&store, run.id).await;
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["fence::the_leader_that_is_stopped", "--exact"])
+            .args(["fence::the_leader_that_is_stopped", "--exact", "--nocapture"])
             .env(STOPPED, format!("{} {} {}", store.epoch, run.id, store.url))
             .stdout(Stdio::null())
             .spawn()

@@ -1,10 +1,10 @@
 //! Nothing stands in another's way: a run that must wait, a worker's other work, an answer that was lost.
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{RunId, RunState, WorkerId};
-use tasuki_store::{AssignBatch, ClaimBatch, Claimed, Finish, NewWorker, Renewed};
+use tasuki_core::{ErrorCode, RunId, RunState, WorkerId};
+use tasuki_store::{AssignBatch, ClaimBatch, Claimed, Ending, Finish, NewWorker, Renewed};
 
-use crate::given::{AHEAD, GRACE, Like, REASSIGN, TTL, TestStore, contract, noon};
+use crate::given::{AHEAD, GRACE, Like, REASSIGN, TTL, TestStore, contract, failed, noon};
 
 fn queue() -> Like {
     Like { lane: "q", ..Like::default() }
@@ -33,6 +33,20 @@ contract! {
         let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 5, lease_ttl: TTL };
         assert_eq!(store.claim(&batch).await.unwrap(), Claimed::Before);
         assert_eq!(store.claim(&ClaimBatch { token: store.token(), ..batch }).await.unwrap(), Claimed::Runs(vec![]));
+    }
+
+    /// What it took waits for its next try, and its lease has not been closed yet: it takes nothing before its time.
+    async fn a_claim_whose_runs_wait_again_says_so_when_repeated(store: TestStore) {
+        let job = store.given_job(&queue()).await;
+        let run = store.given_waiting(&job, &queue()).await;
+        let (token, _) = store.try_claim("q", 5).await;
+        let ending = Ending { token, run, finish: failed(ErrorCode::UNEXPECTED_ERROR) };
+        assert!(store.finish_open(&ending).await.unwrap().is_applied());
+        assert_eq!(store.run_now(run).await.state, RunState::RetryWait);
+        let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 5, lease_ttl: TTL };
+        assert_eq!(store.claim(&batch).await.unwrap(), Claimed::Before);
+        assert_eq!(store.run_now(run).await.state, RunState::RetryWait);
+        assert!(store.close_if_empty(token).await.is_ok());
     }
 
     async fn a_run_that_must_wait_does_not_stop_its_lane(store: TestStore) {

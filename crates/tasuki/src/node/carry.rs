@@ -116,6 +116,12 @@ impl Running {
         self.silence_ends().is_some_and(|end| now >= end).then_some(Stopped::Silence)
     }
 
+    /// Whether its process is gone, and it is not known yet how it ended. A function that has returned is not: it uses its slot
+    /// until somebody has heard of it.
+    fn is_ending(&self) -> bool {
+        self.signs.have_ended() && self.recipe.work.kind() != WorkKind::Function
+    }
+
     /// When it would have to stop.
     pub(crate) fn next_look(&self) -> Option<u64> {
         match self.stopped {
@@ -158,10 +164,10 @@ impl Lease {
             || self.runs.values().any(|here| !matches!(here, Here::Waiting { .. }))
     }
 
-    /// How much room of a pool is taken. What has ended takes none, though it is not known yet how it did.
+    /// How much room of a pool is taken. A process that has ended takes none, though it is not known yet how it did.
     pub(crate) fn running(&self, pool: Pool) -> usize {
         let counts = |here: &&Here| match here {
-            Here::Running(running) => !running.signs.have_ended() && pool == self.pool_of(running),
+            Here::Running(running) => !running.is_ending() && pool == self.pool_of(running),
             Here::Starting | Here::Unsure => pool == self.pool,
             Here::Waiting { .. } | Here::Ended(_) => false,
         };
@@ -170,12 +176,8 @@ impl Lease {
 
     /// How many commands have ended of which it is not known yet how.
     pub(crate) fn ending(&self) -> usize {
-        let ends =
-            |here: &&Here| matches!(here, Here::Running(running) if running.signs.have_ended());
-        match self.pool {
-            Pool::Commands | Pool::Claimed => self.runs.values().filter(ends).count(),
-            Pool::Queue(_) => 0,
-        }
+        let ends = |here: &&Here| matches!(here, Here::Running(running) if running.is_ending());
+        self.runs.values().filter(ends).count()
     }
 
     /// A function that was assigned uses a slot of the default queue.
@@ -323,6 +325,22 @@ pub(crate) mod tests {
             grace: Duration::ZERO,
             stopped,
         }))
+    }
+
+    /// A process that is gone makes room at once; a function that has returned does when somebody has heard of it.
+    #[test]
+    fn what_has_ended_makes_room_as_soon_as_it_uses_none() {
+        let here = |what, pool| {
+            let Here::Running(mut running) = running(None) else { unreachable!("it runs") };
+            running.recipe = Arc::new(recipe(Work::new(what)));
+            running.signs.end();
+            let runs = [(RunId(1), Here::Running(running))].into();
+            Lease { runs, pool, ..Lease::default() }
+        };
+        let command = here(What::Command(vec!["true".to_owned()]), Pool::Claimed);
+        assert_eq!((command.running(Pool::Claimed), command.ending()), (0, 1));
+        let function = here(What::Function("f".to_owned()), Pool::Queue(0));
+        assert_eq!((function.running(Pool::Queue(0)), function.ending()), (1, 0));
     }
 
     fn waiting() -> Here {

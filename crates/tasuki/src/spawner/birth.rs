@@ -12,7 +12,7 @@ use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use rustix::process::{Pid, Rlimit};
+use rustix::process::{Pid, Rlimit, Signal, WaitOptions};
 
 /// Errors after which a program is looked for in the next place.
 const ELSEWHERE: u64 =
@@ -67,7 +67,7 @@ pub(super) struct Plan {
     lists: Vec<Vec<*const c_char>>,
     limits: Vec<Vec<libc::rlimit64>>,
     /// Not zero as long as the child may be in our memory: the kernel sees to it.
-    inside: Box<AtomicU32>,
+    inside: Vec<AtomicU32>,
 }
 
 impl Plan {
@@ -79,13 +79,13 @@ impl Plan {
             texts: Vec::new(),
             lists: Vec::new(),
             limits: Vec::new(),
-            inside: Box::new(AtomicU32::new(0)),
+            inside: vec![AtomicU32::new(0)],
         };
         if let Some(entry) = entry {
             let entry = entry.as_raw_fd() as usize;
             plan.step(libc::SYS_write, [entry, MYSELF.as_ptr().addr(), 1, 0, 0]);
-            // Where it may not, it is looked after in other ways.
-            plan.last().go_on = u64::MAX;
+            // Where it may not, it is looked after in other ways: whatever comes of it is good.
+            plan.last().most = usize::MAX;
         }
         plan
     }
@@ -179,8 +179,8 @@ impl Plan {
     ) -> io::Result<(Pid, OwnedFd, Birth)> {
         // Whatever the last is, nothing comes after it.
         self.last().go_on = 0;
-        self.inside.store(1, Ordering::Release);
-        let inside = (&raw const *self.inside).addr();
+        self.inside[0].store(1, Ordering::Release);
+        let inside = self.inside.as_ptr().addr();
         let mut pidfd: c_int = -1;
         let told = (&raw mut pidfd).addr();
         let mut flags = libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_CHILD_CLEARTID;
@@ -221,6 +221,12 @@ impl Plan {
             pid = born(libc::SYS_clone, [flags, 0, told, inside, inside], &self.steps);
         }
         let pid = Pid::from_raw(pid?).ok_or_else(|| io::Error::other("no child was born"))?;
+        if pidfd < 0 {
+            // Linux before 5.2 starts it and opens nothing: who cannot be waited for is not wanted.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+            return Err(io::ErrorKind::Unsupported.into());
+        }
         // SAFETY: the kernel has just opened it for us.
         let end = unsafe { OwnedFd::from_raw_fd(pidfd) };
         Ok((pid, end, Birth(ManuallyDrop::new(self))))
@@ -233,7 +239,7 @@ pub(super) struct Birth(ManuallyDrop<Plan>);
 impl Birth {
     /// Whether it is another program by now, or will not be one.
     pub(super) fn is_over(&self) -> bool {
-        self.0.inside.load(Ordering::Acquire) == 0
+        self.0.inside[0].load(Ordering::Acquire) == 0
     }
 
     /// Why it will not; nothing can be said before it is over.
@@ -383,7 +389,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsFd as _;
 
-    use rustix::process::{WaitOptions, waitpid};
+    use rustix::process::waitpid;
 
     fn end(programs: &[&str], cgroup: Option<BorrowedFd<'_>>, wait: bool) -> (i32, Option<i32>) {
         let text = |text: &str| CString::new(text).unwrap();

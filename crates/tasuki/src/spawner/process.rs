@@ -31,6 +31,8 @@ pub(super) const CALLED: &str = "TASUKI_SPAWNER";
 pub const HOME: &str = "TASUKI_HOME_ID";
 /// How often it looks whether what was killed is gone, in microseconds.
 const LOOK: u64 = 5_000;
+/// How often at least what was left behind is looked for while something runs, if anything wakes it, in microseconds.
+const CLEAR: u64 = 1_000_000;
 /// How long after an end none is looked for, in microseconds, for each that still runs; and at most.
 const NAP: u64 = 250;
 const LONGEST_NAP: u64 = 4_000;
@@ -104,6 +106,7 @@ pub fn run(socket: &UnixStream) -> io::Result<()> {
         jobs: Vec::new(),
         told: Outbox::default(),
         nap: 0,
+        cleared: 0,
         puzzling: HashSet::new(),
         cgroups: Cgroups::find(),
         unheard: Unheard::start()?,
@@ -124,6 +127,8 @@ struct Keeper {
     told: Outbox,
     /// Until when no ends are looked for.
     nap: u64,
+    /// When what was left behind was last looked for.
+    cleared: u64,
     /// What was left behind by nobody knows whom, when last looked at.
     puzzling: HashSet<Pid>,
     cgroups: Option<Cgroups>,
@@ -324,8 +329,10 @@ impl Keeper {
         let ends = |job: &Job| {
             job.exit.is_some() || job.lease_passed || job.kill_at.is_some_and(|at| at <= now)
         };
-        // Where nothing runs, what was left behind is looked for too: it costs nothing then.
-        if self.jobs.is_empty() || self.jobs.iter().any(ends) {
+        // Where nothing runs, what was left behind is looked for too: it costs nothing then. And now and then in any case: what
+        // a job lets go of becomes ours to bury.
+        if self.jobs.is_empty() || self.cleared + CLEAR <= now || self.jobs.iter().any(ends) {
+            self.cleared = now;
             self.clear_away(now);
         }
         self.leases.retain(|token, until| {
@@ -433,7 +440,11 @@ impl Keeper {
 
     fn tell_end(&mut self, mut job: Job) {
         let Some(status) = job.exit else { return };
-        if let (Some(cgroups), Some(cgroup)) = (&mut self.cgroups, job.cgroup.take()) {
+        // Whoever killed it may have killed all that is ever born there: a job may do so itself.
+        let killed = status.signal() == Some(Signal::KILL.as_raw());
+        if let (Some(cgroups), Some(cgroup)) = (&mut self.cgroups, job.cgroup.take())
+            && !killed
+        {
             cgroups.give_back(cgroup);
         }
         let Launch { job: key, token, record, result, argv, .. } = job.launch;

