@@ -177,7 +177,11 @@ impl Lease {
     /// How many commands have ended of which it is not known yet how.
     pub(crate) fn ending(&self) -> usize {
         let ends = |here: &&Here| matches!(here, Here::Running(running) if running.is_ending());
-        self.runs.values().filter(ends).count()
+        match self.pool {
+            Pool::Commands | Pool::Claimed => self.runs.values().filter(ends).count(),
+            // Functions, and many: they are not looked through at every end.
+            Pool::Queue(_) => 0,
+        }
     }
 
     /// A function that was assigned uses a slot of the default queue.
