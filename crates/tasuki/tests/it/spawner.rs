@@ -482,6 +482,14 @@ fn a_job_has_a_cgroup_of_its_own_where_that_can_be() {
     }
 }
 
+/// Where the cgroup of a job is, in the words of its shell.
+fn own_cgroup() -> String {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let v2 = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
+    let v2 = v2.split(' ').nth(4).unwrap();
+    format!("{v2}$(sed -n s/^0:://p /proc/self/cgroup)")
+}
+
 /// A job may have divided its cgroup.
 #[test]
 fn a_cgroup_that_is_not_as_it_was_is_nobody_elses() {
@@ -490,10 +498,7 @@ fn a_cgroup_that_is_not_as_it_was_is_nobody_elses() {
     }
     let bench = Bench::with_cgroups("on");
     bench.lease(60);
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let v2 = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
-    let v2 = v2.split(' ').nth(4).unwrap();
-    let here = format!("here={v2}$(sed -n s/^0:://p /proc/self/cgroup); echo $here; ");
+    let here = format!("here={}; echo $here; ", own_cgroup());
     let seen = [(key(1), "mkdir $here/below"), (key(2), "true")].map(|(job, what)| {
         let mut output = bench.start(job, &format!("{here}{what}"));
         bench.started();
@@ -515,10 +520,7 @@ fn a_cgroup_in_which_all_were_killed_is_nobody_elses() {
     }
     let bench = Bench::with_cgroups("on");
     bench.lease(60);
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let v2 = mounts.lines().find(|line| line.contains(" - cgroup2 ")).unwrap();
-    let v2 = v2.split(' ').nth(4).unwrap();
-    let kill = format!("echo 1 > {v2}$(sed -n s/^0:://p /proc/self/cgroup)/cgroup.kill; exit 3");
+    let kill = format!("echo 1 > {}/cgroup.kill; exit 3", own_cgroup());
     let _killed = bench.start(key(1), &kill);
     bench.started();
     assert_eq!(bench.ended(key(1)).code, None);
