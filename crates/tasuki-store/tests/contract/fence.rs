@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection, SqliteConnection};
 use tasuki_core::{Epoch, RunId, RunState, WorkerId};
@@ -242,6 +243,14 @@ fn an_old_write_that_waits_comes_after_the_mint_and_is_refused_sqlite() {
 
 const STOPPED: &str = "TASUKI_TEST_STOPPED";
 
+/// Stops a child, and returns when it stands still. The signal alone does not say so: it goes to the child's first thread, and
+/// until that one has had its turn on a busy machine, the others go on and finish what they write.
+fn stop(child: Pid) {
+    kill(child, Signal::SIGSTOP).unwrap();
+    let stands = waitpid(child, Some(WaitPidFlag::WUNTRACED)).unwrap();
+    assert_eq!(stands, WaitStatus::Stopped(child, Signal::SIGSTOP), "it was not done before");
+}
+
 /// A leader in a process of its own is stopped in mid-write, with the fence in its hand. The database
 /// ends its session by itself, the mint goes on, and what was half written never was.
 fn a_leader_that_is_stopped_in_mid_write_does_not_hold_up_the_next(dialect: Dialect) {
@@ -259,7 +268,7 @@ fn a_leader_that_is_stopped_in_mid_write_does_not_hold_up_the_next(dialect: Dial
             assert!(child.try_wait().unwrap().is_none(), "it has to wait for the row");
         }
         let pid = Pid::from_raw(child.id() as i32);
-        kill(pid, Signal::SIGSTOP).unwrap();
+        stop(pid);
         bystander.let_go().await;
 
         let asked = Instant::now();
