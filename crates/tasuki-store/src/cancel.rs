@@ -8,8 +8,7 @@ use crate::audit::{self, Act, Actor};
 use crate::db::{Params, Tx, params};
 use crate::note::{self, Note};
 use crate::sql::{Sql, sql};
-use crate::take::take_due;
-use crate::{Author, Error, Outcome, Run, Store, leader, lease};
+use crate::{Author, Error, Outcome, Run, Store, due, leader, lease};
 
 static LOCK: Sql = sql!("run/lock");
 static END_WAITING: Sql = sql!("run/end_waiting");
@@ -45,7 +44,7 @@ impl Store {
             Author::Api => None,
         };
         // The due row before the run's own: whoever is assigning it has it, and we wait and see.
-        let was_due = take_due(&mut tx, run).await?;
+        let was_due = due::take(&mut tx, run).await?;
         let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
         let row = rows.first().map(Run::from_row).transpose()?;
         let asked = Asked { by: by.name, reason, epoch };

@@ -17,7 +17,7 @@ use crate::run::micros;
 use crate::sql::{Sql, sql};
 use crate::{
     AssignBatch, ClaimBatch, Claimed, Created, Ending, Error, NewRun, Renewed, RenewedRun, Store,
-    Taken, uuid,
+    Taken, due, uuid,
 };
 
 static CLAIM: Sql = sql!("run/claim_batch", ".postgres", ".postgres", ".postgres");
@@ -28,6 +28,9 @@ static SUCCEED: Sql = sql!("run/succeed_batch", ".postgres", ".postgres", ".post
 static INSERT: Sql = sql!("run/insert_batch", ".postgres", ".postgres", ".postgres");
 static INSERT_ALIKE: Sql = sql!("run/insert_alike", ".postgres", ".postgres", ".postgres");
 
+/// How often something is claimed that each time was in another's hand.
+const LOOKS: usize = 3;
+
 impl Store {
     pub(crate) async fn claim_in_one_trip(
         &self,
@@ -37,21 +40,28 @@ impl Store {
         let asked = params! {
             lane: batch.lane,
             most: batch.most,
+            few: due::rows_for(batch.most),
             worker_id: uuid(batch.worker.as_bytes()),
             token: uuid(batch.token.as_bytes()),
             ttl: micros(batch.lease_ttl),
         };
-        let rows = match self.db.write(&CLAIM, [asked, after].concat()).await {
-            Ok(rows) => rows,
-            Err(error) if error.is_conflict() => return Ok(Claimed::Before),
-            Err(error) => return Err(error),
-        };
-        if rows.is_empty() {
-            return self.nothing_claimed(batch.token).await;
+        let asked = [asked, after].concat();
+        for _ in 0..LOOKS {
+            let rows = match self.db.write(&CLAIM, asked.clone()).await {
+                Ok(rows) => rows,
+                Err(error) if error.is_conflict() => return Ok(Claimed::Before),
+                Err(error) => return Err(error),
+            };
+            match rows.first().map(|row| row.opt_int("id")).transpose()? {
+                None => break,
+                Some(None) => continue,
+                Some(Some(_)) => {}
+            }
+            let mut runs = Taken::from_rows(&rows)?;
+            runs.sort_by_key(|taken| (taken.due_at, taken.id));
+            return Ok(Claimed::Runs(runs));
         }
-        let mut runs = Taken::from_rows(&rows)?;
-        runs.sort_by_key(|taken| (taken.due_at, taken.id));
-        Ok(Claimed::Runs(runs))
+        self.nothing_claimed(batch.token).await
     }
 
     pub(crate) async fn assign_in_one_trip(
@@ -161,8 +171,7 @@ impl Store {
         let mut ended = HashSet::new();
         for pair in which.split_whitespace() {
             let (run, under) = pair.split_once('/').unwrap_or_default();
-            let run = run.parse().map_err(|_| Error::broken(format!("{run:?} is no run")))?;
-            ended.insert((RunId(run), token(under)?));
+            ended.insert((RunId(run_id(run)?), token(under)?));
         }
         Ok(Together { ended, closed })
     }
@@ -279,19 +288,22 @@ async fn create_alike(
     new: &[NewRun<'_>],
 ) -> Result<Vec<Created>, Error> {
     let given = sparse(new.iter().map(|run| run.args.clone()));
-    let lists = params! { count: new.len() as i64, given: given };
+    let lists = params! { count: new.len() as i64, each: first.in_each_row(), given: given };
     let rows = trip.rows(&INSERT_ALIKE, [columns(first), lists].concat()).await?;
-    let ids = rows.first().map(|row| row.opt_text("ids")).transpose()?.flatten();
-    let made = ids.iter().flat_map(|ids| ids.split(' '));
-    let made = made.map(|id| match id.parse() {
-        Ok(id) => Ok(Created { run: RunId(id), existed: false }),
-        Err(_) => Err(Error::broken(format!("{id:?} is no run"))),
-    });
-    let made: Vec<Created> = made.collect::<Result<_, _>>()?;
+    let row = rows.first().ok_or_else(|| Error::broken("new runs were not answered"))?;
+    let made: Vec<i64> = match row.opt_text("ids")? {
+        None => (row.int("first")?..=row.int("last")?).collect(),
+        // Somebody else has drawn an id in between.
+        Some(ids) => ids.split(' ').map(run_id).collect::<Result<_, _>>()?,
+    };
     match made.len() == new.len() {
-        true => Ok(made),
+        true => Ok(made.into_iter().map(|id| Created { run: RunId(id), existed: false }).collect()),
         false => Err(Error::broken("not all runs were made")),
     }
+}
+
+fn run_id(text: &str) -> Result<i64, Error> {
+    text.parse().map_err(|_| Error::broken(format!("{text:?} is no run")))
 }
 
 fn token(text: &str) -> Result<LeaseToken, Error> {

@@ -6,10 +6,9 @@ use crate::db::params;
 use crate::run::micros;
 use crate::sql::{Dialect, Sql, sql};
 use crate::take::{BEGINNING, after};
-use crate::{ClaimBatch, Error, NewRun, Store, Taken, check, lease, sets, uuid, worker};
+use crate::{ClaimBatch, Error, NewRun, Store, Taken, check, due, lease, sets, uuid, worker};
 
 static TAKE_IN: Sql = sql!("run/take_in", ".postgres", ".postgres", ".postgres");
-static DUE_LOCK: Sql = sql!("due/lock", ".sqlite", ".mysql", ".mysql");
 
 impl Store {
     /// Makes tasks and starts them under a lease of the worker, all or none, in their order: they are durable and
@@ -70,12 +69,8 @@ impl Store {
     ) -> Result<Vec<Taken>, Error> {
         let mut tx = self.db.begin().await?;
         let active = worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
-        let first = [
-            params! { lane: batch.lane, most: 1_u32, worker_id: uuid(batch.worker.as_bytes()) },
-            after(BEGINNING),
-        ]
-        .concat();
-        if !active || !tx.listed(&DUE_LOCK, first).await?.is_empty() {
+        let one = ClaimBatch { most: 1, ..batch.clone() };
+        if !active || !due::lock(&mut tx, &one, &after(BEGINNING)).await?.is_empty() {
             tx.rollback().await?;
             return Ok(Vec::new());
         }

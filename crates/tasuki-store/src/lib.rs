@@ -19,6 +19,7 @@ mod create;
 mod cursor;
 mod db;
 mod doctor;
+mod due;
 mod errands;
 mod error;
 mod events;

@@ -14,7 +14,7 @@ use tasuki_core::{Invalid, JobId, Origin, RunId, RunState, Scope};
 use crate::db::{Row, params};
 use crate::run::timestamp;
 use crate::sql::{Sql, sql};
-use crate::{Error, Run, Store};
+use crate::{Error, Run, Store, due};
 
 static SCHEDULED: Sql = sql!("run/list_scheduled", ".sqlite", ".postgres", ".mysql");
 static OF_JOB: Sql = sql!("run/list_of_job", ".sqlite", ".postgres", ".mysql");
@@ -204,11 +204,12 @@ impl Store {
                 self.db.rows(&WAITING_NEXT, place).await?
             }
         };
-        let ids = rows.iter().map(|row| row.int("run_id")).collect::<Result<Vec<_>, _>>()?;
-        let mut runs = self.brief(ids).await?;
-        let mut seen = Vec::with_capacity(rows.len());
-        for row in rows {
-            let (place, sort_at, id) = (row.text("lane")?, row.int("due_at")?, row.int("run_id")?);
+        let told = from.map(|cursor| (cursor.place.as_str(), cursor.at, cursor.id));
+        let mut waiting = due::last_first(&rows, told)?;
+        waiting.truncate(scan as usize);
+        let mut runs = self.brief(waiting.iter().map(|(.., id)| *id).collect()).await?;
+        let mut seen = Vec::with_capacity(waiting.len());
+        for (place, sort_at, id) in waiting {
             if let Some(run) = runs.remove(&id) {
                 seen.push(Seen { place, sort_at, ..run });
             }

@@ -33,9 +33,9 @@ macro_rules! migrations {
     };
 }
 
-static SQLITE: &[Migration] = migrations!("sqlite": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now");
-static POSTGRES: &[Migration] = migrations!("postgres": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now");
-static MYSQL: &[Migration] = migrations!("mysql": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now");
+static SQLITE: &[Migration] = migrations!("sqlite": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now", 8 "stretches");
+static POSTGRES: &[Migration] = migrations!("postgres": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now", 8 "stretches");
+static MYSQL: &[Migration] = migrations!("mysql": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now", 8 "stretches");
 
 const TABLE: &str = "create table if not exists tasuki_migration (
     version bigint not null primary key,

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tasuki_core::{EventId, Origin, RunId, Scope, Slot};
 
-use crate::JobVersion;
+use crate::{JobVersion, due};
 
 /// A run to be made.
 #[derive(Debug, Clone)]
@@ -71,6 +71,15 @@ impl NewRun<'_> {
                 == (other.origin, other.event, other.rerun_of)
             && (self.scheduled_for, self.skip_at, self.expires_at)
                 == (other.scheduled_for, other.skip_at, other.expires_at)
+    }
+
+    /// How many runs like this one may wait in one row: those that somebody claims, and that need nothing looked at before.
+    pub(crate) fn in_each_row(&self) -> i64 {
+        let plain = !self.lane().is_empty()
+            && !self.job.spec.concurrency.needs_hold()
+            && self.skip_at.is_none()
+            && self.expires_at.is_none();
+        if plain { due::STRETCH } else { 1 }
     }
 
     /// Where it waits.

@@ -15,7 +15,8 @@ static CLAIM_PLAIN: Errand = Errand {
     script: sqlite_script!(
         "lease/open_plain.sqlite",
         "due/take_leased.sqlite",
-        "lease/all_moved.sqlite",
+        "due/cut_leased.sqlite",
+        "due/all_taken.sqlite",
         "run/claim_leased.sqlite",
         "lease/all_moved.sqlite",
         "run/taken_leased.sqlite",

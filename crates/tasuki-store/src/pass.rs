@@ -7,8 +7,7 @@ use tasuki_core::{Epoch, RunId, RunState};
 use crate::db::{Tx, params};
 use crate::note::{self, Note};
 use crate::sql::{Sql, sql};
-use crate::take::take_due;
-use crate::{Error, Outcome, Run, Store, job, leader, lease};
+use crate::{Error, Outcome, Run, Store, due, job, leader, lease};
 
 static LOCK: Sql = sql!("run/lock");
 static SHOW: Sql = sql!("run/show");
@@ -102,7 +101,7 @@ impl Store {
 /// Takes a waiting run out of due and holds it still. `None`: it does not wait.
 async fn take_waiting(tx: &mut Tx<'_>, epoch: Epoch, run: RunId) -> Result<Option<Run>, Error> {
     leader::fence(tx, epoch).await?;
-    if !take_due(tx, run).await? {
+    if !due::take(tx, run).await? {
         return Ok(None);
     }
     let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;

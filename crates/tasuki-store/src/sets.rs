@@ -8,6 +8,7 @@ use tasuki_core::{LeaseToken, RunId};
 
 use crate::create::columns;
 use crate::db::{Params, Row, Tx, params};
+use crate::due::Place;
 use crate::finish::Together;
 use crate::run::micros;
 use crate::sql::{Dialect, Sql, sql, sqlite_script};
@@ -16,6 +17,7 @@ use crate::{ClaimBatch, Created, Ending, Error, NewRun, Store, Taken, check, lea
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql").without(ON_CONFLICT);
 static DUE_PUT: Sql = sql!("due/put_between", "", "", ".mysql");
 static DUE_TAKE: Sql = sql!("due/take_many", ".mysql", ".mysql", ".mysql");
+static DUE_CUT: Sql = sql!("due/cut");
 static CLAIM: Sql = sql!("run/claim_many", ".sqlite", ".mysql", ".mysql");
 static CLAIM_ALL: Sql =
     sqlite_script!("due/take_many.sqlite", "run/claim_many.sqlite", "lease/open_for");
@@ -55,8 +57,10 @@ pub(crate) async fn insert_plain(
     let mut created = Vec::with_capacity(runs.len());
     for some in trips(runs) {
         let (first, last) = insert_rows(tx, some).await?;
-        let waiting = tx.execute(&DUE_PUT, params! { first: first, last: last }).await?;
-        if waiting != some.len() as u64 {
+        let alike = some.iter().all(|run| run.is_like(&some[0]));
+        let each = if alike { some[0].in_each_row() } else { 1 };
+        let rows = params! { first: first, last: last, each: each };
+        if tx.execute(&DUE_PUT, rows).await? != (some.len() as u64).div_ceil(each as u64) {
             return Ok(None);
         }
         created.extend((first..=last).map(|id| Created { run: RunId(id), existed: false }));
@@ -103,32 +107,38 @@ async fn insert_rows(tx: &mut Tx<'_>, runs: &[NewRun<'_>]) -> Result<(i64, i64),
 pub(crate) async fn claim(
     tx: &mut Tx<'_>,
     batch: &ClaimBatch<'_>,
-    places: &[(i64, RunId)],
+    places: &[Place],
 ) -> Result<bool, Error> {
-    let ids: Vec<i64> = places.iter().map(|(_, run)| run.0).collect();
-    let count = ids.len() as u64;
-    let guard = guard(batch);
+    let ids: Vec<i64> = places.iter().copied().flat_map(Place::ids).collect();
+    let (cut, whole): (Vec<&Place>, Vec<&Place>) = places.iter().partition(|place| place.cut);
+    let mut all_cut = true;
+    for place in cut {
+        let place = params! { lane: batch.lane, due_at: place.due_at, run_id: place.run, taken: place.taken };
+        all_cut &= tx.execute(&DUE_CUT, place).await? == 1;
+    }
+    let (rows, runs) = (whole.len() as u64, ids.len() as u64);
     if tx.dialect() == Dialect::Sqlite {
-        let instants = || places.iter().map(|(due_at, _)| *due_at);
+        let instants = || whole.iter().map(|place| place.due_at);
         let all = params! {
             lane: batch.lane,
             first: instants().min(),
             last: instants().max(),
+            heads: whole.iter().map(|place| place.run).collect::<Vec<_>>(),
             run_ids: json!(ids).to_string(),
             ids: ids,
             epoch: Option::<i64>::None,
             ttl: micros(batch.lease_ttl),
         };
-        // Each row twice at most, and the lease.
-        return Ok(tx.execute(&CLAIM_ALL, [all, guard].concat()).await? == 2 * count + 1);
+        let moved = tx.execute(&CLAIM_ALL, [all, guard(batch)].concat()).await?;
+        return Ok(all_cut && moved == rows + runs + 1);
     }
-    let list = places.iter().map(|(due_at, run)| json!([due_at, run.0])).collect();
+    let list = whole.iter().map(|place| json!([place.due_at, place.run])).collect();
     let due = params! { lane: batch.lane, places: Value::Array(list).to_string() };
     let taken = tx.execute(&DUE_TAKE, due).await?;
     let moved = start(tx, batch, ids.clone()).await?;
     let until = lease::Until::Ttl(batch.lease_ttl);
     lease::open(tx, batch.token, batch.worker, None, until, &ids).await?;
-    Ok(taken == count && moved == count)
+    Ok(all_cut && taken == rows && moved == runs)
 }
 
 /// Moves runs that nobody else can take. Returns how many it moved.
@@ -148,22 +158,6 @@ pub(crate) async fn taken(tx: &mut Tx<'_>, runs: &[i64]) -> Result<Vec<Taken>, E
     match taken.len() == runs.len() {
         true => Ok(taken),
         false => Err(Error::broken("a run vanished")),
-    }
-}
-
-/// The same from the rows they were found by, soonest first.
-pub(crate) fn of_found(found: &[Row], runs: &[i64]) -> Result<Vec<Taken>, Error> {
-    let mut left = runs.iter().peekable();
-    let mut taken = Vec::with_capacity(runs.len());
-    for row in found {
-        // In the order in which they were found, without those that got no hold.
-        if left.next_if_eq(&&row.int("id")?).is_some() {
-            taken.push(Taken::from_row(row)?);
-        }
-    }
-    match taken.len() == runs.len() {
-        true => Ok(taken),
-        false => Err(Error::broken("a run was taken that was not found")),
     }
 }
 

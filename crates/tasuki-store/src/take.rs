@@ -9,14 +9,10 @@ use tasuki_core::{Epoch, EventId, JobId, LeaseToken, Origin, RunId, RunState, Sc
 use crate::db::{Params, Row, Tx, params};
 use crate::run::{micros, timestamp};
 use crate::sql::{Dialect, Sql, sql};
+use crate::due::{self, Place};
 use crate::{Error, Outcome, Run, Store, leader, lease, sets, uuid, worker};
 
-static DUE_PLACE: Sql = sql!("due/place");
-static DUE_TAKE: Sql = sql!("due/take");
 static DUE_PUT: Sql = sql!("due/put");
-static DUE_LOCK: Sql = sql!("due/lock", ".sqlite", ".mysql", ".mysql");
-static DUE_LIST: Sql = sql!("due/list");
-static DUE_NEXT: Sql = sql!("due/next");
 static HOLD_TAKE: Sql = sql!("hold/take", ".sqlite", ".postgres", ".mysql");
 static LEASE_SHOW: Sql = sql!("lease/show");
 static LEASE_TOUCH: Sql = sql!("lease/touch");
@@ -162,35 +158,6 @@ pub enum Claimed {
 }
 
 impl Store {
-    /// What waits in a lane and is due until an instant, soonest first.
-    pub async fn due(&self, lane: &str, until: Timestamp, most: u32) -> Result<Vec<Wanted>, Error> {
-        let page = params! { lane: lane, until: until.as_microsecond(), most: most };
-        let rows = self.db.rows(&DUE_LIST, page).await?;
-        rows.iter()
-            .map(|row| {
-                Ok(Wanted {
-                    run: RunId(row.int("run_id")?),
-                    due_at: timestamp(row.int("due_at")?)?,
-                    attempt_no: row.int("attempt_no")? as u32,
-                    exclusive: row.int("exclusive")? != 0,
-                })
-            })
-            .collect()
-    }
-
-    /// When the next run of a lane is due, after one instant and until another.
-    pub async fn next_due(
-        &self,
-        lane: &str,
-        after: Timestamp,
-        until: Timestamp,
-    ) -> Result<Option<Timestamp>, Error> {
-        let stretch =
-            params! { lane: lane, after: after.as_microsecond(), until: until.as_microsecond() };
-        let rows = self.db.rows(&DUE_NEXT, stretch).await?;
-        rows.first().map(|row| timestamp(row.int("due_at")?)).transpose()
-    }
-
     /// T1: gives runs to a worker. Returns those it really gave.
     pub async fn assign(&self, batch: &AssignBatch<'_>) -> Result<Vec<RunId>, Error> {
         if self.dialect() == Dialect::Postgres {
@@ -252,16 +219,11 @@ impl Store {
         }
         // Nothing is due, or it was claimed before, or something needs a hold or is to be alone.
         let mut tx = self.db.begin().await?;
-        // SQLite asks it with the rest.
-        let active = self.dialect() == Dialect::Sqlite
-            || worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
-        if !active {
+        if !worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active()) {
             tx.rollback().await?;
             return Ok(Claimed::Runs(Vec::new()));
         }
-        let who = uuid(batch.worker.as_bytes());
-        let page = params! { lane: batch.lane, most: batch.most, worker_id: who };
-        let rows = tx.listed(&DUE_LOCK, [page, after].concat()).await?;
+        let rows = due::lock(&mut tx, batch, &after).await?;
         let taken = match claim_rows(&mut tx, batch, &rows).await {
             Ok(taken) => taken,
             Err(error) if error.is_conflict() => {
@@ -274,11 +236,7 @@ impl Store {
             tx.commit().await?;
             return self.nothing_claimed(batch.token).await;
         }
-        let runs = match self.dialect() {
-            // What was found is told with it.
-            Dialect::Sqlite => sets::of_found(&rows, &taken)?,
-            Dialect::Postgres | Dialect::MySql => sets::taken(&mut tx, &taken).await?,
-        };
+        let runs = sets::taken(&mut tx, &taken).await?;
         tx.commit().await?;
         Ok(Claimed::Runs(runs))
     }
@@ -377,19 +335,22 @@ async fn claim_rows(
     rows: &[Row],
 ) -> Result<Vec<i64>, Error> {
     let alone = rows.first().map(|row| row.int("alone")).transpose()? == Some(1);
+    let mut room = if alone { 1 } else { i64::from(batch.most) };
     let mut fit = Vec::with_capacity(rows.len());
     for row in rows.iter().take(if alone { 1 } else { rows.len() }) {
-        let (due_at, run) = (row.int("due_at")?, RunId(row.int("run_id")?));
-        let passed_over = row.int("alone")? == 1 && !alone;
+        let run = RunId(row.int("run_id")?);
+        let passed_over = room == 0 || row.int("alone")? == 1 && !alone;
         let free = row.int("exclusive")? == 0;
         if !passed_over && (free || lease::take_hold(tx, &HOLD_TAKE, run, batch.token).await?) {
-            fit.push((due_at, run));
+            let place = Place::up_to(room, row)?;
+            room -= place.taken;
+            fit.push(place);
         }
     }
     if !fit.is_empty() && !sets::claim(tx, batch, &fit).await? {
         return Err(Error::broken("a run was moved although its due row is locked"));
     }
-    Ok(fit.into_iter().map(|(_, run)| run.0).collect())
+    Ok(fit.into_iter().flat_map(Place::ids).collect())
 }
 
 async fn assign_one(
@@ -416,14 +377,6 @@ async fn assign_one(
     Ok(hit)
 }
 
-/// Deletes the due row of a run. `false`: it does not wait, or somebody else has it.
-pub(crate) async fn take_due(tx: &mut Tx<'_>, run: RunId) -> Result<bool, Error> {
-    let rows = tx.rows(&DUE_PLACE, params! { run_id: run.0 }).await?;
-    let Some(row) = rows.first() else { return Ok(false) };
-    let place = params! { lane: row.text("lane")?, due_at: row.int("due_at")?, run_id: run.0 };
-    Ok(tx.execute(&DUE_TAKE, place).await? == 1)
-}
-
 /// The due row, then the hold: a run that gets no hold keeps its due row.
 async fn take_due_and_hold(
     tx: &mut Tx<'_>,
@@ -431,7 +384,7 @@ async fn take_due_and_hold(
     exclusive: bool,
     token: LeaseToken,
 ) -> Result<bool, Error> {
-    if !take_due(tx, run).await? {
+    if !due::take(tx, run).await? {
         return Ok(false);
     }
     if exclusive && !lease::take_hold(tx, &HOLD_TAKE, run, token).await? {

@@ -1,3 +1,3 @@
--- doctor/due_count: how many rows are in due.
-select count(*) as due
+-- doctor/due_count: how many runs the rows in due stand for.
+select coalesce(sum(more + 1), 0) as due
   from tasuki_due

@@ -1,5 +1,6 @@
 -- doctor/runs: what the rows of a stretch of runs say that cannot be. A column that is 1 is a finding; rows without one stay
--- away. One look at the stretch serves all of them. Due is counted by key: for a `not exists` PostgreSQL may read all of due
+-- away. One look at the stretch serves all of them. Due is counted by key, among those rows
+-- that can stand for the run: for a `not exists` PostgreSQL may read all of due
 -- into memory, again for every stretch.
 select *
   from (select r.id,
@@ -46,9 +47,11 @@ select *
                      and (select count(*) from tasuki_due d
                            where d.lane = r.lane
                              and d.due_at = coalesce(r.next_retry_at, r.scheduled_for)
-                             and d.run_id = r.id
+                             and d.run_id <= r.id
+                             and d.run_id > r.id - 64
+                             and d.run_id + d.more >= r.id
                              and d.exclusive = r.exclusive
-                             and d.alone = r.alone) = 0
+                             and d.alone = r.alone) <> 1
                     then 1 else 0 end as not_due
           from tasuki_run r
          where r.id >= :from

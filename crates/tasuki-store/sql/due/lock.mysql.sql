@@ -1,6 +1,6 @@
 -- due/lock: what can be claimed, passing over what others are claiming and what must wait for another run of its kind.
--- PostgreSQL claims in one statement.
-select d.run_id, d.due_at, d.exclusive, d.alone
+-- PostgreSQL claims in one statement, and SQLite mostly in one go.
+select d.run_id, d.due_at, d.exclusive, d.alone, d.more
   from tasuki_due d
  where d.lane = :lane
    and d.due_at >= :after_at

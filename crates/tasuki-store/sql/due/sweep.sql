@@ -1,4 +1,5 @@
--- due/sweep: what waits in a lane although it is due, from where the last look ended, and who is in its way.
+-- due/sweep: what waits in a lane although it is due, from where the last look ended, and who is in its way. Of those that
+-- wait together none can be too late, nor in anybody's way.
 select d.run_id, d.due_at, d.exclusive, case when r.tries = 0 then r.skip_at end as skip_at, r.attempt_no, r.job_id, r.job_version, r.scope_kind, r.scope_id,
        r.scheduled_for, r.origin, r.state, r.tries, r.releases, r.expires_at,
        (select h.run_id
@@ -9,6 +10,7 @@ select d.run_id, d.due_at, d.exclusive, case when r.tries = 0 then r.skip_at end
   from tasuki_due d
   join tasuki_run r on r.id = d.run_id
  where d.lane = :lane
+   and d.more = 0
    and d.due_at <= :now
    and d.due_at >= :at
    and (d.due_at > :at or d.run_id > :id)

@@ -3,4 +3,4 @@ delete from tasuki_due
  where lane = :lane
    and due_at >= :first
    and due_at <= :last
-   and run_id in (select value from json_each(:ids))
+   and run_id in (select value from json_each(:heads))

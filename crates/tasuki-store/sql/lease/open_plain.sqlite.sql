@@ -2,9 +2,10 @@
 -- or wait for another run of its kind; else nothing is. What follows goes by this list.
 -- A value in a subquery is none that SQLite would plan the statement anew for, each time.
 insert into tasuki_lease (token, worker_id, epoch, lease_until, heartbeat_at, run_ids)
-select :token, :worker_id, null, :now + :ttl, :now, json_group_array(run_id)
-  from (select d.run_id, d.exclusive, d.alone
+select :token, :worker_id, null, :now + :ttl, :now, json_group_array(id)
+  from (select r.id, d.exclusive, d.alone
           from tasuki_due d
+         cross join tasuki_run r on r.id >= d.run_id and r.id <= d.run_id + d.more
          where d.lane = :lane
            and d.due_at >= (select :after_at)
            and d.due_at <= :now

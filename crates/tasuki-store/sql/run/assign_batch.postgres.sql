@@ -11,6 +11,8 @@ with room as materialized (
       join tasuki_run r on r.id = g.run_id
       join tasuki_due d on d.lane = r.lane and d.due_at = coalesce(r.next_retry_at, r.scheduled_for) and d.run_id = r.id
      where r.attempt_no = g.attempt_no
+       -- What waits together is there to be claimed.
+       and d.more = 0
        and d.due_at <= (select now from clock) + :assign_ahead
        and (d.skip_at is null or d.skip_at >= (select now from clock))
        -- Passed over here, so that a run that must wait does not use up the room of one that need not; the hold decides.

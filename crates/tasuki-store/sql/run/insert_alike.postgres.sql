@@ -1,17 +1,29 @@
 -- run/insert_alike: T0 in one round trip for runs that differ in nothing but what they are given, and of which none can be
 -- there already: what most tasks are that are submitted together. One list instead of seventeen, and one answer for all.
+-- So many of them wait in one row, if nobody else has drawn an id in between: ids are drawn before all else, at one go.
 with clock as materialized (
     select :now as now
+), drawn as materialized (
+    select array(select nextval('tasuki_run_id_seq') from generate_series(1, :count::bigint)) as ids
+), span as materialized (
+    select ids[1] as first, ids[:count::bigint] as last, ids[:count::bigint] - ids[1] + 1 = :count::bigint as in_a_row,
+           coalesce(:scheduled_for, clock.now) as due_at
+      from drawn, clock
 ), made as (
-    insert into tasuki_run (job_id, job_version, origin, scope_kind, scope_id, lane, exclusive, max_attempts, tries_allowed,
+    insert into tasuki_run (id, job_id, job_version, origin, scope_kind, scope_id, lane, exclusive, max_attempts, tries_allowed,
         scheduled_for, created_at, event_id, rerun_of, args, skip_at, expires_at)
-    select :job_id, :job_version, :origin, :scope_kind, :scope_id, :lane, :exclusive, :max_attempts, :max_attempts,
-        coalesce(:scheduled_for, clock.now), clock.now, :event_id, :rerun_of, g.args, :skip_at, :expires_at
-      from rows from (generate_series(1, :count::bigint), unnest(:given::text[])) as g (number, args), clock
-    returning id, scheduled_for
+    select g.id, :job_id, :job_version, :origin, :scope_kind, :scope_id, :lane, :exclusive, :max_attempts, :max_attempts,
+        span.due_at, clock.now, :event_id, :rerun_of, g.args, :skip_at, :expires_at
+      from drawn, span, clock, rows from (unnest(drawn.ids), unnest(:given::text[])) as g (id, args)
 ), queued as (
-    insert into tasuki_due (lane, due_at, run_id, exclusive, skip_at)
-    select :lane, scheduled_for, id, :exclusive, case when :skip_at is null or :expires_at < :skip_at then :expires_at else :skip_at end
-      from made
+    insert into tasuki_due (lane, due_at, run_id, exclusive, skip_at, more)
+    select :lane, due_at, id, :exclusive, case when :skip_at is null or :expires_at < :skip_at then :expires_at else :skip_at end,
+           least(last - id, :each::bigint - 1)
+      from span, generate_series(first, last, :each::bigint) as id
+     where in_a_row
+     union all
+    select :lane, due_at, id, :exclusive, case when :skip_at is null or :expires_at < :skip_at then :expires_at else :skip_at end, 0
+      from span, drawn, unnest(ids) as id
+     where not in_a_row
 )
-select string_agg(id::text, ' ' order by id) as ids from made
+select first, last, case when not in_a_row then (select array_to_string(ids, ' ') from drawn) end as ids from span

@@ -14,8 +14,7 @@ use crate::audit::Actor;
 use crate::cancel::{self, Asked};
 use crate::db::{Tx, params};
 use crate::sql::{Sql, sql};
-use crate::take::take_due;
-use crate::{Error, Run};
+use crate::{Error, Run, due};
 
 static REPLAN: Sql = sql!("cursor/replan");
 static BEGIN: Sql = sql!("cursor/begin", ".postgres", ".postgres", ".mysql");
@@ -103,7 +102,7 @@ pub(super) async fn plan_anew(
     // All due rows before any run, soonest first like whoever assigns them.
     for row in tx.rows(&AHEAD, page).await? {
         let run = RunId(row.int("id")?);
-        ahead.push((run, take_due(tx, run).await?));
+        ahead.push((run, due::take(tx, run).await?));
     }
     ahead.sort_unstable_by_key(|(run, _)| *run);
     let mut unstarted = Vec::new();
@@ -137,7 +136,7 @@ async fn hold_still(tx: &mut Tx<'_>, run: RunId, was_due: bool) -> Result<Option
         return Ok(None);
     }
     // It was assigned when it was listed and has been given back since.
-    if row.state.is_waiting() && !was_due && !take_due(tx, run).await? {
+    if row.state.is_waiting() && !was_due && !due::take(tx, run).await? {
         return Err(Error::broken(format!("run {run} waits but is not due")));
     }
     Ok(Some(row))

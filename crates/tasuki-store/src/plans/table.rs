@@ -69,7 +69,10 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // What waits.
     (&["due by due_pkey on lane, due_at", "run by run_pkey on id"], "due/list"),
     (&["due by due_pkey on lane, due_at"], "due/next"),
-    (&["due by due_pkey on lane, due_at, run_id"], "due/take due/list_next due/firsts"),
+    (
+        &["due by due_pkey on lane, due_at, run_id"],
+        "due/take due/take_stretch due/stretch due/cut due/list_next due/firsts",
+    ),
     (&["due along due_pkey"], "due/list_first due/first_lane"),
     (&["due by due_pkey on lane"], "due/lane"),
     (
@@ -220,7 +223,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // These reach for nothing: they insert what they are given, or take a lock.
     (
         &[],
-        "run/insert run/insert_batch run/insert_alike lease/open lease/open_for cursor/put cursor/begin event/emit job/insert job/version_insert
+        "run/insert run/insert_batch run/insert_alike due/put_stretch lease/open lease/open_for cursor/put cursor/begin event/emit job/insert job/version_insert
          log/add note/add audit/append setting/add worker/register leader/mint_history leader/lock_mint
          leader/lock_share token/add",
     ),

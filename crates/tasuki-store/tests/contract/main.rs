@@ -38,4 +38,5 @@ mod run_life;
 mod schema;
 mod server;
 mod settings;
+mod stretches;
 mod tokens;

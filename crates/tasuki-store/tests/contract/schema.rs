@@ -15,7 +15,7 @@ contract! {
         store.script("insert into tasuki_migration (version, name, checksum, applied_at) values (99, 'x', 'y', 1)").await.unwrap();
         let refused = store.migrate().await.unwrap_err();
         assert!(matches!(refused, Error::NewerSchema { found: 99, .. }), "{refused}");
-        assert_eq!(refused.to_string(), "the database has schema 99, but this tasuki knows only up to 7");
+        assert_eq!(refused.to_string(), "the database has schema 99, but this tasuki knows only up to 8");
     }
 
     async fn an_edited_migration_is_noticed(store: TestStore) {

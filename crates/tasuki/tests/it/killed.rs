@@ -114,7 +114,7 @@ async fn load(
 ) -> (BTreeSet<i64>, i64) {
     let (mut submitted, mut least) = (BTreeSet::new(), BACKLOG);
     while !*stopped.borrow() {
-        let waiting = count(&pool, "select count(*) from tasuki_due").await;
+        let waiting = count(&pool, WAITING).await;
         if waiting >= BACKLOG {
             tokio::time::sleep(LOOK).await;
             continue;
@@ -145,6 +145,8 @@ async fn looks_healthy(client: &Client) {
     assert!(findings.is_empty(), "{findings:?}");
 }
 
+/// A row in due may stand for several.
+const WAITING: &str = "select coalesce(sum(more + 1), 0)::bigint from tasuki_due";
 const OPEN: &str = "select (select count(*) from tasuki_due) + (select count(*) from tasuki_lease)";
 
 async fn count(pool: &PgPool, query: &'static str) -> i64 {

@@ -1,0 +1,294 @@
+//! Tasks that were submitted together wait together, many in one row: whatever happens to one of them, each of them is where it
+//! would be if it had a row of its own.
+
+use std::sync::Arc;
+
+use jiff::SignedDuration;
+use tasuki_core::concurrency::ConcurrencyPolicy;
+use tasuki_core::{LeaseToken, RunId, RunState};
+use tasuki_store::{
+    Author, ClaimBatch, Claimed, Dialect, JobVersion, NewRun, RunCursor, RunFilter, Taken,
+};
+
+use crate::given::{self, Like, TTL, TestStore, contract, noon};
+
+const LANE: &str = "q";
+/// As many as wait in one row at most.
+const ROW: usize = 64;
+
+fn like_queue() -> Like {
+    Like { lane: LANE, ..Like::default() }
+}
+
+async fn given_many(store: &TestStore, job: &JobVersion, count: usize) -> Vec<RunId> {
+    let runs: Vec<NewRun<'_>> = (0..count).map(|_| NewRun::task(job)).collect();
+    store.create(Author::Api, &runs).await.unwrap().into_iter().map(|made| made.run).collect()
+}
+
+/// What waits, in its order.
+async fn waiting(store: &TestStore) -> Vec<RunId> {
+    let due = store.due(LANE, store.clock(), 10_000).await.unwrap();
+    due.into_iter().map(|wanted| wanted.run).collect()
+}
+
+fn ids(taken: &[Taken]) -> Vec<RunId> {
+    taken.iter().map(|taken| taken.id).collect()
+}
+
+/// How many rows are in due.
+async fn rows(store: &TestStore) -> usize {
+    let look = "select count(*) from tasuki_due";
+    let count: i64 = match store.dialect() {
+        Dialect::Sqlite => {
+            let pool = sqlx::SqlitePool::connect(&store.url).await.unwrap();
+            sqlx::query_scalar(look).fetch_one(&pool).await.unwrap()
+        }
+        Dialect::Postgres => {
+            let pool = sqlx::PgPool::connect(&store.url).await.unwrap();
+            let count = sqlx::query_scalar(look).fetch_one(&pool).await.unwrap();
+            pool.close().await;
+            count
+        }
+        Dialect::MySql => {
+            let pool = sqlx::MySqlPool::connect(&store.url).await.unwrap();
+            let count = sqlx::query_scalar(look).fetch_one(&pool).await.unwrap();
+            pool.close().await;
+            count
+        }
+    };
+    count as usize
+}
+
+contract! {
+    async fn those_that_come_together_wait_in_few_rows(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let runs = given_many(store, &job, 200).await;
+        assert!(rows(store).await <= 8, "they are {}", rows(store).await);
+        assert_eq!(waiting(store).await, runs);
+        assert_eq!(waiting(store).await.len(), 200);
+        assert_eq!(store.due(LANE, noon(), 3).await.unwrap().len(), 3, "no more than was asked for");
+    }
+
+    /// A hold, an expiry, an instant to skip it at, or a leader that is to choose: each needs a look at the run itself.
+    async fn those_that_need_a_closer_look_wait_by_themselves(store: TestStore) {
+        let plain = store.given_job(&like_queue()).await;
+        let assigned = store.given_job(&Like::default()).await;
+        let forbids = Like { concurrency: ConcurrencyPolicy::Forbid, ..like_queue() };
+        let forbids = store.given_job(&forbids).await;
+        let later = Some(noon() + SignedDuration::from_secs(60));
+        for run in [
+            NewRun::task(&assigned),
+            NewRun::task(&forbids),
+            NewRun { expires_at: later, ..NewRun::task(&plain) },
+            NewRun { skip_at: later, ..NewRun::task(&plain) },
+        ] {
+            let before = rows(store).await;
+            store.create(Author::Api, &[run.clone(), run.clone(), run]).await.unwrap();
+            assert_eq!(rows(store).await, before + 3);
+        }
+    }
+
+    /// However many are asked for, just so many come, the first first; and the others wait on.
+    async fn a_claim_takes_as_many_as_it_asks_for(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let mut left = given_many(store, &job, 300).await;
+        for most in [1, 3, 64, 65, 100, 63, 1, 1] {
+            let (_, taken) = store.try_claim(LANE, most).await;
+            let expected: Vec<RunId> = left.drain(..most as usize).collect();
+            assert_eq!(ids(&taken), expected, "{most} of them");
+            assert!(taken.iter().all(|taken| (taken.attempt_no, taken.tries) == (1, 1)));
+            assert_eq!(waiting(store).await, left);
+        }
+        assert_eq!(ids(&store.try_claim(LANE, 1_000).await.1), left);
+        assert_eq!(waiting(store).await, []);
+        assert_eq!(rows(store).await, 0);
+    }
+
+    /// Wherever it stands among them: the others are claimed, and it never is.
+    async fn one_of_them_is_canceled(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let mut left = given_many(store, &job, 3 * ROW).await;
+        for index in [0, 5, ROW - 3, ROW - 3, ROW, 2 * ROW, left.len() - 8] {
+            let run = left.remove(index);
+            assert!(store.cancel(Author::Api, run, "test", None).await.unwrap().is_applied());
+            assert_eq!(store.run_now(run).await.state, RunState::Canceled);
+            assert_eq!(waiting(store).await, left, "without number {index}");
+            assert!(!store.cancel(Author::Api, run, "test", None).await.unwrap().is_applied());
+        }
+        while let Some(&next) = left.first() {
+            let (_, taken) = store.try_claim(LANE, 50).await;
+            let expected: Vec<RunId> = left.drain(..left.len().min(50)).collect();
+            assert_eq!(ids(&taken), expected, "from {next} on");
+        }
+    }
+
+    async fn all_of_them_are_canceled_one_by_one(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let runs = given_many(store, &job, 70).await;
+        for step in [3, 2, 1] {
+            for run in runs.iter().step_by(step) {
+                let _ = store.cancel(Author::Api, *run, "test", None).await.unwrap();
+            }
+        }
+        for run in &runs {
+            assert_eq!(store.run_now(*run).await.state, RunState::Canceled);
+        }
+        assert_eq!(rows(store).await, 0);
+    }
+
+    /// Single ones, stretches and what must wait for another share a lane: the first that can go always does.
+    async fn they_share_a_lane_with_others(store: TestStore) {
+        let plain = store.given_job(&like_queue()).await;
+        let forbids = Like { concurrency: ConcurrencyPolicy::Forbid, ..like_queue() };
+        let forbids = store.given_job(&forbids).await;
+        let mut all = Vec::new();
+        for _ in 0..3 {
+            all.extend(given_many(store, &forbids, 2).await);
+            all.extend(given_many(store, &plain, 100).await);
+            all.extend(given_many(store, &plain, 1).await);
+        }
+        let mut taken = Vec::new();
+        for most in (1..40).cycle() {
+            let (_, some) = store.try_claim(LANE, most).await;
+            if some.is_empty() {
+                break;
+            }
+            assert!(some.len() <= most as usize);
+            taken.extend(ids(&some));
+        }
+        taken.sort_unstable();
+        let left = waiting(store).await;
+        assert_eq!(left.len(), 5, "one of the six that forbid each other runs");
+        all.retain(|run| !left.contains(run));
+        assert_eq!(taken, all);
+    }
+
+    async fn a_list_of_what_waits_names_each(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let mut runs = given_many(store, &job, 100).await;
+        store.at(1);
+        runs.extend(given_many(store, &job, 30).await);
+        let filter = RunFilter { states: vec![RunState::Pending], ..RunFilter::default() };
+        runs.reverse();
+        for most in [1, 7, 64, 500] {
+            let (mut listed, mut from) = (Vec::new(), None::<RunCursor>);
+            loop {
+                let page = store.runs(&filter, from.as_ref(), most).await.unwrap();
+                listed.extend(page.runs.iter().map(|run| run.id));
+                from = page.next;
+                if from.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(listed, runs, "by {most}");
+        }
+    }
+
+    /// A claim whose answer was lost is sent again: it takes nothing more.
+    async fn a_claim_that_is_sent_again_takes_nothing(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let runs = given_many(store, &job, 100).await;
+        let (token, taken) = store.try_claim(LANE, 10).await;
+        assert_eq!(ids(&taken), runs[..10]);
+        let again = ClaimBatch { worker: store.worker, token, lane: LANE, most: 10, lease_ttl: TTL };
+        assert_eq!(store.claim(&again).await.unwrap(), Claimed::Before);
+        assert_eq!(waiting(store).await, runs[10..]);
+    }
+
+    /// The doctor sees what is wrong with a row that stands for many.
+    async fn the_doctor_sees_what_is_wrong_with_a_stretch(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let runs = given_many(store, &job, 8).await;
+        assert_eq!(store.findings().await, [] as [String; 0]);
+        store.spoil();
+        let finds = async |typed: &str, found: &str| {
+            store.script(typed).await.unwrap();
+            let findings = store.findings().await;
+            assert!(findings.iter().any(|finding| finding.contains(found)), "{typed}: {findings:?}");
+        };
+        finds("update tasuki_due set more = 6", "a run waits but is not in due").await;
+        finds("update tasuki_due set more = 8", "a run is in due that does not wait").await;
+        finds("update tasuki_due set more = 7, due_at = due_at + 1", "waits elsewhere").await;
+        store.script("update tasuki_due set due_at = due_at - 1").await.unwrap();
+        assert_eq!(store.findings().await, [] as [String; 0]);
+        let twice = format!(
+            "insert into tasuki_due (lane, due_at, run_id, exclusive) select lane, due_at, {}, 0 from tasuki_due",
+            runs[3]
+        );
+        finds(&twice, "a run waits but is not in due").await;
+    }
+}
+
+/// Sixteen that claim and cancel at once, a few at a time: each run has one winner, and none is lost.
+fn claims_and_cancels_meet(dialect: Dialect) {
+    given::run_in_parallel(dialect, 16, |store| async move {
+        let job = store.given_job(&like_queue()).await;
+        let mut runs = Vec::new();
+        for _ in 0..4 {
+            runs.extend(given_many(&store, &job, 200).await);
+        }
+        let mut tasks = Vec::new();
+        for task in 0..8_usize {
+            let claimer = Arc::clone(&store);
+            tasks.push(tokio::spawn(async move {
+                let mut taken = Vec::new();
+                for round in 0_u128.. {
+                    let token = LeaseToken::from_random((task as u128 + 1) << 100 | round);
+                    let most = [1, 5, 17, 70][(task + round as usize) % 4];
+                    let (worker, lane, lease_ttl) = (claimer.worker, LANE, TTL);
+                    let batch = ClaimBatch { worker, token, lane, most, lease_ttl };
+                    match claimer.claim(&batch).await {
+                        Ok(Claimed::Runs(some)) if some.is_empty() => {
+                            if waiting(&claimer).await.is_empty() {
+                                break;
+                            }
+                        }
+                        Ok(Claimed::Runs(some)) => {
+                            assert!(some.len() <= most as usize);
+                            taken.extend(ids(&some));
+                        }
+                        Ok(Claimed::Before) => {}
+                        Err(error) => assert!(error.is_contention(), "{error}"),
+                    }
+                }
+                taken
+            }));
+            let (canceler, mine) = (Arc::clone(&store), runs.clone());
+            tasks.push(tokio::spawn(async move {
+                let mut canceled = Vec::new();
+                for run in mine.into_iter().skip(task * 3).step_by(24) {
+                    loop {
+                        match canceler.cancel(Author::Api, run, "test", None).await {
+                            Ok(outcome) => {
+                                let state = canceler.run_now(run).await.state;
+                                assert_ne!(state, RunState::Pending, "it waits, and nobody has it");
+                                if outcome.is_applied() && state == RunState::Canceled {
+                                    canceled.push(run);
+                                }
+                                break;
+                            }
+                            Err(error) => assert!(error.is_contention(), "{error}"),
+                        }
+                    }
+                }
+                canceled
+            }));
+        }
+        let mut all = Vec::new();
+        for task in tasks {
+            all.extend(task.await.unwrap());
+        }
+        all.sort_unstable();
+        assert_eq!(all, runs, "each once");
+    });
+}
+
+#[test]
+fn claims_and_cancels_meet_postgres() {
+    claims_and_cancels_meet(Dialect::Postgres);
+}
+
+#[test]
+fn claims_and_cancels_meet_mysql() {
+    claims_and_cancels_meet(Dialect::MySql);
+}
