@@ -15,6 +15,9 @@ static TAKE_STRETCH: Sql = sql!("due/take_stretch");
 static PUT_STRETCH: Sql = sql!("due/put_stretch");
 static FIND_STRETCH: Sql = sql!("due/stretch");
 static LOCK: Sql = sql!("due/lock", ".mysql", ".mysql", ".mysql");
+/// The same without locks.
+static LOOK: Sql =
+    sql!("due/lock", ".mysql", ".mysql", ".mysql").without("\n   for update skip locked");
 static LIST: Sql = sql!("due/list");
 static NEXT: Sql = sql!("due/next");
 
@@ -23,9 +26,9 @@ pub(crate) const STRETCH: i64 = 64;
 /// How often a run is looked for whose row is another each time.
 const LOOKS: usize = 16;
 
-/// How many rows so many runs are in where tasks wait in stretches. A few may be what is left of one.
-pub(crate) fn rows_for(runs: u32) -> i64 {
-    i64::from(runs).min(i64::from(runs) / STRETCH + 8)
+/// The places in a stretch.
+pub(crate) fn places() -> Params<'static> {
+    params! { places: (0..STRETCH).collect::<Vec<i64>>() }
 }
 
 /// A row, and how many of its runs are taken.
@@ -57,13 +60,17 @@ fn stretch(row: &Row) -> Result<std::ops::RangeInclusive<i64>, Error> {
     Ok(first..=first + row.int("more")?)
 }
 
-/// The runs of rows in due, the last first, but for those from a place on: they have been told of.
+/// The runs of rows in due, the last first, at most so many, but for those from a place on: they have been told of.
 pub(crate) fn last_first(
     rows: &[Row],
     told: Option<(&str, i64, i64)>,
+    most: u32,
 ) -> Result<Vec<(String, i64, i64)>, Error> {
     let mut runs = Vec::with_capacity(rows.len());
     for row in rows {
+        if runs.len() >= most as usize {
+            break;
+        }
         let (lane, due_at) = (row.text("lane")?, row.int("due_at")?);
         let before = match told {
             Some((told_lane, at, id)) if (told_lane, at) == (&lane, due_at) => id,
@@ -72,6 +79,7 @@ pub(crate) fn last_first(
         let ids = stretch(row)?.rev().filter(|&id| id < before);
         runs.extend(ids.map(|id| (lane.clone(), due_at, id)));
     }
+    runs.truncate(most as usize);
     Ok(runs)
 }
 
@@ -82,7 +90,8 @@ impl Store {
         let mut wanted = Vec::new();
         for row in &self.db.rows(&LIST, page).await? {
             // Of those that wait together none has been tried.
-            let (attempt_no, exclusive) = (row.int("attempt_no")? as u32, row.int("exclusive")? != 0);
+            let (attempt_no, exclusive) =
+                (row.int("attempt_no")? as u32, row.int("exclusive")? != 0);
             let due_at = timestamp(row.int("due_at")?)?;
             let one = |id| Wanted { run: RunId(id), due_at, attempt_no, exclusive };
             wanted.extend(stretch(row)?.map(one));
@@ -105,27 +114,27 @@ impl Store {
     }
 }
 
-/// Rows of what can be claimed, held still, for so many runs if they are there.
+/// Rows of what can be claimed, held still, for so many runs if they are there. `None`: all of them are in others' hands.
 pub(crate) async fn lock(
     tx: &mut Tx<'_>,
     batch: &ClaimBatch<'_>,
     after: &Params<'static>,
-) -> Result<Vec<Row>, Error> {
-    let most = i64::from(batch.most);
-    let mut rows = Vec::new();
-    // Where tasks wait in stretches a few rows will do, and the others are left to others.
-    for rows_wanted in [rows_for(batch.most), most] {
-        let page = params! { lane: batch.lane, most: rows_wanted };
-        rows = tx.rows(&LOCK, [page, after.clone()].concat()).await?;
-        let mut runs = 0;
-        for row in &rows {
+) -> Result<Option<Vec<Row>>, Error> {
+    let page = |most: i64| [params! { lane: batch.lane, most: most }, after.clone()].concat();
+    // Looked at before, so that no more rows are locked than so many runs are in.
+    let mut runs = 0;
+    let mut needed = 0;
+    for row in tx.rows(&LOOK, page(i64::from(batch.most))).await? {
+        if runs < i64::from(batch.most) {
             runs += row.int("more")? + 1;
-        }
-        if runs >= most || rows.len() < rows_wanted as usize {
-            break;
+            needed += 1;
         }
     }
-    Ok(rows)
+    if needed == 0 {
+        return Ok(Some(Vec::new()));
+    }
+    let rows = tx.rows(&LOCK, page(needed)).await?;
+    Ok((!rows.is_empty()).then_some(rows))
 }
 
 /// Deletes the due row of a run, or takes the run out of the stretch it waits in. `false`: it does not wait, or somebody
@@ -139,24 +148,26 @@ pub(crate) async fn take(tx: &mut Tx<'_>, run: RunId) -> Result<bool, Error> {
         if tx.execute(&TAKE, at(run.0)).await? == 1 {
             return Ok(true);
         }
-        let near = [at(run.0), params! { earliest: run.0 - STRETCH + 1 }].concat();
-        if let Some(found) = tx.rows(&FIND_STRETCH, near).await?.first() {
-            let ids = stretch(found)?;
-            if tx.execute(&TAKE_STRETCH, at(*ids.start())).await? != 1 {
-                return Err(Error::broken("a row in due went away although it is locked"));
-            }
-            for (first, last) in [(*ids.start(), run.0 - 1), (run.0 + 1, *ids.end())] {
-                if first <= last {
-                    let rest = [at(first), params! { more: last - first }].concat();
-                    tx.execute(&PUT_STRETCH, rest).await?;
-                }
-            }
-            return Ok(true);
-        }
-        // Somebody else had the row while we waited for it: the run is theirs, or waits in another.
-        if row.int("waits")? == 0 {
+        // Only what is claimed waits together. And a row that was in somebody's hand while we waited for it was the run's own:
+        // what does not wait has none.
+        if row.int("waits")? == 0 || lane.is_empty() {
             return Ok(false);
         }
+        let near = [at(run.0), params! { earliest: run.0 - STRETCH + 1 }].concat();
+        if let Some(found) = tx.rows(&FIND_STRETCH, near).await?.first() {
+            let (first, more) = (found.int("run_id")?, found.int("more")?);
+            let whole = [at(first), params! { more: more }].concat();
+            if tx.execute(&TAKE_STRETCH, whole).await? == 1 {
+                for (first, last) in [(first, run.0 - 1), (run.0 + 1, first + more)] {
+                    if first <= last {
+                        let rest = [at(first), params! { more: last - first }].concat();
+                        tx.execute(&PUT_STRETCH, rest).await?;
+                    }
+                }
+                return Ok(true);
+            }
+        }
+        // Somebody else had the row: the run is theirs, or waits in another by now.
     }
-    Ok(false)
+    Err(Error::InUse(run))
 }

@@ -52,6 +52,9 @@ pub enum Error {
     /// The leader that wrote is no longer the leader. Nothing was written.
     #[error("epoch {0} has been superseded")]
     Fenced(tasuki_core::Epoch),
+    /// Others moved it about each time it was looked for. Nothing was written, and it may be asked again.
+    #[error("run {0} was in others' hands each time it was looked for")]
+    InUse(tasuki_core::RunId),
     /// A row says what cannot be.
     #[error("broken data: {0}")]
     Broken(String),
@@ -112,6 +115,7 @@ impl Error {
                 matches!(error.code().as_deref(), Some("40P01" | "40001" | "55P03" | "5" | "517"))
                     || error.message().contains("Lock wait timeout")
             }
+            Self::InUse(_) => true,
             _ => false,
         }
     }

@@ -15,9 +15,10 @@ use crate::db::{Db, Params, Row, Tx, params};
 use crate::finish::Together;
 use crate::run::micros;
 use crate::sql::{Sql, sql};
+use crate::take::{BETWEEN_LOOKS, LOOKS};
 use crate::{
     AssignBatch, ClaimBatch, Claimed, Created, Ending, Error, NewRun, Renewed, RenewedRun, Store,
-    Taken, due, uuid,
+    Taken, uuid,
 };
 
 static CLAIM: Sql = sql!("run/claim_batch", ".postgres", ".postgres", ".postgres");
@@ -28,9 +29,6 @@ static SUCCEED: Sql = sql!("run/succeed_batch", ".postgres", ".postgres", ".post
 static INSERT: Sql = sql!("run/insert_batch", ".postgres", ".postgres", ".postgres");
 static INSERT_ALIKE: Sql = sql!("run/insert_alike", ".postgres", ".postgres", ".postgres");
 
-/// How often something is claimed that each time was in another's hand.
-const LOOKS: usize = 3;
-
 impl Store {
     pub(crate) async fn claim_in_one_trip(
         &self,
@@ -40,13 +38,15 @@ impl Store {
         let asked = params! {
             lane: batch.lane,
             most: batch.most,
-            few: due::rows_for(batch.most),
             worker_id: uuid(batch.worker.as_bytes()),
             token: uuid(batch.token.as_bytes()),
             ttl: micros(batch.lease_ttl),
         };
         let asked = [asked, after].concat();
-        for _ in 0..LOOKS {
+        for look in 0..LOOKS {
+            if look > 0 {
+                tokio::time::sleep(BETWEEN_LOOKS).await;
+            }
             let rows = match self.db.write(&CLAIM, asked.clone()).await {
                 Ok(rows) => rows,
                 Err(error) if error.is_conflict() => return Ok(Claimed::Before),

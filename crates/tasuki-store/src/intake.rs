@@ -70,7 +70,8 @@ impl Store {
         let mut tx = self.db.begin().await?;
         let active = worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
         let one = ClaimBatch { most: 1, ..batch.clone() };
-        if !active || !due::lock(&mut tx, &one, &after(BEGINNING)).await?.is_empty() {
+        let first = due::lock(&mut tx, &one, &after(BEGINNING)).await?;
+        if !active || first.is_none_or(|rows| !rows.is_empty()) {
             tx.rollback().await?;
             return Ok(Vec::new());
         }

@@ -205,8 +205,7 @@ impl Store {
             }
         };
         let told = from.map(|cursor| (cursor.place.as_str(), cursor.at, cursor.id));
-        let mut waiting = due::last_first(&rows, told)?;
-        waiting.truncate(scan as usize);
+        let waiting = due::last_first(&rows, told, scan)?;
         let mut runs = self.brief(waiting.iter().map(|(.., id)| *id).collect()).await?;
         let mut seen = Vec::with_capacity(waiting.len());
         for (place, sort_at, id) in waiting {

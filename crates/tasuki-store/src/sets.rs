@@ -19,12 +19,14 @@ static DUE_PUT: Sql = sql!("due/put_between", "", "", ".mysql");
 static DUE_TAKE: Sql = sql!("due/take_many", ".mysql", ".mysql", ".mysql");
 static DUE_CUT: Sql = sql!("due/cut");
 static CLAIM: Sql = sql!("run/claim_many", ".sqlite", ".mysql", ".mysql");
+static CLAIM_BETWEEN: Sql = sql!("run/claim_between", ".mysql", ".mysql", ".mysql");
 static CLAIM_ALL: Sql =
     sqlite_script!("due/take_many.sqlite", "run/claim_many.sqlite", "lease/open_for");
 static TAKEN: Sql = sql!("run/taken", ".sqlite", ".mysql", ".mysql");
 static RUNNING: Sql = sql!("run/running", ".sqlite", ".mysql", ".mysql");
 static HOLDING: Sql = sql!("run/holding", ".sqlite", ".mysql", ".mysql");
 static SUCCEED_ALIKE: Sql = sql!("run/succeed_alike", ".sqlite", ".mysql", ".mysql");
+static SUCCEED_BETWEEN: Sql = sql!("run/succeed_between", ".mysql", ".mysql", ".mysql");
 static SUCCEED: Sql = sql!("run/succeed_many", ".sqlite", ".mysql", ".mysql");
 static STEP: Sql = sql!("run/step", ".mysql", ".mysql", ".mysql");
 static STAT_ADD: Sql = sql!("stat/add_many", ".sqlite", ".mysql", ".mysql");
@@ -32,6 +34,8 @@ static HOLD_GIVE: Sql = sql!("hold/give");
 
 const ON_CONFLICT: &str = "on conflict do nothing\nreturning id";
 
+/// From so many runs in a stretch on it pays to move it by itself.
+const LONG: usize = 16;
 /// The most runs in one insert: SQLite takes 32,766 parameters, MySQL 65,535.
 const MOST: usize = 256;
 
@@ -143,7 +147,41 @@ pub(crate) async fn claim(
 
 /// Moves runs that nobody else can take. Returns how many it moved.
 async fn start(tx: &mut Tx<'_>, batch: &ClaimBatch<'_>, ids: Vec<i64>) -> Result<u64, Error> {
-    tx.execute(&CLAIM, [guard(batch), params! { ids: ids }].concat()).await
+    move_all(tx, [&CLAIM_BETWEEN, &CLAIM], &guard(batch), ids).await
+}
+
+/// Moves these runs: stretch by stretch with the first of two statements where they are few stretches, else as a list with
+/// the second. Returns how many it moved. SQLite goes by the list in any case.
+async fn move_all(
+    tx: &mut Tx<'_>,
+    [between, listed]: [&Sql; 2],
+    told: &Params<'static>,
+    ids: Vec<i64>,
+) -> Result<u64, Error> {
+    let stretches = stretches(&ids);
+    if tx.dialect() == Dialect::Sqlite || stretches.len() * LONG > ids.len() {
+        return tx.execute(listed, [told.clone(), params! { ids: ids }].concat()).await;
+    }
+    let mut moved = 0;
+    for (first, last) in stretches {
+        let these = params! { first: first, last: last };
+        moved += tx.execute(between, [told.clone(), these].concat()).await?;
+    }
+    Ok(moved)
+}
+
+/// The first and the last of those that follow one another, in their order.
+fn stretches(ids: &[i64]) -> Vec<(i64, i64)> {
+    let mut sorted = ids.to_vec();
+    sorted.sort_unstable();
+    let mut stretches: Vec<(i64, i64)> = Vec::new();
+    for id in sorted {
+        match stretches.last_mut() {
+            Some((_, last)) if *last + 1 == id => *last = id,
+            _ => stretches.push((id, id)),
+        }
+    }
+    stretches
 }
 
 pub(crate) fn guard(batch: &ClaimBatch<'_>) -> Params<'static> {
@@ -260,8 +298,8 @@ async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> 
         let key = params! { token: uuid(token.as_bytes()) };
         let ended = if alike {
             let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
-            let told = [key, params! { ids: ids }, ends[0].finish.columns()].concat();
-            tx.execute(&SUCCEED_ALIKE, told).await?
+            let told = [key, ends[0].finish.columns()].concat();
+            move_all(tx, [&SUCCEED_BETWEEN, &SUCCEED_ALIKE], &told, ids).await?
         } else {
             let told = params! { ends: told_of(&ends) };
             tx.execute(&SUCCEED, [key, told].concat()).await?
@@ -337,4 +375,16 @@ fn holds(rows: &[Row]) -> Result<Vec<Hold>, Error> {
     }
     holds.sort_unstable();
     Ok(holds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_are_those_that_follow_one_another() {
+        assert_eq!(stretches(&[]), []);
+        assert_eq!(stretches(&[7]), [(7, 7)]);
+        assert_eq!(stretches(&[4, 2, 3, 9, 8, 6]), [(2, 4), (6, 6), (8, 9)]);
+    }
 }

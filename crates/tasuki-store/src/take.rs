@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use tasuki_core::{Epoch, EventId, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
 
 use crate::db::{Params, Row, Tx, params};
+use crate::due::{self, Place};
 use crate::run::{micros, timestamp};
 use crate::sql::{Dialect, Sql, sql};
-use crate::due::{self, Place};
 use crate::{Error, Outcome, Run, Store, leader, lease, sets, uuid, worker};
 
 static DUE_PUT: Sql = sql!("due/put");
@@ -23,6 +23,10 @@ static SHOW: Sql = sql!("run/show");
 
 /// The most runs one claim takes, whatever it asks for: a longer transaction serves nobody.
 pub const MOST_CLAIMED: u32 = 1_000;
+/// How often something is claimed that each time was in another's hand, and how long it is waited in between: whoever has it takes
+/// some of what waits there, and leaves the rest.
+pub(crate) const LOOKS: usize = 5;
+pub(crate) const BETWEEN_LOOKS: Duration = Duration::from_millis(2);
 /// The place before all others in a lane.
 pub(crate) const BEGINNING: (Timestamp, RunId) = (Timestamp::MIN, RunId(0));
 
@@ -218,27 +222,45 @@ impl Store {
             }
         }
         // Nothing is due, or it was claimed before, or something needs a hold or is to be alone.
+        for _ in 0..LOOKS {
+            if let Some(claimed) = self.claim_with_looks(batch, &after).await? {
+                return Ok(claimed);
+            }
+            tokio::time::sleep(BETWEEN_LOOKS).await;
+        }
+        self.nothing_claimed(batch.token).await
+    }
+
+    /// `None`: what could be claimed is in others' hands.
+    async fn claim_with_looks(
+        &self,
+        batch: &ClaimBatch<'_>,
+        after: &Params<'static>,
+    ) -> Result<Option<Claimed>, Error> {
         let mut tx = self.db.begin().await?;
         if !worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active()) {
             tx.rollback().await?;
-            return Ok(Claimed::Runs(Vec::new()));
+            return self.nothing_claimed(batch.token).await.map(Some);
         }
-        let rows = due::lock(&mut tx, batch, &after).await?;
+        let Some(rows) = due::lock(&mut tx, batch, after).await? else {
+            tx.rollback().await?;
+            return Ok(None);
+        };
         let taken = match claim_rows(&mut tx, batch, &rows).await {
             Ok(taken) => taken,
             Err(error) if error.is_conflict() => {
                 tx.rollback().await?;
-                return Ok(Claimed::Before);
+                return Ok(Some(Claimed::Before));
             }
             Err(error) => return Err(error),
         };
         if taken.is_empty() {
             tx.commit().await?;
-            return self.nothing_claimed(batch.token).await;
+            return self.nothing_claimed(batch.token).await.map(Some);
         }
         let runs = sets::taken(&mut tx, &taken).await?;
         tx.commit().await?;
-        Ok(Claimed::Runs(runs))
+        Ok(Some(Claimed::Runs(runs)))
     }
 
     /// Nothing was there to claim; or it was, and this very claim has taken it before.

@@ -1,20 +1,19 @@
 -- Rules that hold even for SQL typed by hand. The legal moves are those of the table in ARCHITECTURE.md; a test compares.
 
+-- One look at one list: what a trigger asks is made ready anew for every row, word by word, and long conditions cost twice as
+-- much as the update itself.
 create trigger tasuki_run_legal_move before update on tasuki_run for each row
-begin
-    if not (old.state <=> new.state) and not (
-        old.state = 'PENDING' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'SKIPPED', 'EXPIRED')
-        or old.state = 'ASSIGNED' and new.state in ('RUNNING', 'ORPHANED', 'CANCELED')
-        or old.state = 'RUNNING' and new.state in ('RETRY_WAIT', 'SUCCEEDED', 'FAILED', 'TIMED_OUT', 'CANCELED', 'EXPIRED')
-        or old.state = 'ORPHANED' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'SKIPPED', 'EXPIRED')
-        or old.state = 'RETRY_WAIT' and new.state in ('ASSIGNED', 'RUNNING', 'CANCELED', 'EXPIRED')
-        or old.state = 'FAILED' and new.state in ('RETRY_WAIT')
-        or old.state = 'TIMED_OUT' and new.state in ('RETRY_WAIT')
-        or old.state = 'EXPIRED' and new.state in ('RETRY_WAIT')
-    ) then
+    if find_in_set(concat(old.state, '>', new.state),
+           'PENDING>RUNNING,PENDING>ASSIGNED,PENDING>CANCELED,PENDING>SKIPPED,PENDING>EXPIRED,'
+           'RUNNING>SUCCEEDED,RUNNING>RETRY_WAIT,RUNNING>FAILED,RUNNING>TIMED_OUT,RUNNING>CANCELED,RUNNING>EXPIRED,'
+           'ASSIGNED>RUNNING,ASSIGNED>ORPHANED,ASSIGNED>CANCELED,'
+           'ORPHANED>ASSIGNED,ORPHANED>RUNNING,ORPHANED>CANCELED,ORPHANED>SKIPPED,ORPHANED>EXPIRED,'
+           'RETRY_WAIT>ASSIGNED,RETRY_WAIT>RUNNING,RETRY_WAIT>CANCELED,RETRY_WAIT>EXPIRED,'
+           'FAILED>RETRY_WAIT,TIMED_OUT>RETRY_WAIT,EXPIRED>RETRY_WAIT') = 0
+        and old.state <> new.state
+    then
         signal sqlstate '45000' set message_text = 'tasuki: a run does not move like this';
     end if;
-end;
 
 create trigger tasuki_run_legal_entry before insert on tasuki_run for each row
 begin

@@ -1,7 +1,5 @@
 -- doctor/runs: what the rows of a stretch of runs say that cannot be. A column that is 1 is a finding; rows without one stay
--- away. One look at the stretch serves all of them. Due is counted by key, among those rows
--- that can stand for the run: for a `not exists` PostgreSQL may read all of due
--- into memory, again for every stretch.
+-- away. One look at the stretch serves all of them.
 select *
   from (select r.id,
                case when r.state in ('ASSIGNED', 'RUNNING')
@@ -42,21 +40,11 @@ select *
                                         and h.token = r.lease_token)
                     then 1 else 0 end as no_hold,
                case when r.started_at < coalesce(r.next_retry_at, r.scheduled_for)
-                    then 1 else 0 end as started_early,
-               case when r.state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
-                     and (select count(*) from tasuki_due d
-                           where d.lane = r.lane
-                             and d.due_at = coalesce(r.next_retry_at, r.scheduled_for)
-                             and d.run_id <= r.id
-                             and d.run_id > r.id - 64
-                             and d.run_id + d.more >= r.id
-                             and d.exclusive = r.exclusive
-                             and d.alone = r.alone) <> 1
-                    then 1 else 0 end as not_due
+                    then 1 else 0 end as started_early
           from tasuki_run r
          where r.id >= :from
            and r.id <= :to) x
  where no_attempt + attempt_left + lease_of_another + wrongly_finished + epoch_ahead + wrongly_succeeded + too_many_tries
-       + skipped_but_started + no_hold + started_early + not_due > 0
+       + skipped_but_started + no_hold + started_early > 0
  order by id
  limit :most

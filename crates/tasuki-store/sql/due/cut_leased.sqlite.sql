@@ -1,4 +1,5 @@
--- due/cut_leased: the first of a stretch are taken, up to the last of the list, and the others wait on.
+-- due/cut_leased: the first of a stretch are taken, up to the last of the list, and the others wait on. A
+-- lease that was there before cuts nothing for good: what it is for does not wait, and the check that follows ends it all.
 update tasuki_due
    set run_id = (select json_extract(l.run_ids, '$[#-1]') + 1 from tasuki_lease l where l.token = :token),
        more = run_id + more - 1 - (select json_extract(l.run_ids, '$[#-1]') from tasuki_lease l where l.token = :token)

@@ -1,4 +1,5 @@
--- due/stretch: the row that stands for a run together with others, held still. It begins no further away than a stretch is long.
+-- due/stretch: the row that stands for a run together with others. It begins no further away than a stretch is long. Only a
+-- look: who locks a range waits for its neighbours on MySQL.
 select run_id, more
   from tasuki_due
  where lane = :lane
@@ -7,4 +8,3 @@ select run_id, more
    and run_id <= :run_id
    and more > 0
    and run_id + more >= :run_id
-   for update

@@ -1,23 +1,25 @@
 -- run/claim_batch: T1c for a whole batch in one round trip: due rows deleted, holds taken, runs moved, lease opened.
 -- Nobody else can move a waiting run without its due row, and those are locked here; so what is picked is moved, and its
--- place (ctid) stays where it is. Where the first row stands for several runs, a few rows are enough; else only such are
--- picked that stand for one. The last stretch is cut, so that no more are taken than were asked for.
+-- place (ctid) stays where it is. The last stretch is cut, so that no more are taken than were asked for.
 with clock as materialized (
     select :now as now
-), head as materialized (
-    select d.more
-      from tasuki_due d
-     where d.lane = :lane
-       and d.due_at <= (select now from clock)
-       and (d.due_at, d.run_id) > (:after_at, :after_run)
-       and (d.skip_at is null or d.skip_at >= (select now from clock))
-       and (d.exclusive = 0 or not exists (
-               select
-                 from (select job_id, scope_kind, scope_id from tasuki_run where id = d.run_id offset 0) r
-                 join tasuki_hold h on h.job_id = r.job_id and h.scope_kind = r.scope_kind and h.scope_id = r.scope_id))
-     order by d.due_at, d.run_id
-     limit 1
-       for update of d skip locked
+), needed as materialized (
+    -- How many rows stand for so many runs, whoever has them now: only so many are locked.
+    select count(*) as rows
+      from (select sum(d.more + 1) over (order by d.due_at, d.run_id) - (d.more + 1) as before
+              from (select d.due_at, d.run_id, d.more
+                      from tasuki_due d
+                     where d.lane = :lane
+                       and d.due_at <= (select now from clock)
+                       and (d.due_at, d.run_id) > (:after_at, :after_run)
+                       and (d.skip_at is null or d.skip_at >= (select now from clock))
+                       and (d.exclusive = 0 or not exists (
+                               select
+                                 from (select job_id, scope_kind, scope_id from tasuki_run where id = d.run_id offset 0) r
+                                 join tasuki_hold h on h.job_id = r.job_id and h.scope_kind = r.scope_kind and h.scope_id = r.scope_id))
+                     order by d.due_at, d.run_id
+                     limit :most) d) x
+     where before < :most::bigint
 ), picked as materialized (
     select d.ctid as place, d.due_at, d.run_id, d.exclusive, d.alone, d.more
       from tasuki_due d
@@ -25,7 +27,6 @@ with clock as materialized (
        and d.due_at <= (select now from clock)
        and (d.due_at, d.run_id) > (:after_at, :after_run)
        and (d.skip_at is null or d.skip_at >= (select now from clock))
-       and (d.more = 0 or (select more from head) > 0)
        -- Passed over here, so that a run that must wait does not use up the room of one that need not; the hold decides.
        -- `offset 0`: each by its key, where the planner might think of reading all runs once.
        and (d.exclusive = 0 or not exists (
@@ -36,18 +37,14 @@ with clock as materialized (
                     where w.id = :worker_id
                       and w.draining_at is null and w.detached_at is null and w.dead_at is null and w.gone_at is null)
      order by d.due_at, d.run_id
-     limit (select case when more = 0 then :most::bigint else :few::bigint end from head)
+     limit (select rows from needed)
        for update of d skip locked
 ), lead as (
     select run_id, alone from picked order by due_at, run_id limit 1
 ), fit as materialized (
     -- A run that was once lost together with others is taken singly.
     select p.*, least(p.more + 1, :most::bigint - p.before) as taken
-      from (select p.*,
-                   case when (select more from head) = 0 then 0
-                        else (select coalesce(sum(q.more + 1), 0) from picked q where (q.due_at, q.run_id) < (p.due_at, p.run_id))
-                   end as before
-              from picked p) p, lead
+      from (select p.*, sum(p.more + 1) over (order by p.due_at, p.run_id) - (p.more + 1) as before from picked p) p, lead
      where p.before < :most::bigint
        and case when lead.alone = 1 then p.run_id = lead.run_id else p.alone = 0 end
 ), held as (
@@ -104,5 +101,6 @@ select * from moved
 -- Or a row of nothing: something is there, but it was in another's hand when this began.
  union all
 select null, null, null, null, null, null, null, null, null, null, null, null
-  from head
- where not exists (select from moved)
+  from needed
+ where rows > 0
+   and not exists (select from moved)

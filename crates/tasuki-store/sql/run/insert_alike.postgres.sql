@@ -4,7 +4,8 @@
 with clock as materialized (
     select :now as now
 ), drawn as materialized (
-    select array(select nextval('tasuki_run_id_seq') from generate_series(1, :count::bigint)) as ids
+    select array(select nextval(s.name) from generate_series(1, :count::bigint)) as ids
+      from (select pg_get_serial_sequence('tasuki_run', 'id')::regclass as name offset 0) s
 ), span as materialized (
     select ids[1] as first, ids[:count::bigint] as last, ids[:count::bigint] - ids[1] + 1 = :count::bigint as in_a_row,
            coalesce(:scheduled_for, clock.now) as due_at

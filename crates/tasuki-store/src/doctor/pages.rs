@@ -6,10 +6,12 @@ use super::{Flag, MOST, note};
 use crate::Error;
 use crate::db::{Params, Tx, params};
 use crate::doctor::Report;
+use crate::due;
 use crate::sql::{Sql, sql};
 
 static NEXT: Sql = sql!("doctor/next");
 static RUNS: Sql = sql!("doctor/runs");
+static WAITING: Sql = sql!("doctor/waiting", "", "", ".mysql");
 static ATTEMPTS: Sql = sql!("doctor/attempts");
 static ATTEMPTS_ORDER: Sql = sql!("doctor/attempts_order");
 static TALLY: Sql = sql!("doctor/tally");
@@ -33,7 +35,11 @@ const IN_RUNS: &[Flag] = &[
     ("skipped_but_started", "I12", "a run was skipped although it had started"),
     ("no_hold", "I13", "a carried run of a job that allows one at a time does not have the hold"),
     ("started_early", "I14", "a run started before it was due"),
+];
+
+const IN_WAITING: &[Flag] = &[
     ("not_due", "I19", "a run waits but is not in due as it should be"),
+    ("twice_due", "I19", "a run is in due twice"),
 ];
 
 const IN_ATTEMPTS: &[Flag] = &[
@@ -90,6 +96,8 @@ async fn look_at(
 ) -> Result<(), Error> {
     let stretch: Params<'_> = params! { from: from, to: to, term: term, most: MOST };
     note(report, &tx.rows(&RUNS, stretch.clone()).await?, "run", IN_RUNS)?;
+    let waiting = [stretch.clone(), due::places()].concat();
+    note(report, &tx.rows(&WAITING, waiting).await?, "run", IN_WAITING)?;
     note(report, &tx.rows(&ATTEMPTS, stretch.clone()).await?, "run", IN_ATTEMPTS)?;
     note(report, &tx.rows(&ATTEMPTS_ORDER, stretch.clone()).await?, "run", IN_ORDER)?;
     let rows = tx.rows(&TALLY, stretch.clone()).await?;

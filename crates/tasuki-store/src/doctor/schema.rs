@@ -108,9 +108,16 @@ mod tests {
         rules.expect("there are rules").text()
     }
 
-    /// `old.state = 'A' and new.state in ('B', 'C')`, or `(new.state = 'B' or new.state = 'C')`, one after the other.
+    /// `old.state = 'A' and new.state in ('B', 'C')`, or `(new.state = 'B' or new.state = 'C')`, one after the other; or a list of
+    /// `A>B`.
     fn moves(text: &str) -> BTreeSet<(String, String)> {
         let mut moves = BTreeSet::new();
+        let is_state = |word: &str| word.parse::<RunState>().is_ok();
+        for word in text.split(['\'', ',']) {
+            if let Some((from, to)) = word.split_once('>').filter(|(from, _)| is_state(from)) {
+                moves.insert((from.to_owned(), to.to_owned()));
+            }
+        }
         for rest in text.split("old.state = '").skip(1) {
             let (from, rest) = rest.split_once('\'').expect("a quoted state");
             // The last of them ends with its condition, the others where the next begins.

@@ -7,13 +7,14 @@ use super::{Flag, MOST, note};
 use crate::Error;
 use crate::db::{Tx, params};
 use crate::doctor::Report;
+use crate::due;
 use crate::sql::{Sql, sql};
 
 static TERMS: Sql = sql!("doctor/terms");
 static TERMS_ORDER: Sql = sql!("doctor/terms_order");
 static HOLDS: Sql = sql!("doctor/holds");
 static DUE_COUNT: Sql = sql!("doctor/due_count", "", "", ".mysql");
-static DUE_STRAY: Sql = sql!("doctor/due_stray");
+static DUE_STRAY: Sql = sql!("doctor/due_stray", "", "", ".mysql");
 static WORKERS: Sql = sql!("doctor/workers", ".sqlite", ".postgres", ".mysql");
 static UNLISTED: Sql = sql!("doctor/unlisted", ".sqlite", ".postgres", ".mysql");
 static EVENTS_SAID: Sql = sql!("doctor/events_said", ".sqlite", ".postgres", ".mysql");
@@ -94,7 +95,8 @@ pub(super) async fn due(tx: &mut Tx<'_>, report: &mut Report, tally: &Tally) -> 
     if all_there && count(tx, &DUE_COUNT, "due").await? == tally.waiting {
         return Ok(());
     }
-    note(report, &tx.rows(&DUE_STRAY, params! { most: MOST }).await?, "run", IN_DUE)
+    let page = [params! { most: MOST }, due::places()].concat();
+    note(report, &tx.rows(&DUE_STRAY, page).await?, "run", IN_DUE)
 }
 
 /// What leases list is what is carried, and fits their workers.

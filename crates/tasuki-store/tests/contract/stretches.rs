@@ -195,6 +195,30 @@ contract! {
         assert_eq!(waiting(store).await, runs[10..]);
     }
 
+    /// Also by a worker that may claim no more.
+    async fn a_claim_that_is_sent_again_while_draining_was_before(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        given_many(store, &job, 100).await;
+        let (token, _) = store.try_claim(LANE, 10).await;
+        store.drain_worker("test", store.worker).await.unwrap();
+        let again = ClaimBatch { worker: store.worker, token, lane: LANE, most: 10, lease_ttl: TTL };
+        assert_eq!(store.claim(&again).await.unwrap(), Claimed::Before);
+        let anew = ClaimBatch { token: store.token(), ..again };
+        assert_eq!(store.claim(&anew).await.unwrap(), Claimed::Runs(Vec::new()));
+    }
+
+    /// However small what came together was, a claim gets what it asks for, in order.
+    async fn many_small_stretches_are_claimed_together(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let mut runs = Vec::new();
+        for count in [2, 1, 2, 8, 1, 1, 3].repeat(10) {
+            runs.extend(given_many(store, &job, count).await);
+        }
+        for some in runs.chunks(50) {
+            assert_eq!(ids(&store.try_claim(LANE, 50).await.1), some);
+        }
+    }
+
     /// The doctor sees what is wrong with a row that stands for many.
     async fn the_doctor_sees_what_is_wrong_with_a_stretch(store: TestStore) {
         let job = store.given_job(&like_queue()).await;
@@ -215,7 +239,7 @@ contract! {
             "insert into tasuki_due (lane, due_at, run_id, exclusive) select lane, due_at, {}, 0 from tasuki_due",
             runs[3]
         );
-        finds(&twice, "a run waits but is not in due").await;
+        finds(&twice, "a run is in due twice").await;
     }
 }
 
