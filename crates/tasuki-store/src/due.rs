@@ -114,7 +114,8 @@ impl Store {
     }
 }
 
-/// Rows of what can be claimed, held still, for so many runs if they are there. `None`: all of them are in others' hands.
+/// Rows of what can be claimed, held still, for so many runs if they are there. `None`: they are in others' hands, who may leave
+/// some of a stretch; a run by itself is taken.
 pub(crate) async fn lock(
     tx: &mut Tx<'_>,
     batch: &ClaimBatch<'_>,
@@ -122,19 +123,19 @@ pub(crate) async fn lock(
 ) -> Result<Option<Vec<Row>>, Error> {
     let page = |most: i64| [params! { lane: batch.lane, most: most }, after.clone()].concat();
     // Looked at before, so that no more rows are locked than so many runs are in.
-    let mut runs = 0;
-    let mut needed = 0;
+    let (mut runs, mut needed) = (0, 0);
     for row in tx.rows(&LOOK, page(i64::from(batch.most))).await? {
         if runs < i64::from(batch.most) {
             runs += row.int("more")? + 1;
             needed += 1;
         }
     }
-    if needed == 0 {
-        return Ok(Some(Vec::new()));
-    }
-    let rows = tx.rows(&LOCK, page(needed)).await?;
-    Ok((!rows.is_empty()).then_some(rows))
+    let rows = match needed {
+        0 => Vec::new(),
+        rows => tx.rows(&LOCK, page(rows)).await?,
+    };
+    let may_be_left = runs > needed;
+    Ok((!rows.is_empty() || !may_be_left).then_some(rows))
 }
 
 /// Deletes the due row of a run, or takes the run out of the stretch it waits in. `false`: it does not wait, or somebody

@@ -5,8 +5,8 @@ with clock as materialized (
     select :now as now
 ), needed as materialized (
     -- How many rows stand for so many runs, whoever has them now: only so many are locked.
-    select count(*) as rows
-      from (select sum(d.more + 1) over (order by d.due_at, d.run_id) - (d.more + 1) as before
+    select count(*) as rows, max(more) as more
+      from (select d.more, sum(d.more + 1) over (order by d.due_at, d.run_id) - (d.more + 1) as before
               from (select d.due_at, d.run_id, d.more
                       from tasuki_due d
                      where d.lane = :lane
@@ -98,9 +98,9 @@ with clock as materialized (
     having count(*) > 0
 )
 select * from moved
--- Or a row of nothing: something is there, but it was in another's hand when this began.
+-- Or a row of nothing: who had a stretch in hand when this began may have left some of it. A run by itself is taken.
  union all
 select null, null, null, null, null, null, null, null, null, null, null, null
   from needed
- where rows > 0
+ where more > 0
    and not exists (select from moved)
