@@ -127,12 +127,12 @@ impl Db {
             Pools::Sqlite { writer, .. } => {
                 OpenTx::Sqlite(Open::Ours(writer.begin_with("begin immediate").await?))
             }
-            Pools::Postgres(pool) => {
-                let pool = pool.clone();
+            Pools::Postgres(hand) => {
+                let pool = hand.pool().clone();
                 OpenTx::Postgres(Open::Ours(whole(async move { pool.begin().await }).await?))
             }
-            Pools::MySql(pool) => {
-                OpenTx::MySql(OpenMySql::Ours(Session::begin(pool, "begin").await?))
+            Pools::MySql(hand) => {
+                OpenTx::MySql(OpenMySql::Ours(Session::begin(hand, "begin").await?))
             }
         };
         Ok(Tx { open, now: self.now(), line: self.line.clone(), fault })
@@ -142,14 +142,14 @@ impl Db {
     pub(crate) async fn look(&self) -> Result<Tx<'static>, Error> {
         let open = match &self.pools {
             Pools::Sqlite { readers, .. } => OpenTx::Sqlite(Open::Ours(readers.begin().await?)),
-            Pools::Postgres(pool) => {
-                let pool = pool.clone();
+            Pools::Postgres(hand) => {
+                let pool = hand.pool().clone();
                 let begun = whole(async move { pool.begin_with(LOOK).await });
                 OpenTx::Postgres(Open::Ours(begun.await?))
             }
-            Pools::MySql(pool) => {
+            Pools::MySql(hand) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
-                OpenTx::MySql(OpenMySql::Ours(Session::begin(pool, begin).await?))
+                OpenTx::MySql(OpenMySql::Ours(Session::begin(hand, begin).await?))
             }
         };
         Ok(Tx { open, now: self.now(), line: None, fault: Fault::None })
@@ -179,11 +179,14 @@ impl Db {
         let ready = sql.ready(self.dialect(), now.is_some());
         let rows = match &self.pools {
             Pools::Sqlite { readers, .. } => rows!(Sqlite, sqlite, readers, ready, params, now),
-            Pools::Postgres(pool) => {
-                rows!(Postgres, postgres, pool, ready, params, now)
+            Pools::Postgres(hand) => {
+                let mut session = hand.take().await?;
+                let rows = rows!(Postgres, postgres, &mut *session, ready, params, now);
+                hand.give(session);
+                rows
             }
-            Pools::MySql(pool) => {
-                let mut session = Session::take(pool).await?;
+            Pools::MySql(hand) => {
+                let mut session = Session::take(hand).await?;
                 rows!(MySql, mysql, session, ready, params, now)
             }
         };
@@ -201,9 +204,14 @@ impl Db {
         let ready = sql.ready(self.dialect(), now.is_some());
         let rows = match &self.pools {
             Pools::Sqlite { writer, .. } => rows!(Sqlite, sqlite, writer, ready, params, now),
-            Pools::Postgres(pool) => rows!(Postgres, postgres, pool, ready, params, now),
-            Pools::MySql(pool) => {
-                let mut session = Session::take(pool).await?;
+            Pools::Postgres(hand) => {
+                let mut session = hand.take().await?;
+                let rows = rows!(Postgres, postgres, &mut *session, ready, params, now);
+                hand.give(session);
+                rows
+            }
+            Pools::MySql(hand) => {
+                let mut session = Session::take(hand).await?;
                 rows!(MySql, mysql, session, ready, params, now)
             }
         };
@@ -224,11 +232,14 @@ impl Db {
             Pools::Sqlite { writer, .. } => {
                 bind_sqlite(ready, values).execute(writer).await?.rows_affected()
             }
-            Pools::Postgres(pool) => {
-                bind_postgres(ready, values).execute(pool).await?.rows_affected()
+            Pools::Postgres(hand) => {
+                let mut session = hand.take().await?;
+                let told = bind_postgres(ready, values).execute(&mut *session).await?;
+                hand.give(session);
+                told.rows_affected()
             }
-            Pools::MySql(pool) => {
-                let mut session = Session::take(pool).await?;
+            Pools::MySql(hand) => {
+                let mut session = Session::take(hand).await?;
                 let told = bind_mysql(ready, values).execute(session.ask()).await;
                 session.heard(told)?.rows_affected()
             }
@@ -265,10 +276,10 @@ impl Db {
         let owned = AssertSqlSafe(text.to_owned());
         match &self.pools {
             Pools::Sqlite { writer, .. } => writer.execute(sqlx::raw_sql(owned)).await.map(drop)?,
-            Pools::Postgres(pool) => {
-                pool.execute(sqlx::raw_sql(owned)).await.map(drop)?;
+            Pools::Postgres(hand) => {
+                hand.pool().execute(sqlx::raw_sql(owned)).await.map(drop)?;
             }
-            Pools::MySql(pool) => Session::take(pool).await?.say(text).await?,
+            Pools::MySql(hand) => Session::take(hand).await?.say(text).await?,
         }
         Ok(())
     }
@@ -279,8 +290,8 @@ impl Db {
                 readers.close().await;
                 writer.close().await;
             }
-            Pools::Postgres(pool) => pool.close().await,
-            Pools::MySql(pool) => pool.close().await,
+            Pools::Postgres(hand) => hand.close().await,
+            Pools::MySql(hand) => hand.close().await,
         }
     }
 }

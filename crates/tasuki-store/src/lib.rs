@@ -26,6 +26,7 @@ mod events;
 mod executions;
 mod finish;
 mod first_lines;
+mod hand;
 mod hot;
 mod intake;
 mod job;

@@ -81,16 +81,18 @@ impl Listener {
 impl Store {
     /// Tells the other processes on this database. Nothing where it cannot carry news.
     pub async fn tell(&self, news: News) -> Result<(), Error> {
-        let Pools::Postgres(pool) = self.db.pools() else { return Ok(()) };
+        let Pools::Postgres(hand) = self.db.pools() else { return Ok(()) };
         let told = sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(news.to_string());
-        told.execute(pool).await?;
+        let mut session = hand.take().await?;
+        told.execute(&mut *session).await?;
+        hand.give(session);
         Ok(())
     }
 
     /// Begins to listen. `None`: this database carries no news.
     pub async fn listen(&self) -> Result<Option<Listener>, Error> {
-        let Pools::Postgres(pool) = self.db.pools() else { return Ok(None) };
-        let options = (*pool.connect_options()).clone();
+        let Pools::Postgres(hand) = self.db.pools() else { return Ok(None) };
+        let options = (*hand.pool().connect_options()).clone();
         let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.listen(CHANNEL).await?;

@@ -40,10 +40,10 @@ async fn every_statement_goes_by_its_index_whatever_the_statistics_say() {
         ("analyzed with a long history and short queues", ""),
     ] {
         run(&mut place.session, before).await;
-        let Pools::Postgres(pool) = Pools::open(&place.url, 1).await.unwrap() else {
+        let Pools::Postgres(hand) = Pools::open(&place.url, 1).await.unwrap() else {
             panic!("the URL is not PostgreSQL's");
         };
-        let mut session = pool.acquire().await.unwrap();
+        let mut session = hand.take().await.unwrap();
         for statement in &statements {
             let found = statement.plan(&mut session).await;
             if !wanted(statement.name).contains(&found) {
@@ -51,7 +51,7 @@ async fn every_statement_goes_by_its_index_whatever_the_statistics_say() {
             }
         }
         drop(session);
-        pool.close().await;
+        hand.close().await;
         run(&mut place.session, "analyze").await;
     }
     place.remove().await;

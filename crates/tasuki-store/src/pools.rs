@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use sqlx::mysql::{MySqlConnectOptions, MySqlPool, MySqlPoolOptions};
-use sqlx::postgres::{PgConnectOptions, PgPool, PgPoolOptions};
+use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{
     SqliteConnectOptions, SqliteJournalMode, SqlitePool, SqlitePoolOptions, SqliteSynchronous,
 };
-use sqlx::{ConnectOptions as _, Connection as _, Executor as _};
+use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Postgres};
 
 use crate::Error;
 use crate::errands::Errands;
+use crate::hand::{FRESH, Hand};
 
 /// How long a session may sit in an open transaction, wait for a lock, or run a statement. A leader
 /// that is stopped in mid-write delays the next mint by no more than this.
@@ -25,8 +26,6 @@ const ACQUIRE: Duration = Duration::from_secs(5);
 const ACQUIRE_SQLITE: Duration = Duration::from_secs(30);
 /// Between two tries to open a SQLite file that another has to itself.
 const BETWEEN_TURNS: Duration = Duration::from_millis(5);
-/// A session that was used so lately need not be asked whether it is still there: to ask is a round trip.
-const FRESH: Duration = Duration::from_secs(1);
 /// How long a server has to answer somebody who only wants to know whether it is there.
 const KNOCK: Duration = Duration::from_secs(5);
 
@@ -38,8 +37,8 @@ pub(crate) enum Pools {
         readers: SqlitePool,
         errands: Errands,
     },
-    Postgres(PgPool),
-    MySql(MySqlPool),
+    Postgres(Hand<Postgres>),
+    MySql(Hand<MySql>),
 }
 
 impl Pools {
@@ -183,7 +182,7 @@ async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
         })
         .connect_with(options)
         .await?;
-    Ok(Pools::Postgres(pool))
+    Ok(Pools::Postgres(Hand::new(pool)))
 }
 
 fn mysql_options(url: &str) -> Result<MySqlConnectOptions, Error> {
@@ -233,7 +232,7 @@ async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
         })
         .connect_with(options)
         .await?;
-    Ok(Pools::MySql(pool))
+    Ok(Pools::MySql(Hand::new(pool)))
 }
 
 fn is_unknown_variable(error: &sqlx::Error) -> bool {

@@ -6,11 +6,12 @@
 
 use std::time::Duration;
 
-use sqlx::mysql::{MySqlConnection, MySqlPool};
+use sqlx::mysql::MySqlConnection;
 use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Executor as _, MySql};
 
 use crate::Error;
+use crate::hand::Hand;
 
 /// How long an undo may take whose caller has gone away.
 const UNDO: Duration = Duration::from_secs(2);
@@ -19,20 +20,21 @@ const UNDO: Duration = Duration::from_secs(2);
 pub(crate) struct Session {
     /// Until it is given back.
     session: Option<PoolConnection<MySql>>,
+    hand: Hand<MySql>,
     /// Something was asked whose answer was not heard to the end.
     asked: bool,
     begun: bool,
 }
 
 impl Session {
-    pub(crate) async fn take(pool: &MySqlPool) -> Result<Self, Error> {
-        let session = Some(pool.acquire().await?);
-        Ok(Self { session, asked: false, begun: false })
+    pub(crate) async fn take(hand: &Hand<MySql>) -> Result<Self, Error> {
+        let session = Some(hand.take().await?);
+        Ok(Self { session, hand: hand.clone(), asked: false, begun: false })
     }
 
     /// With a transaction begun like this.
-    pub(crate) async fn begin(pool: &MySqlPool, begin: &'static str) -> Result<Self, Error> {
-        let mut this = Self::take(pool).await?;
+    pub(crate) async fn begin(hand: &Hand<MySql>, begin: &'static str) -> Result<Self, Error> {
+        let mut this = Self::take(hand).await?;
         this.say(begin).await?;
         this.begun = true;
         Ok(this)
@@ -80,6 +82,8 @@ impl Drop for Session {
                     session.close_on_drop();
                 }
             });
+        } else {
+            self.hand.give(session);
         }
     }
 }

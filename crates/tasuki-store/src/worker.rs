@@ -9,12 +9,12 @@ use tasuki_core::{Epoch, NodeName, WorkerId};
 use crate::audit::{self, Act, Actor};
 use crate::db::{Row, Tx, params};
 use crate::run::timestamp;
-use crate::sql::{Sql, sql};
+use crate::sql::{Dialect, Sql, sql};
 use crate::{Author, Error, Store, uuid};
 
 static REGISTER: Sql = sql!("worker/register");
-static HEARTBEAT: Sql = sql!("worker/heartbeat");
-static NOW: Sql = sql!("worker/now");
+static HEARTBEAT: Sql = sql!("worker/heartbeat", "", "", ".mysql");
+static NOW: Sql = sql!("worker/now", ".mysql", ".mysql", ".mysql");
 static SHOW: Sql = sql!("worker/show");
 static LOCK: Sql = sql!("worker/lock");
 static LIST: Sql = sql!("worker/list");
@@ -123,6 +123,18 @@ impl Worker {
     }
 }
 
+impl WorkerNow {
+    fn from_row(row: &Row) -> Result<Self, Error> {
+        Ok(Self {
+            worker: Worker::from_row(row)?,
+            clock: timestamp(row.int("clock")?)?,
+            settings_version: row.int("settings_version")?,
+            carries: row.int("leases")? > 0,
+            epoch: Epoch(row.int("epoch")?),
+        })
+    }
+}
+
 impl Store {
     /// A new incarnation begins.
     pub async fn register_worker(&self, worker: &NewWorker) -> Result<(), Error> {
@@ -139,9 +151,18 @@ impl Store {
         self.change_worker(&REGISTER, row).await.map(drop)
     }
 
-    /// It is alive. `false`: it was declared dead or gone and must begin anew under another id.
-    pub async fn heartbeat(&self, worker: WorkerId) -> Result<bool, Error> {
-        self.change_worker(&HEARTBEAT, params! { id: uuid(worker.as_bytes()) }).await
+    /// It is alive, and learns what it has to know again and again. `None`: it was declared dead or gone and must
+    /// begin anew under another id.
+    pub async fn heartbeat(&self, worker: WorkerId) -> Result<Option<WorkerNow>, Error> {
+        let me = params! { id: uuid(worker.as_bytes()) };
+        let rows = match self.db.dialect() {
+            Dialect::Sqlite | Dialect::Postgres => self.db.write(&HEARTBEAT, me).await?,
+            Dialect::MySql => match self.change_worker(&HEARTBEAT, me.clone()).await? {
+                true => self.db.rows(&NOW, me).await?,
+                false => Vec::new(),
+            },
+        };
+        rows.first().map(WorkerNow::from_row).transpose()
     }
 
     /// From now on it does so many commands and functions at once. `false`: it is gone.
@@ -231,19 +252,6 @@ impl Store {
     pub async fn worker(&self, worker: WorkerId) -> Result<Option<Worker>, Error> {
         let rows = self.db.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
         rows.first().map(Worker::from_row).transpose()
-    }
-
-    /// What one worker has to know, again and again.
-    pub async fn worker_now(&self, worker: WorkerId) -> Result<Option<WorkerNow>, Error> {
-        let rows = self.db.rows(&NOW, params! { id: uuid(worker.as_bytes()) }).await?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        Ok(Some(WorkerNow {
-            worker: Worker::from_row(row)?,
-            clock: timestamp(row.int("clock")?)?,
-            settings_version: row.int("settings_version")?,
-            carries: row.int("leases")? > 0,
-            epoch: Epoch(row.int("epoch")?),
-        }))
     }
 
     /// Those that have not left.

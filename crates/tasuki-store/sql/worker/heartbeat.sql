@@ -1,6 +1,12 @@
--- worker/heartbeat: it is alive. One that was declared gone or dead stays so.
+-- worker/heartbeat: it is alive, and what it has to know: the clock, and whether there is anything else for it to read.
+-- One that was declared gone or dead stays so.
 update tasuki_worker
    set heartbeat_at = :now
  where id = :id
    and dead_at is null
    and gone_at is null
+returning *,
+       :now as clock,
+       (select v.version from tasuki_setting_version v where v.id = 1) as settings_version,
+       (select count(*) from tasuki_lease l where l.worker_id = :id) as leases,
+       (select t.epoch from tasuki_leader_term t where t.id = 1) as epoch

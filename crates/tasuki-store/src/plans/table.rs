@@ -99,7 +99,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
             "setting_version by setting_version_pkey on id",
             "worker by worker_pkey on id",
         ],
-        "worker/now",
+        "worker/heartbeat",
     ),
     (&["lease by lease_pkey on token"], "lease/touch lease/show lease/lock lease/close"),
     (&["lease by lease_pkey on token", "run by run_pkey on id"], "lease/close_if_empty run/taken_under"),
@@ -182,7 +182,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // Who is there. All workers and all settings are read as a whole, and are few.
     (
         &["worker by worker_pkey on id"],
-        "worker/show worker/lock worker/heartbeat worker/resize worker/drain worker/detach worker/dead worker/gone",
+        "worker/show worker/lock worker/resize worker/drain worker/detach worker/dead worker/gone",
     ),
     (&["sorted", "worker by a Seq Scan"], "worker/list"),
     (

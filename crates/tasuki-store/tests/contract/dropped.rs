@@ -31,4 +31,30 @@ contract! {
         }
         one.close().await;
     }
+
+    /// What is kept at hand for the next is no use to those who wait for the pool: nobody does so for long.
+    async fn nobody_waits_for_a_session_that_lies_at_hand(store: TestStore) {
+        let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
+        let two = Store::open(&store.url, 2).await.unwrap();
+        two.set_clock(Some(noon()));
+        let many = (0..16).map(async |number| {
+            for _ in 0..25 {
+                two.clock().await.unwrap();
+                if number % 4 == 0 {
+                    two.trigger("test", seen(&job), &NewRun::task(&job)).await.unwrap();
+                }
+            }
+        });
+        let all = futures_util::future::join_all(many);
+        tokio::time::timeout(Duration::from_secs(60), all).await.unwrap();
+        two.close().await;
+        assert!(two.clock().await.is_err(), "a closed one answers nobody");
+    }
+
+    /// A program may let go of a store when its runtime is long gone.
+    async fn a_store_may_be_dropped_where_there_is_no_runtime(store: TestStore) {
+        let one = Store::open(&store.url, 3).await.unwrap();
+        one.clock().await.unwrap();
+        std::thread::spawn(move || drop(one)).join().unwrap();
+    }
 }

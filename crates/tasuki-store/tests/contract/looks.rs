@@ -60,16 +60,16 @@ contract! {
     }
 
     async fn a_worker_learns_in_one_look_whether_to_look_closer(store: TestStore) {
-        let before = store.worker_now(store.worker).await.unwrap().unwrap();
+        let before = store.heartbeat(store.worker).await.unwrap().unwrap();
         assert_eq!((before.worker.id, before.clock, before.carries), (store.worker, noon(), false));
         let run = store.given_run(RunState::Assigned).await;
         let changed = store.change_settings("ann", before.settings_version, &[("log_retention_days_db", "40")]);
         assert!(matches!(changed.await.unwrap(), SettingsChange::Applied(_)));
-        let now = store.worker_now(store.worker).await.unwrap().unwrap();
+        let now = store.heartbeat(store.worker).await.unwrap().unwrap();
         assert_eq!((now.carries, now.settings_version), (true, before.settings_version + 1));
         assert!(store.release(run.token.unwrap(), run.id).await.unwrap().is_applied());
-        assert!(!store.worker_now(store.worker).await.unwrap().unwrap().carries);
-        assert_eq!(store.worker_now(WorkerId::from_random(99)).await.unwrap(), None);
+        assert!(!store.heartbeat(store.worker).await.unwrap().unwrap().carries);
+        assert_eq!(store.heartbeat(WorkerId::from_random(99)).await.unwrap(), None);
     }
 
     async fn the_newest_terms_come_first(store: TestStore) {

@@ -225,11 +225,7 @@ impl Worker {
     pub(crate) async fn pulse(&self) -> Result<Pulse, Error> {
         let store = &self.parts.store;
         let me = self.id();
-        let there = match within(store.heartbeat(me)).await? {
-            true => within(store.worker_now(me)).await?,
-            false => None,
-        };
-        let Some(now) = there else {
+        let Some(now) = within(store.heartbeat(me)).await? else {
             self.part(me, true);
             return Ok(Pulse::CutOff);
         };
