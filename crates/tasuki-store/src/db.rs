@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use sqlx::{
-    AssertSqlSafe, Database, Executor as _, MySql, MySqlConnection, PgConnection, Postgres, Sqlite,
+    AssertSqlSafe, Executor as _, MySql, MySqlConnection, PgConnection, Postgres, Sqlite,
     SqliteConnection, Transaction,
 };
 use tasuki_core::Invalid;
@@ -18,7 +18,7 @@ use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
 use crate::errands::{Errand, Going};
 use crate::pools::{LOOK, Pools};
 pub(crate) use crate::row::Row;
-use crate::session::{OpenMySql, Session};
+use crate::session::{Opened, Session};
 use crate::sql::{Dialect, Sql};
 
 /// No instant: the clock is the database's own.
@@ -55,18 +55,6 @@ pub(crate) struct Db {
     /// Microseconds since 1970, or [`OWN_CLOCK`].
     bound_now: Arc<AtomicI64>,
     line: Option<Arc<dyn Line>>,
-}
-
-/// Does it to its end, also when whoever asked has gone away meanwhile. A session that was told to begin and not
-/// heard would go back to its pool inside a transaction nobody knows of, and whoever writes on it next would be
-/// told of a commit that never comes. (On SQLite the pool looks for it; on MySQL [`Session`] does.)
-async fn whole<T: Send + 'static>(
-    begin: impl Future<Output = Result<T, sqlx::Error>> + Send + 'static,
-) -> Result<T, Error> {
-    match tokio::spawn(begin).await {
-        Ok(begun) => Ok(begun?),
-        Err(_) => Err(Error::broken("the program is ending")),
-    }
 }
 
 impl Db {
@@ -128,12 +116,9 @@ impl Db {
                 OpenTx::Sqlite(Open::Ours(writer.begin_with("begin immediate").await?))
             }
             Pools::Postgres(hand) => {
-                let pool = hand.pool().clone();
-                OpenTx::Postgres(Open::Ours(whole(async move { pool.begin().await }).await?))
+                OpenTx::Postgres(Opened::Ours(Session::begin(hand, "begin").await?))
             }
-            Pools::MySql(hand) => {
-                OpenTx::MySql(OpenMySql::Ours(Session::begin(hand, "begin").await?))
-            }
+            Pools::MySql(hand) => OpenTx::MySql(Opened::Ours(Session::begin(hand, "begin").await?)),
         };
         Ok(Tx { open, now: self.now(), line: self.line.clone(), fault })
     }
@@ -143,13 +128,11 @@ impl Db {
         let open = match &self.pools {
             Pools::Sqlite { readers, .. } => OpenTx::Sqlite(Open::Ours(readers.begin().await?)),
             Pools::Postgres(hand) => {
-                let pool = hand.pool().clone();
-                let begun = whole(async move { pool.begin_with(LOOK).await });
-                OpenTx::Postgres(Open::Ours(begun.await?))
+                OpenTx::Postgres(Opened::Ours(Session::begin(hand, LOOK).await?))
             }
             Pools::MySql(hand) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
-                OpenTx::MySql(OpenMySql::Ours(Session::begin(hand, begin).await?))
+                OpenTx::MySql(Opened::Ours(Session::begin(hand, begin).await?))
             }
         };
         Ok(Tx { open, now: self.now(), line: None, fault: Fault::None })
@@ -180,10 +163,8 @@ impl Db {
         let rows = match &self.pools {
             Pools::Sqlite { readers, .. } => rows!(Sqlite, sqlite, readers, ready, params, now),
             Pools::Postgres(hand) => {
-                let mut session = hand.take().await?;
-                let rows = rows!(Postgres, postgres, &mut *session, ready, params, now);
-                hand.give(session);
-                rows
+                let mut session = Session::take(hand).await?;
+                rows!(Postgres, postgres, session, ready, params, now)
             }
             Pools::MySql(hand) => {
                 let mut session = Session::take(hand).await?;
@@ -205,10 +186,8 @@ impl Db {
         let rows = match &self.pools {
             Pools::Sqlite { writer, .. } => rows!(Sqlite, sqlite, writer, ready, params, now),
             Pools::Postgres(hand) => {
-                let mut session = hand.take().await?;
-                let rows = rows!(Postgres, postgres, &mut *session, ready, params, now);
-                hand.give(session);
-                rows
+                let mut session = Session::take(hand).await?;
+                rows!(Postgres, postgres, session, ready, params, now)
             }
             Pools::MySql(hand) => {
                 let mut session = Session::take(hand).await?;
@@ -233,10 +212,9 @@ impl Db {
                 bind_sqlite(ready, values).execute(writer).await?.rows_affected()
             }
             Pools::Postgres(hand) => {
-                let mut session = hand.take().await?;
-                let told = bind_postgres(ready, values).execute(&mut *session).await?;
-                hand.give(session);
-                told.rows_affected()
+                let mut session = Session::take(hand).await?;
+                let told = bind_postgres(ready, values).execute(session.ask()).await;
+                session.heard(told)?.rows_affected()
             }
             Pools::MySql(hand) => {
                 let mut session = Session::take(hand).await?;
@@ -273,12 +251,12 @@ impl Db {
 
     /// Runs a script of several statements without parameters, as migrations are.
     pub(crate) async fn script(&self, text: &str) -> Result<(), Error> {
-        let owned = AssertSqlSafe(text.to_owned());
         match &self.pools {
-            Pools::Sqlite { writer, .. } => writer.execute(sqlx::raw_sql(owned)).await.map(drop)?,
-            Pools::Postgres(hand) => {
-                hand.pool().execute(sqlx::raw_sql(owned)).await.map(drop)?;
+            Pools::Sqlite { writer, .. } => {
+                let text = AssertSqlSafe(text.to_owned());
+                writer.execute(sqlx::raw_sql(text)).await.map(drop)?;
             }
+            Pools::Postgres(hand) => Session::take(hand).await?.say(text).await?,
             Pools::MySql(hand) => Session::take(hand).await?.say(text).await?,
         }
         Ok(())
@@ -315,7 +293,7 @@ macro_rules! from_sqlx {
         }
     )+};
 }
-from_sqlx!(Sqlite SqliteConnection Open, Postgres PgConnection Open, MySql MySqlConnection OpenMySql);
+from_sqlx!(Sqlite SqliteConnection Open, Postgres PgConnection Opened, MySql MySqlConnection Opened);
 
 /// A transaction. Dropped without a commit, it never was.
 pub(crate) struct Tx<'a> {
@@ -326,21 +304,21 @@ pub(crate) struct Tx<'a> {
 }
 
 enum OpenTx<'a> {
-    Sqlite(Open<'a, Sqlite>),
-    Postgres(Open<'a, Postgres>),
-    MySql(OpenMySql<'a>),
+    Sqlite(Open<'a>),
+    Postgres(Opened<'a, Postgres>),
+    MySql(Opened<'a, MySql>),
 }
 
 /// Whose transaction it is.
-enum Open<'a, D: Database> {
-    Ours(Transaction<'static, D>),
-    Theirs(&'a mut D::Connection),
+enum Open<'a> {
+    Ours(Transaction<'static, Sqlite>),
+    Theirs(&'a mut SqliteConnection),
 }
 
-impl<D: Database> Deref for Open<'_, D> {
-    type Target = D::Connection;
+impl Deref for Open<'_> {
+    type Target = SqliteConnection;
 
-    fn deref(&self) -> &D::Connection {
+    fn deref(&self) -> &SqliteConnection {
         match self {
             Self::Ours(ours) => ours,
             Self::Theirs(theirs) => theirs,
@@ -348,8 +326,8 @@ impl<D: Database> Deref for Open<'_, D> {
     }
 }
 
-impl<D: Database> DerefMut for Open<'_, D> {
-    fn deref_mut(&mut self) -> &mut D::Connection {
+impl DerefMut for Open<'_> {
+    fn deref_mut(&mut self) -> &mut SqliteConnection {
         match self {
             Self::Ours(ours) => ours,
             Self::Theirs(theirs) => theirs,
@@ -357,7 +335,7 @@ impl<D: Database> DerefMut for Open<'_, D> {
     }
 }
 
-impl<D: Database> Open<'_, D> {
+impl Open<'_> {
     async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
             Self::Ours(ours) => ours.commit().await,
@@ -395,7 +373,7 @@ impl Tx<'_> {
         let ready = sql.ready(self.dialect(), now.is_some());
         Ok(match &mut self.open {
             OpenTx::Sqlite(tx) => rows!(Sqlite, sqlite, &mut **tx, ready, params, now),
-            OpenTx::Postgres(tx) => rows!(Postgres, postgres, &mut **tx, ready, params, now),
+            OpenTx::Postgres(tx) => rows!(Postgres, postgres, tx, ready, params, now),
             OpenTx::MySql(tx) => rows!(MySql, mysql, tx, ready, params, now),
         })
     }
@@ -424,10 +402,9 @@ impl Tx<'_> {
                 .await?
                 .rows_affected(),
             OpenTx::Postgres(tx) => {
-                bind_postgres(ready, in_order(ready, &ready.names, params, now))
-                    .execute(&mut **tx)
-                    .await?
-                    .rows_affected()
+                let query = bind_postgres(ready, in_order(ready, &ready.names, params, now));
+                let told = query.execute(tx.ask()).await;
+                tx.heard(told)?.rows_affected()
             }
             OpenTx::MySql(tx) => {
                 let query = bind_mysql(ready, in_order(ready, &ready.names, params, now));
@@ -468,7 +445,10 @@ impl Tx<'_> {
         let text = AssertSqlSafe(text.to_owned());
         match &mut self.open {
             OpenTx::Sqlite(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
-            OpenTx::Postgres(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
+            OpenTx::Postgres(tx) => {
+                let told = tx.ask().execute(sqlx::raw_sql(text)).await;
+                tx.heard(told)?;
+            }
             OpenTx::MySql(tx) => {
                 let told = tx.ask().execute(sqlx::raw_sql(text)).await;
                 tx.heard(told)?;
@@ -480,7 +460,7 @@ impl Tx<'_> {
     pub(crate) async fn commit(self) -> Result<(), Error> {
         match self.open {
             OpenTx::Sqlite(tx) => tx.commit().await?,
-            OpenTx::Postgres(tx) => tx.commit().await?,
+            OpenTx::Postgres(tx) => tx.end("commit").await?,
             OpenTx::MySql(tx) => tx.end("commit").await?,
         }
         Db::answer(self.line.as_ref(), self.fault).await
@@ -490,7 +470,7 @@ impl Tx<'_> {
     pub(crate) async fn rollback(self) -> Result<(), Error> {
         match self.open {
             OpenTx::Sqlite(tx) => tx.rollback().await?,
-            OpenTx::Postgres(tx) => tx.rollback().await?,
+            OpenTx::Postgres(tx) => tx.end("rollback").await?,
             OpenTx::MySql(tx) => tx.end("rollback").await?,
         }
         Db::answer(self.line.as_ref(), self.fault).await
@@ -507,14 +487,11 @@ macro_rules! rows {
                 .await?
         )
     };
-    ($variant:ident, postgres, $on:expr, $ready:expr, $params:expr, $now:expr) => {
-        wrap!(
-            $variant,
-            bind_postgres($ready, in_order($ready, &$ready.names, $params, $now))
-                .fetch_all($on)
-                .await?
-        )
-    };
+    ($variant:ident, postgres, $on:expr, $ready:expr, $params:expr, $now:expr) => {{
+        let query = bind_postgres($ready, in_order($ready, &$ready.names, $params, $now));
+        let told = query.fetch_all($on.ask()).await;
+        wrap!($variant, $on.heard(told)?)
+    }};
     ($variant:ident, mysql, $on:expr, $ready:expr, $params:expr, $now:expr) => {{
         let query = bind_mysql($ready, in_order($ready, &$ready.names, $params, $now));
         let told = query.fetch_all($on.ask()).await;

@@ -1,8 +1,9 @@
 //! Sessions kept at hand between two uses.
 //!
 //! A pool asks every session that is given back whether it is still there: a round trip after each statement, and
-//! half of all that an idle node says. One whose answer was heard to its end a moment ago need not be asked. So a
-//! few that are given back in order stay here, and the pool is asked where there is none.
+//! half of all that an idle node says. It also hands them out in turn, so that each of them has to parse and plan
+//! every statement before any of them is quick. So a few that are given back in order stay here, what was used last is
+//! used next, and the pool is asked only where there is none.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,8 +11,8 @@ use std::time::{Duration, Instant};
 use sqlx::pool::PoolConnection;
 use sqlx::{Database, Pool};
 
-/// How many stay here: as many as a node that has little to do uses at a time.
-const MOST: usize = 2;
+/// How many stay here: as many as a node mostly uses at a time.
+const MOST: usize = 4;
 /// Of so many that are given back one goes to the pool all the same, which closes what has grown old.
 const ROUND: u32 = 64;
 /// A session that was used so lately need not be asked whether it is still there: to ask is a round trip.
@@ -20,7 +21,6 @@ pub(crate) const FRESH: Duration = Duration::from_secs(1);
 /// A pool, and what of it is at hand.
 pub(crate) struct Hand<D: Database> {
     pool: Pool<D>,
-    most: usize,
     held: Arc<Mutex<Held<D>>>,
 }
 
@@ -35,20 +35,18 @@ struct Held<D: Database> {
 
 impl<D: Database> Clone for Hand<D> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), most: self.most, held: Arc::clone(&self.held) }
+        Self { pool: self.pool.clone(), held: Arc::clone(&self.held) }
     }
 }
 
 impl<D: Database> Hand<D> {
-    /// Nothing at hand yet. Of the pool's sessions one at least is never kept here: there are those who ask the
-    /// pool itself.
+    /// Nothing at hand yet.
     pub(crate) fn new(pool: Pool<D>) -> Self {
-        let all = pool.options().get_max_connections() as usize;
         let held = Held { sessions: Vec::new(), waiting: 0, given: 0 };
-        Self { pool, most: MOST.min(all.saturating_sub(1)), held: Arc::new(Mutex::new(held)) }
+        Self { pool, held: Arc::new(Mutex::new(held)) }
     }
 
-    /// For what needs a session of its own.
+    /// To be asked about, and for nothing else: sessions are taken here.
     pub(crate) fn pool(&self) -> &Pool<D> {
         &self.pool
     }
@@ -77,7 +75,7 @@ impl<D: Database> Hand<D> {
         let mut held = self.held();
         held.given = held.given.wrapping_add(1);
         let wanted_there = held.waiting > 0 || held.given % ROUND == 0 || self.pool.is_closed();
-        if !wanted_there && held.sessions.len() < self.most {
+        if !wanted_there && held.sessions.len() < MOST {
             held.sessions.push((session, Instant::now()));
         }
     }

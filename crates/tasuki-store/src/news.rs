@@ -7,6 +7,7 @@ use std::fmt;
 use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 
 use crate::pools::Pools;
+use crate::session::Session;
 use crate::{Error, Store};
 
 const CHANNEL: &str = "tasuki";
@@ -83,10 +84,9 @@ impl Store {
     pub async fn tell(&self, news: News) -> Result<(), Error> {
         let Pools::Postgres(hand) = self.db.pools() else { return Ok(()) };
         let told = sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(news.to_string());
-        let mut session = hand.take().await?;
-        told.execute(&mut *session).await?;
-        hand.give(session);
-        Ok(())
+        let mut session = Session::take(hand).await?;
+        let told = told.execute(session.ask()).await;
+        session.heard(told).map(drop)
     }
 
     /// Begins to listen. `None`: this database carries no news.

@@ -1,14 +1,15 @@
-//! A session of MySQL or MariaDB that is given back only if it was heard to the end.
+//! A session with a server, which is given back in order or not at all.
 //!
-//! The driver does not find its way again in what a server says where a caller went away in mid-answer: what comes
-//! next might be taken for the answer to something else. Such a session is closed, and the server undoes what was
-//! not committed. PostgreSQL's protocol says where an answer ends, and SQLite has none.
+//! A caller may go away in mid-answer. MySQL's driver does not find its way again in what the server goes on to say:
+//! it might be taken for the answer to something else. Such a session is closed, and the server undoes what was not
+//! committed. PostgreSQL's protocol says where an answer ends: what was begun is undone, and the pool hears the rest
+//! out. (On SQLite there is nothing to hear.)
 
 use std::time::Duration;
 
-use sqlx::mysql::MySqlConnection;
 use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, Executor as _, MySql};
+use sqlx::{AssertSqlSafe, Database, Executor as _, MySql, Postgres};
+use tokio::runtime::Handle;
 
 use crate::Error;
 use crate::hand::Hand;
@@ -16,32 +17,63 @@ use crate::hand::Hand;
 /// How long an undo may take whose caller has gone away.
 const UNDO: Duration = Duration::from_secs(2);
 
+/// A database that is a server.
+pub(crate) trait Server: Database {
+    /// Whether a session is of use after an answer that was not heard to its end.
+    const FINDS_ITS_WAY: bool;
+
+    /// Statements without parameters.
+    fn say(
+        session: &mut Self::Connection,
+        text: &str,
+    ) -> impl Future<Output = Result<(), sqlx::Error>> + Send;
+}
+
+impl Server for Postgres {
+    const FINDS_ITS_WAY: bool = true;
+
+    async fn say(session: &mut Self::Connection, text: &str) -> Result<(), sqlx::Error> {
+        session.execute(sqlx::raw_sql(AssertSqlSafe(text.to_owned()))).await.map(drop)
+    }
+}
+
+impl Server for MySql {
+    const FINDS_ITS_WAY: bool = false;
+
+    async fn say(session: &mut Self::Connection, text: &str) -> Result<(), sqlx::Error> {
+        session.execute(sqlx::raw_sql(AssertSqlSafe(text.to_owned()))).await.map(drop)
+    }
+}
+
 /// A session, perhaps with a transaction begun.
-pub(crate) struct Session {
+pub(crate) struct Session<D: Server> {
     /// Until it is given back.
-    session: Option<PoolConnection<MySql>>,
-    hand: Hand<MySql>,
+    session: Option<PoolConnection<D>>,
+    hand: Hand<D>,
     /// Something was asked whose answer was not heard to the end.
     asked: bool,
+    /// Something was refused: perhaps the last thing that was said on it.
+    refused: bool,
+    /// It is in a transaction, or may be.
     begun: bool,
 }
 
-impl Session {
-    pub(crate) async fn take(hand: &Hand<MySql>) -> Result<Self, Error> {
+impl<D: Server> Session<D> {
+    pub(crate) async fn take(hand: &Hand<D>) -> Result<Self, Error> {
         let session = Some(hand.take().await?);
-        Ok(Self { session, hand: hand.clone(), asked: false, begun: false })
+        Ok(Self { session, hand: hand.clone(), asked: false, refused: false, begun: false })
     }
 
     /// With a transaction begun like this.
-    pub(crate) async fn begin(hand: &Hand<MySql>, begin: &'static str) -> Result<Self, Error> {
+    pub(crate) async fn begin(hand: &Hand<D>, begin: &'static str) -> Result<Self, Error> {
         let mut this = Self::take(hand).await?;
-        this.say(begin).await?;
         this.begun = true;
+        this.say(begin).await?;
         Ok(this)
     }
 
     /// To ask something on. Whoever does tells what was [`heard`](Self::heard).
-    pub(crate) fn ask(&mut self) -> &mut MySqlConnection {
+    pub(crate) fn ask(&mut self) -> &mut D::Connection {
         self.asked = true;
         self.session.as_mut().expect("it is given back at its end")
     }
@@ -49,14 +81,14 @@ impl Session {
     /// The answer was heard to its end, also where it is a refusal.
     pub(crate) fn heard<T>(&mut self, told: Result<T, sqlx::Error>) -> Result<T, Error> {
         self.asked = !matches!(told, Ok(_) | Err(sqlx::Error::Database(_)));
+        self.refused |= told.is_err();
         Ok(told?)
     }
 
     /// Statements without parameters.
     pub(crate) async fn say(&mut self, text: &str) -> Result<(), Error> {
-        let text = sqlx::raw_sql(AssertSqlSafe(text.to_owned()));
-        let told = self.ask().execute(text).await;
-        self.heard(told).map(drop)
+        let told = D::say(self.ask(), text).await;
+        self.heard(told)
     }
 
     /// Ends the transaction.
@@ -67,36 +99,37 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl<D: Server> Drop for Session<D> {
     fn drop(&mut self) {
         let Some(mut session) = self.session.take() else { return };
-        if self.asked {
-            session.close_on_drop();
-        } else if self.begun {
-            let Ok(runtime) = tokio::runtime::Handle::try_current() else {
-                return session.close_on_drop();
-            };
-            runtime.spawn(async move {
-                let undone = tokio::time::timeout(UNDO, session.execute("rollback")).await;
-                if !matches!(undone, Ok(Ok(_))) {
+        let Ok(runtime) = Handle::try_current() else {
+            // Without one, nothing can be told to anybody any more.
+            return drop(session.leak());
+        };
+        match (self.asked, self.begun) {
+            (false, false) if !self.refused => self.hand.give(session),
+            (true, _) if !D::FINDS_ITS_WAY => session.close_on_drop(),
+            // The pool hears the answer out, and asks whether it is still there.
+            (_, false) => {}
+            (_, true) => drop(runtime.spawn(async move {
+                let undone = tokio::time::timeout(UNDO, D::say(&mut session, "rollback")).await;
+                if !matches!(undone, Ok(Ok(()))) {
                     session.close_on_drop();
                 }
-            });
-        } else {
-            self.hand.give(session);
+            })),
         }
     }
 }
 
 /// Whose transaction it is.
-pub(crate) enum OpenMySql<'a> {
-    Ours(Session),
+pub(crate) enum Opened<'a, D: Server> {
+    Ours(Session<D>),
     /// Whoever began it ends it.
-    Theirs(&'a mut MySqlConnection),
+    Theirs(&'a mut D::Connection),
 }
 
-impl OpenMySql<'_> {
-    pub(crate) fn ask(&mut self) -> &mut MySqlConnection {
+impl<D: Server> Opened<'_, D> {
+    pub(crate) fn ask(&mut self) -> &mut D::Connection {
         match self {
             Self::Ours(ours) => ours.ask(),
             Self::Theirs(theirs) => theirs,

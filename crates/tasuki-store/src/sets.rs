@@ -23,13 +23,16 @@ static CLAIM_BETWEEN: Sql = sql!("run/claim_between", ".mysql", ".mysql", ".mysq
 static CLAIM_ALL: Sql =
     sqlite_script!("due/take_many.sqlite", "run/claim_many.sqlite", "lease/open_for");
 static TAKEN: Sql = sql!("run/taken", ".sqlite", ".mysql", ".mysql");
+static TAKEN_BETWEEN: Sql = sql!("run/taken_between", ".mysql", ".mysql", ".mysql");
 static RUNNING: Sql = sql!("run/running", ".sqlite", ".mysql", ".mysql");
 static HOLDING: Sql = sql!("run/holding", ".sqlite", ".mysql", ".mysql");
+static HOLDING_BETWEEN: Sql = sql!("run/holding_between", ".mysql", ".mysql", ".mysql");
 static SUCCEED_ALIKE: Sql = sql!("run/succeed_alike", ".sqlite", ".mysql", ".mysql");
 static SUCCEED_BETWEEN: Sql = sql!("run/succeed_between", ".mysql", ".mysql", ".mysql");
 static SUCCEED: Sql = sql!("run/succeed_many", ".sqlite", ".mysql", ".mysql");
 static STEP: Sql = sql!("run/step", ".mysql", ".mysql", ".mysql");
 static STAT_ADD: Sql = sql!("stat/add_many", ".sqlite", ".mysql", ".mysql");
+static STAT_ADD_BETWEEN: Sql = sql!("stat/add_between", ".mysql", ".mysql", ".mysql");
 static HOLD_GIVE: Sql = sql!("hold/give");
 
 const ON_CONFLICT: &str = "on conflict do nothing\nreturning id";
@@ -89,7 +92,7 @@ pub(crate) async fn insert_begun(
         let (first, last) = insert_rows(tx, some).await?;
         ids.extend(first..=last);
     }
-    let moved = start(tx, batch, ids.clone()).await?;
+    let moved = start(tx, batch, &ids).await?;
     Ok((moved == runs.len() as u64).then_some(ids))
 }
 
@@ -139,35 +142,47 @@ pub(crate) async fn claim(
     let list = whole.iter().map(|place| json!([place.due_at, place.run])).collect();
     let due = params! { lane: batch.lane, places: Value::Array(list).to_string() };
     let taken = tx.execute(&DUE_TAKE, due).await?;
-    let moved = start(tx, batch, ids.clone()).await?;
+    let moved = start(tx, batch, &ids).await?;
     let until = lease::Until::Ttl(batch.lease_ttl);
     lease::open(tx, batch.token, batch.worker, None, until, &ids).await?;
     Ok(all_cut && taken == rows && moved == runs)
 }
 
 /// Moves runs that nobody else can take. Returns how many it moved.
-async fn start(tx: &mut Tx<'_>, batch: &ClaimBatch<'_>, ids: Vec<i64>) -> Result<u64, Error> {
+async fn start(tx: &mut Tx<'_>, batch: &ClaimBatch<'_>, ids: &[i64]) -> Result<u64, Error> {
     move_all(tx, [&CLAIM_BETWEEN, &CLAIM], &guard(batch), ids).await
 }
 
-/// Moves these runs: stretch by stretch with the first of two statements where they are few stretches, else as a list with
-/// the second. Returns how many it moved. SQLite goes by the list in any case.
+/// Moves these runs with the one statement or the other. Returns how many it moved.
 async fn move_all(
     tx: &mut Tx<'_>,
-    [between, listed]: [&Sql; 2],
+    either: [&Sql; 2],
     told: &Params<'static>,
-    ids: Vec<i64>,
+    ids: &[i64],
 ) -> Result<u64, Error> {
-    let stretches = stretches(&ids);
-    if tx.dialect() == Dialect::Sqlite || stretches.len() * LONG > ids.len() {
-        return tx.execute(listed, [told.clone(), params! { ids: ids }].concat()).await;
-    }
+    let (sql, parts) = parts(tx.dialect(), either, ids);
     let mut moved = 0;
-    for (first, last) in stretches {
-        let these = params! { first: first, last: last };
-        moved += tx.execute(between, [told.clone(), these].concat()).await?;
+    for part in parts {
+        moved += tx.execute(sql, [told.clone(), part].concat()).await?;
     }
     Ok(moved)
+}
+
+/// How these runs are told of: stretch by stretch with the first of two statements where they are few stretches, which
+/// MySQL does at half the price, or else as a list with the second. SQLite goes by the list in any case.
+fn parts<'s>(
+    dialect: Dialect,
+    [between, listed]: [&'s Sql; 2],
+    ids: &[i64],
+) -> (&'s Sql, Vec<Params<'static>>) {
+    if dialect != Dialect::Sqlite {
+        let stretches = stretches(ids);
+        if stretches.len() * LONG <= ids.len() {
+            let these = |(first, last)| params! { first: first, last: last };
+            return (between, stretches.into_iter().map(these).collect());
+        }
+    }
+    (listed, vec![params! { ids: ids.to_vec() }])
 }
 
 /// The first and the last of those that follow one another, in their order.
@@ -190,8 +205,11 @@ pub(crate) fn guard(batch: &ClaimBatch<'_>) -> Params<'static> {
 
 /// What a worker must know of the runs it was given, soonest first.
 pub(crate) async fn taken(tx: &mut Tx<'_>, runs: &[i64]) -> Result<Vec<Taken>, Error> {
-    let rows = tx.listed(&TAKEN, params! { ids: runs.to_vec() }).await?;
-    let mut taken = rows.iter().map(Taken::from_row).collect::<Result<Vec<_>, _>>()?;
+    let (sql, parts) = parts(tx.dialect(), [&TAKEN_BETWEEN, &TAKEN], runs);
+    let mut taken = Vec::with_capacity(runs.len());
+    for part in parts {
+        taken.extend(Taken::from_rows(&tx.listed(sql, part).await?)?);
+    }
     taken.sort_by_key(|taken| (taken.due_at, taken.id));
     match taken.len() == runs.len() {
         true => Ok(taken),
@@ -250,8 +268,12 @@ impl Store {
         let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
         let ended: HashSet<(RunId, LeaseToken)> =
             ends.iter().map(|ending| (ending.run, ending.token)).collect();
-        tx.execute(&STAT_ADD, params! { ids: ids.clone() }).await?;
-        let holding = tx.rows(&HOLDING, params! { ids: ids }).await?;
+        move_all(&mut tx, [&STAT_ADD_BETWEEN, &STAT_ADD], &params! {}, &ids).await?;
+        let mut holding = Vec::new();
+        let (sql, parts) = parts(tx.dialect(), [&HOLDING_BETWEEN, &HOLDING], &ids);
+        for part in parts {
+            holding.extend(tx.rows(sql, part).await?);
+        }
         for hold in holds(&holding)? {
             tx.execute(&HOLD_GIVE, hold.columns()).await?;
         }
@@ -299,7 +321,7 @@ async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> 
         let ended = if alike {
             let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
             let told = [key, ends[0].finish.columns()].concat();
-            move_all(tx, [&SUCCEED_BETWEEN, &SUCCEED_ALIKE], &told, ids).await?
+            move_all(tx, [&SUCCEED_BETWEEN, &SUCCEED_ALIKE], &told, &ids).await?
         } else {
             let told = params! { ends: told_of(&ends) };
             tx.execute(&SUCCEED, [key, told].concat()).await?

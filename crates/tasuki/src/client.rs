@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use serde_json::Value;
 use tasuki_core::{Invalid, Priority, Role, RunId, Scope};
 use tasuki_store::{AppTransaction, Created, Execution, Store};
 
@@ -79,9 +78,9 @@ impl Client {
 
     /// A task of a job, to be said more of before it is submitted. Refused where `args` are no JSON object.
     pub fn task(&self, job: &str, args: &impl Serialize) -> Result<NewTask<'_>, Error> {
-        let args = match serde_json::to_value(args) {
-            Ok(Value::Null) => None,
-            Ok(args @ Value::Object(_)) => Some(args.to_string()),
+        let args = match serde_json::to_string(args) {
+            Ok(args) if args.trim() == "null" => None,
+            Ok(args) if args.trim_start().starts_with('{') => Some(args),
             Ok(_) => return Err(no_object("other JSON").into()),
             Err(error) => return Err(no_object(&error.to_string()).into()),
         };

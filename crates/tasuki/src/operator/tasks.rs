@@ -57,6 +57,9 @@ struct Known {
     newest: Arc<JobVersion>,
 }
 
+/// Jobs by their names.
+type Jobs<'t> = BTreeMap<&'t str, Arc<Known>>;
+
 /// What makes many submits cheap: definitions that were just read, and single tasks that travel together.
 #[derive(Default)]
 pub(super) struct Submits {
@@ -85,6 +88,18 @@ impl TaskDraft {
             expires_at: self.expires_at,
             lane: self.lane(&job.newest.spec.lane)?,
             ..Task::new(Arc::clone(&job.newest))
+        })
+    }
+
+    fn run<'j>(&self, job: &'j Known) -> Result<NewRun<'j>, Invalid> {
+        Ok(NewRun {
+            scope: self.scope.clone().unwrap_or_default(),
+            scheduled_for: self.scheduled_for,
+            idempotency_key: self.idempotency_key.clone(),
+            args: self.args.clone(),
+            expires_at: self.expires_at,
+            lane: self.lane(&job.newest.spec.lane)?,
+            ..NewRun::task(&job.newest)
         })
     }
 
@@ -129,11 +144,13 @@ impl Operator {
 
     /// Submits many tasks, all or none; answers in the same order.
     pub async fn submit_all(&self, tasks: &[TaskDraft]) -> Result<Vec<Created>, Error> {
-        let (jobs, drafts) = self.tasks(tasks).await?;
-        let runs: Vec<NewRun<'_>> = drafts.iter().map(Task::run).collect();
-        let created = self.store.create(Author::Api, &runs).await?;
-        for (made, task) in created.iter().zip(tasks) {
-            self.made(&jobs[&*task.job], *made).await?;
+        let jobs = self.known_jobs(tasks).await?;
+        let created = self.store.create(Author::Api, &runs(tasks, &jobs)?).await?;
+        if created.iter().any(|made| !made.existed) {
+            jobs.values().for_each(|job| tell_of(&self.wake, &job.newest.spec.lane));
+        }
+        for (made, task) in created.iter().zip(tasks).filter(|(made, _)| made.existed) {
+            self.is_of(made.run, &jobs[&*task.job].job).await?;
         }
         Ok(created)
     }
@@ -146,24 +163,18 @@ impl Operator {
         transaction: impl Into<AppTransaction<'a>>,
         tasks: &[TaskDraft],
     ) -> Result<Vec<Created>, Error> {
-        let (_, drafts) = self.tasks(tasks).await?;
-        let runs: Vec<NewRun<'_>> = drafts.iter().map(Task::run).collect();
-        Ok(self.store.create_in(transaction, &runs).await?)
+        let jobs = self.known_jobs(tasks).await?;
+        Ok(self.store.create_in(transaction, &runs(tasks, &jobs)?).await?)
     }
 
-    async fn tasks<'t>(
-        &self,
-        tasks: &'t [TaskDraft],
-    ) -> Result<(BTreeMap<&'t str, Arc<Known>>, Vec<Task>), Error> {
-        let mut jobs: BTreeMap<&str, Arc<Known>> = BTreeMap::new();
+    async fn known_jobs<'t>(&self, tasks: &'t [TaskDraft]) -> Result<Jobs<'t>, Error> {
+        let mut jobs = Jobs::new();
         for task in tasks {
             if !jobs.contains_key(task.job.as_str()) {
                 jobs.insert(&task.job, self.known_job(&task.job).await?);
             }
         }
-        let drafts =
-            tasks.iter().map(|task| task.task(&jobs[&*task.job])).collect::<Result<_, _>>()?;
-        Ok((jobs, drafts))
+        Ok(jobs)
     }
 
     fn enqueuer(&self) -> Enqueuer {
@@ -177,15 +188,6 @@ impl Operator {
         let (enqueuer, work) = Enqueuer::by(make);
         tokio::spawn(work);
         known.insert(enqueuer).clone()
-    }
-
-    /// A run was made, or was there: if it is of the right job, those are woken whom it concerns.
-    async fn made(&self, job: &Known, made: Created) -> Result<(), Error> {
-        if made.existed {
-            return self.is_of(made.run, &job.job).await;
-        }
-        tell_of(&self.wake, &job.newest.spec.lane);
-        Ok(())
     }
 
     /// The job of a task, if it takes tasks. What others change about it counts a moment later.
@@ -211,8 +213,7 @@ impl Operator {
         for _ in 0..LOOKS {
             let job = self.stored_job(&task.job).await?;
             let known = Known { newest: Arc::new(job.newest.clone()), job: job.clone() };
-            let task = task.task(&known)?;
-            let run = task.run();
+            let run = task.run(&known)?;
             if let Some(made) = self.store.trigger(by.told(), job.seen(), &run).await? {
                 if made.existed {
                     self.is_of(made.run, &job).await?;
@@ -248,6 +249,10 @@ impl Operator {
             }
         }
     }
+}
+
+fn runs<'j>(tasks: &[TaskDraft], jobs: &'j Jobs<'_>) -> Result<Vec<NewRun<'j>>, Invalid> {
+    tasks.iter().map(|task| task.run(&jobs[&*task.job])).collect()
 }
 
 /// Makes runs of tasks of several callers: carried by the node of this process at once if it can, or else put where
