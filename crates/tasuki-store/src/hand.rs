@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Database, Pool};
+use sqlx::{Connection as _, Database, Pool};
+use tokio::runtime::Handle;
 
 /// How many stay here: as many as a node mostly uses at a time.
 const MOST: usize = 4;
@@ -17,6 +18,10 @@ const MOST: usize = 4;
 const ROUND: u32 = 64;
 /// A session that was used so lately need not be asked whether it is still there: to ask is a round trip.
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
+/// How long one has to say that it is.
+const ANSWER: Duration = Duration::from_secs(2);
+/// One that nobody needed for so long is closed.
+const UNUSED: Duration = Duration::from_mins(1);
 
 /// A pool, and what of it is at hand.
 pub(crate) struct Hand<D: Database> {
@@ -54,16 +59,21 @@ impl<D: Database> Hand<D> {
     /// One that is at hand, or else one of the pool. Whoever lets go of it without [`give`](Self::give) leaves it to
     /// the pool to find out what became of it.
     pub(crate) async fn take(&self) -> Result<PoolConnection<D>, sqlx::Error> {
-        let waiting = {
-            let mut held = self.held();
-            match held.sessions.pop() {
-                Some((session, used)) if used.elapsed() < FRESH => return Ok(session),
-                // The pool asks it, and those below it are older still.
-                Some(_) => held.sessions.clear(),
-                None => {}
+        let waiting = loop {
+            let (session, used) = {
+                let mut held = self.held();
+                let Some(last) = held.sessions.pop() else {
+                    held.waiting += 1;
+                    break Waiting(self);
+                };
+                last
+            };
+            if used.elapsed() < FRESH {
+                return Ok(session);
             }
-            held.waiting += 1;
-            Waiting(self)
+            if let Some(session) = still_there(session).await {
+                return Ok(session);
+            }
         };
         let taken = self.pool.acquire().await;
         drop(waiting);
@@ -77,6 +87,9 @@ impl<D: Database> Hand<D> {
         let wanted_there = held.waiting > 0 || held.given % ROUND == 0 || self.pool.is_closed();
         if !wanted_there && held.sessions.len() < MOST {
             held.sessions.push((session, Instant::now()));
+        }
+        if held.sessions.first().is_some_and(|(_, used)| used.elapsed() > UNUSED) {
+            throw_away(held.sessions.remove(0).0);
         }
     }
 
@@ -93,6 +106,30 @@ impl<D: Database> Hand<D> {
     }
 }
 
+/// Asks a session whether it is still there. One that does not say so, or whom nobody waits for any more, is closed: what it
+/// says later would be taken for something else.
+async fn still_there<D: Database>(session: PoolConnection<D>) -> Option<PoolConnection<D>> {
+    let mut asked = Asked(Some(session));
+    let answer = tokio::time::timeout(ANSWER, asked.0.as_mut()?.ping()).await;
+    asked.0.take_if(|_| matches!(answer, Ok(Ok(()))))
+}
+
+struct Asked<D: Database>(Option<PoolConnection<D>>);
+
+impl<D: Database> Drop for Asked<D> {
+    fn drop(&mut self) {
+        self.0.take().map(throw_away);
+    }
+}
+
+/// Closes a session. Where there is no runtime nobody can be told, and the line is just cut.
+pub(crate) fn throw_away<D: Database>(mut session: PoolConnection<D>) {
+    match Handle::try_current() {
+        Ok(_) => session.close_on_drop(),
+        Err(_) => drop(session.detach()),
+    }
+}
+
 /// Somebody waits, until this is dropped.
 struct Waiting<'a, D: Database>(&'a Hand<D>);
 
@@ -103,11 +140,8 @@ impl<D: Database> Drop for Waiting<'_, D> {
 }
 
 impl<D: Database> Drop for Held<D> {
-    /// A pool that is dropped closes what it has; to give something back to it would need a runtime, which may be
-    /// gone by now.
+    /// To give them back would need a runtime, which may be gone by now.
     fn drop(&mut self) {
-        for (session, _) in self.sessions.drain(..) {
-            drop(session.leak());
-        }
+        self.sessions.drain(..).for_each(|(session, _)| drop(session.detach()));
     }
 }

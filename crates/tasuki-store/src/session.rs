@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Database, Executor as _, MySql, Postgres};
 use tokio::runtime::Handle;
 
 use crate::Error;
-use crate::hand::Hand;
+use crate::hand::{Hand, throw_away};
 
 /// How long an undo may take whose caller has gone away.
 const UNDO: Duration = Duration::from_secs(2);
@@ -102,19 +102,16 @@ impl<D: Server> Session<D> {
 impl<D: Server> Drop for Session<D> {
     fn drop(&mut self) {
         let Some(mut session) = self.session.take() else { return };
-        let Ok(runtime) = Handle::try_current() else {
-            // Without one, nothing can be told to anybody any more.
-            return drop(session.leak());
-        };
+        let Ok(runtime) = Handle::try_current() else { return throw_away(session) };
         match (self.asked, self.begun) {
             (false, false) if !self.refused => self.hand.give(session),
-            (true, _) if !D::FINDS_ITS_WAY => session.close_on_drop(),
+            (true, _) if !D::FINDS_ITS_WAY => throw_away(session),
             // The pool hears the answer out, and asks whether it is still there.
             (_, false) => {}
             (_, true) => drop(runtime.spawn(async move {
                 let undone = tokio::time::timeout(UNDO, D::say(&mut session, "rollback")).await;
                 if !matches!(undone, Ok(Ok(()))) {
-                    session.close_on_drop();
+                    throw_away(session);
                 }
             })),
         }

@@ -78,7 +78,12 @@ impl Client {
 
     /// A task of a job, to be said more of before it is submitted. Refused where `args` are no JSON object.
     pub fn task(&self, job: &str, args: &impl Serialize) -> Result<NewTask<'_>, Error> {
-        let args = match serde_json::to_string(args) {
+        let told = match serde_json::to_string(args) {
+            // A number that no handler could be given as it is, perhaps.
+            Ok(told) if has_long_number(&told) => serde_json::to_value(args).map(|_| told),
+            told => told,
+        };
+        let args = match told {
             Ok(args) if args.trim() == "null" => None,
             Ok(args) if args.trim_start().starts_with('{') => Some(args),
             Ok(_) => return Err(no_object("other JSON").into()),
@@ -140,6 +145,13 @@ impl Client {
     pub async fn retry(&self, run: RunId, reason: Option<&str>) -> Result<RunNow, Error> {
         self.operator.retry(&self.actor, run, reason).await
     }
+}
+
+/// Whether there may be a number in it of more than 64 bits.
+fn has_long_number(json: &str) -> bool {
+    const DIGITS: usize = 19;
+    json.len() >= DIGITS
+        && json.as_bytes().windows(DIGITS).any(|some| some.iter().all(u8::is_ascii_digit))
 }
 
 fn no_object(found: &str) -> Invalid {

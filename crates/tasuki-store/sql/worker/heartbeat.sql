@@ -5,7 +5,7 @@ update tasuki_worker
  where id = :id
    and dead_at is null
    and gone_at is null
-returning *,
+returning id, node, address, slots, function_slots, labels, heartbeat_at, draining_at, detached_at, dead_at, gone_at,
        :now as clock,
        (select v.version from tasuki_setting_version v where v.id = 1) as settings_version,
        (select count(*) from tasuki_lease l where l.worker_id = :id) as leases,

@@ -31,6 +31,11 @@ use super::within::within;
 use super::world::{Clock, Dice};
 use crate::Wake;
 
+/// How much two clocks part from one heartbeat to the next, in microseconds, at most.
+const CLOCKS_PART: i64 = 200;
+/// Who finds them further apart than this must not go by what was.
+const CLOCK_WAS_SET: i64 = 50_000;
+
 /// What a worker is made of.
 pub(crate) struct Parts {
     pub(crate) store: Store,
@@ -235,7 +240,7 @@ impl Worker {
         let ours = self.parts.clock.boottime() as i64;
         let known = {
             let mut state = self.state();
-            state.ahead = Some(now.clock.as_microsecond() - ours);
+            state.ahead = Some(steadied(state.ahead, now.clock.as_microsecond() - ours));
             state.epoch = now.epoch;
             state.settings_version
         };
@@ -363,10 +368,34 @@ fn drop_if_empty(state: &mut State, token: LeaseToken) {
     }
 }
 
+/// How much the database's clock is ahead of ours, from what was known and what was measured. That is too little by as long as
+/// the answer took, a commit included, now more and now less; the clocks themselves part slowly, unless somebody sets one.
+fn steadied(known: Option<i64>, measured: i64) -> i64 {
+    match known {
+        Some(known) if known - measured < CLOCK_WAS_SET => measured.max(known - CLOCKS_PART),
+        _ => measured,
+    }
+}
+
 fn database_time(ours: u64, ahead: i64) -> Timestamp {
     Timestamp::from_microsecond(ours as i64 + ahead).unwrap_or(Timestamp::MAX)
 }
 
 fn our_time(at: Timestamp, ahead: i64) -> u64 {
     (at.as_microsecond().saturating_sub(ahead)).max(0) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_that_took_long_does_not_move_the_clock() {
+        assert_eq!(steadied(None, 1_000), 1_000);
+        assert_eq!(steadied(Some(1_000), 1_500), 1_500, "it was quicker this time");
+        assert_eq!(steadied(Some(1_000), -9_000), 800, "it was slower");
+        assert_eq!(steadied(Some(1_000), 900), 900);
+        assert_eq!(steadied(Some(1_000), -60_000), -60_000, "somebody has set a clock back");
+        assert_eq!(steadied(Some(1_000), 60_000), 60_000, "or forward");
+    }
 }

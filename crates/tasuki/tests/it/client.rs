@@ -158,6 +158,11 @@ async fn a_task_is_handled_and_its_result_is_kept(kind: &str) {
     assert!(matches!(refused, Error::NotFound { what: "job", .. }), "{refused}");
     let refused = client.submit("bill", &7).await.unwrap_err();
     assert!(refused.to_string().starts_with("args: found other JSON"), "{refused}");
+    let unfit = std::collections::BTreeMap::from([("id", u128::MAX)]);
+    let refused = client.submit("bill", &unfit).await.unwrap_err();
+    assert!(refused.to_string().contains("number out of range"), "{refused}");
+    let fits = std::collections::BTreeMap::from([("id", u64::MAX)]);
+    client.task("bill", &fits).unwrap();
     base.end(client).await;
 }
 
