@@ -84,7 +84,8 @@ impl<D: Database> Hand<D> {
     pub(crate) fn give(&self, session: PoolConnection<D>) {
         let mut held = self.held();
         held.given = held.given.wrapping_add(1);
-        let wanted_there = held.waiting > 0 || held.given % ROUND == 0 || self.pool.is_closed();
+        let wanted_there =
+            held.waiting > 0 || held.given.is_multiple_of(ROUND) || self.pool.is_closed();
         if !wanted_there && held.sessions.len() < MOST {
             held.sessions.push((session, Instant::now()));
         }
@@ -118,7 +119,9 @@ struct Asked<D: Database>(Option<PoolConnection<D>>);
 
 impl<D: Database> Drop for Asked<D> {
     fn drop(&mut self) {
-        self.0.take().map(throw_away);
+        if let Some(session) = self.0.take() {
+            throw_away(session);
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! Where things are, and waiting for what is to come.
 
+use std::collections::VecDeque;
 use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
@@ -11,6 +14,8 @@ use tokio::runtime::Runtime;
 
 /// How long something that must come may take, on a machine that has much else to do.
 pub const PATIENCE: Duration = Duration::from_secs(120);
+/// More ports than any cluster needs.
+const OURS_AT_ONCE: usize = 256;
 /// How long between two looks.
 pub(crate) const LOOK: Duration = Duration::from_millis(20);
 
@@ -63,14 +68,23 @@ pub fn sweep() {
     }
 }
 
-/// A port below the range from which the kernel hands out ports by itself. Each process looks in a part of its own,
-/// so that tests that run at once do not take each other's; none is given twice.
+/// A port below the range from which the kernel hands out ports by itself. It is this process's until that ends, or has
+/// asked for many more: others that run at once see a socket by its name, which needs no file and goes with its process.
+/// Each begins to look somewhere else.
 pub fn free_port() -> u16 {
     static GIVEN: AtomicU64 = AtomicU64::new(0);
+    static OURS: Mutex<VecDeque<UnixListener>> = Mutex::new(VecDeque::new());
     loop {
         let given = GIVEN.fetch_add(1, Ordering::Relaxed);
         let port = 20_000 + ((u64::from(std::process::id()) * 40 + given) % 12_000) as u16;
+        let name = SocketAddr::from_abstract_name(format!("tasuki test port {port}")).unwrap();
+        let Ok(ours) = UnixListener::bind_addr(&name) else { continue };
         if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            let mut all = OURS.lock().unwrap();
+            all.push_back(ours);
+            if all.len() > OURS_AT_ONCE {
+                all.pop_front();
+            }
             return port;
         }
     }
@@ -94,6 +108,14 @@ pub(crate) fn runtime() -> &'static Runtime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_port_that_is_somebodys_is_not_given_to_another() {
+        let port = free_port();
+        let name = SocketAddr::from_abstract_name(format!("tasuki test port {port}")).unwrap();
+        assert!(UnixListener::bind_addr(&name).is_err(), "another process would find it taken");
+        assert_ne!(free_port(), port);
+    }
 
     #[test]
     fn what_nobody_owns_any_more_is_swept_and_what_is_kept_is_not() {
