@@ -12,7 +12,7 @@ use crate::db::{Params, Tx, params};
 use crate::note::{self, Note};
 use crate::run::micros;
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, Outcome, Run, Store, check, job, lease, uuid};
+use crate::{Error, FirstLines, Outcome, Run, Store, check, job, lease, uuid};
 
 static LOCK: Sql = sql!("run/lock");
 static SUCCEED: Sql = sql!("run/succeed");
@@ -62,6 +62,8 @@ pub struct Ending {
     pub run: RunId,
     /// How.
     pub finish: Finish,
+    /// What it printed, where that is little and all of it: it is kept with the end.
+    pub printed: Option<FirstLines>,
 }
 
 /// What ended together.
@@ -145,6 +147,15 @@ pub struct Succeeded {
 }
 
 impl Ending {
+    /// Of one that printed nothing, or whose lines are kept already.
+    pub fn new(token: LeaseToken, run: RunId, finish: Finish) -> Self {
+        Self { token, run, finish, printed: None }
+    }
+
+    fn weight(&self) -> usize {
+        self.finish.weight() + self.printed.as_ref().map_or(0, FirstLines::weight)
+    }
+
     /// As every database can keep it.
     fn sound(&self) -> Cow<'_, Self> {
         match self.finish.sound() {
@@ -176,8 +187,7 @@ impl Store {
         token: LeaseToken,
         ends: &[(RunId, Finish)],
     ) -> Result<Vec<Outcome<Finished>>, Error> {
-        let ending =
-            |(run, finish): &(RunId, Finish)| Ending { token, run: *run, finish: finish.clone() };
+        let ending = |(run, finish): &(RunId, Finish)| Ending::new(token, *run, finish.clone());
         let ends: Vec<Ending> = ends.iter().map(ending).collect();
         self.finish_all(&ends, &[token]).await
     }
@@ -220,14 +230,17 @@ impl Store {
         let mut open: Vec<LeaseToken> = closing.to_vec();
         open.sort_unstable();
         let mut ended = HashSet::new();
-        let trips = check::trips(&good, good.len(), |ending| ending.finish.weight());
+        let trips = check::trips(&good, good.len(), |ending| ending.weight());
         let last = trips.len().saturating_sub(1);
         for (index, trip) in trips.into_iter().enumerate() {
             // What travels before the last is not all there is under any of them.
             let closing = if index == last { &open[..] } else { &[] };
             let together = match self.dialect() {
                 Dialect::Postgres => self.succeed_in_one_trip(trip, closing).await?,
-                Dialect::Sqlite | Dialect::MySql => self.succeed_as_a_set(trip, closing).await?,
+                Dialect::Sqlite | Dialect::MySql => {
+                    self.keep_printed(trip.iter().copied()).await?;
+                    self.succeed_as_a_set(trip, closing).await?
+                }
             };
             ended.extend(together.ended);
             open.retain(|token| !together.closed.contains(token));
@@ -235,8 +248,24 @@ impl Store {
         Ok(Succeeded { ended, open })
     }
 
+    /// Keeps what these printed. Where something is kept already, that was the same, sent before.
+    async fn keep_printed<'e>(&self, ends: impl Iterator<Item = &'e Ending>) -> Result<(), Error> {
+        let printed: Vec<_> = ends.filter_map(|ending| ending.printed.clone()).collect();
+        match printed.is_empty() {
+            true => Ok(()),
+            false => self.open_logs(&printed).await.map(drop),
+        }
+    }
+
     /// Reports one end, as [`Store::finish`], and leaves its lease open.
     pub async fn finish_open(&self, ending: &Ending) -> Result<Outcome<Finished>, Error> {
+        match self.keep_printed(std::iter::once(ending)).await {
+            // How it ended counts for more than what it said.
+            Err(error) if !error.is_unavailable() && !error.is_contention() => {
+                tracing::warn!(run_id = ending.run.0, %error, "what it printed cannot be kept");
+            }
+            kept => kept?,
+        }
         self.finish_sound(ending.token, ending.run, &ending.finish.sound()).await
     }
 

@@ -8,13 +8,13 @@ use tasuki_core::RunId;
 use crate::db::params;
 use crate::logs::{self, LogLine};
 use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, Store};
+use crate::{Error, Store, check};
 
 static OPEN: Sql = sql!("log/open", ".sqlite", ".postgres", ".mysql");
 static OPEN_MANY: Sql = sql!("log/open_many", ".postgres", ".postgres", ".postgres");
 
 /// The first lines that an attempt printed.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FirstLines {
     /// Of which run.
     pub run: RunId,
@@ -32,8 +32,12 @@ impl FirstLines {
         !self.lines.is_empty() && self.lines.len() <= logs::CHUNK_LINES && bytes < most
     }
 
+    pub(crate) fn weight(&self) -> usize {
+        self.lines.iter().map(|line| 32 + check::weight(Some(&line.text))).sum()
+    }
+
     /// How many bytes of text, and the chunk they make.
-    fn chunk(&self) -> (i64, String) {
+    pub(crate) fn chunk(&self) -> (i64, String) {
         let (mut bytes, mut body) = (0, String::new());
         for line in &self.lines {
             let text = line.storable();

@@ -159,7 +159,7 @@ impl Store {
             rows_affected: sparse(good.iter().map(|ending| ending.finish.rows_affected)),
             log_refs: sparse(good.iter().map(|ending| ending.finish.log_ref.clone())),
         };
-        let rows = self.db.write(&SUCCEED, told).await?;
+        let rows = self.db.write(&SUCCEED, [told, printed(good)].concat()).await?;
         let row = rows.first().ok_or_else(|| Error::broken("an end was not answered"))?;
         let closed = row.opt_text("closed")?.unwrap_or_default();
         let closed = closed.split_whitespace().map(token).collect::<Result<_, _>>()?;
@@ -181,6 +181,21 @@ impl Store {
         new: &[NewRun<'_>],
     ) -> Result<Vec<Created>, Error> {
         create(Trip::Alone(&self.db), new).await
+    }
+}
+
+/// What those of them printed that have printed anything.
+fn printed(good: &[&Ending]) -> Params<'static> {
+    let logs: Vec<_> =
+        good.iter().filter_map(|end| Some((end.token, end.printed.as_ref()?))).collect();
+    let (bytes, bodies): (Vec<i64>, Vec<String>) = logs.iter().map(|(_, log)| log.chunk()).unzip();
+    params! {
+        printers: logs.iter().map(|(_, log)| log.run.0).collect::<Vec<_>>(),
+        printed_in: logs.iter().map(|(_, log)| i64::from(log.attempt_no)).collect::<Vec<_>>(),
+        printed_under: logs.iter().map(|(token, _)| uuid(token.as_bytes())).collect::<Vec<_>>(),
+        lines_counts: logs.iter().map(|(_, log)| log.lines.len() as i64).collect::<Vec<_>>(),
+        bytes: bytes,
+        bodies: bodies.into_iter().map(Some).collect::<Vec<_>>(),
     }
 }
 

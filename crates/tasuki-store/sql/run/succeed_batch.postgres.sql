@@ -1,5 +1,5 @@
 -- run/succeed_batch: T4 for a whole batch in one round trip, under whichever leases: outcomes on the rows, holds given back,
--- runs counted, and the leases closed of which the worker says that nothing else is under them, where that is so. Leases are
+-- runs counted, what they printed kept, and the leases closed of which the worker says that nothing else is under them, where that is so. Leases are
 -- locked before their runs, as everywhere, and several in the order of their tokens.
 with clock as materialized (
     select :now as now
@@ -25,7 +25,7 @@ with clock as materialized (
        and r.state = 'RUNNING'
        and r.lease_token = g.token
        and (select count(*) from closing) >= 0
-    returning r.id, r.lease_token, r.job_id, r.scope_kind, r.scope_id, r.exclusive, r.worker_id,
+    returning r.id, r.attempt_no, r.lease_token, r.job_id, r.scope_kind, r.scope_id, r.exclusive, r.worker_id,
               greatest(r.started_at - coalesce(r.next_retry_at, r.scheduled_for), 0) as waited_us,
               greatest(r.finished_at - r.started_at, 0) as ran_us
 ), freed as (
@@ -37,6 +37,22 @@ with clock as materialized (
        and h.scope_id = d.scope_id
        and h.run_id = d.id
        and h.token = d.lease_token
+), printed as materialized (
+    select distinct on (p.run_id) p.run_id, p.attempt_no, p.lines_count, p.bytes, p.body
+      from unnest(:printers::bigint[], :printed_in::bigint[], :printed_under::uuid[], :lines_counts::bigint[], :bytes::bigint[], :bodies::text[])
+           as p (run_id, attempt_no, token, lines_count, bytes, body)
+      join done d on d.id = p.run_id and d.attempt_no = p.attempt_no and d.lease_token = p.token
+), opened as (
+    insert into tasuki_log (run_id, attempt_no, lines_count, bytes)
+    select run_id, attempt_no, lines_count, bytes
+      from printed
+    on conflict do nothing
+    returning run_id, attempt_no
+), added as (
+    insert into tasuki_log_chunk (run_id, attempt_no, first_line, last_line, at, body)
+    select p.run_id, p.attempt_no, 0, p.lines_count - 1, (select now from clock), p.body
+      from opened
+      join printed p on p.run_id = opened.run_id and p.attempt_no = opened.attempt_no
 ), ends as materialized (
     -- A few rows for all of them: what follows reads these.
     select lease_token, job_id, worker_id, count(*) as runs, sum(waited_us) as wait_us, sum(ran_us) as run_us

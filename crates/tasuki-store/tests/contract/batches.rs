@@ -163,7 +163,7 @@ contract! {
         }
         let (token, runs) = store.try_claim("q", 40).await;
         assert_eq!(runs.len(), 40);
-        let end = |taken: &Taken| Ending { token, run: taken.id, finish: Finish::default() };
+        let end = |taken: &Taken| Ending::new(token, taken.id, Finish::default());
         let ends: Vec<Ending> = runs.iter().map(end).collect();
         // It is mistaken: something else is under it.
         let closing = [token];
@@ -194,7 +194,7 @@ contract! {
         }
         let ending = |lease: usize, run: usize| {
             let (token, runs) = &claimed[lease];
-            Ending { token: *token, run: runs[run].id, finish: Finish::default() }
+            Ending::new(*token, runs[run].id, Finish::default())
         };
         let wrong = Ending { token: claimed[0].0, ..ending(2, 1) };
         let ends = [ending(2, 0), ending(0, 1), wrong, ending(1, 0), ending(0, 0)];

@@ -40,7 +40,7 @@ contract! {
         let job = store.given_job(&queue()).await;
         let run = store.given_waiting(&job, &queue()).await;
         let (token, _) = store.try_claim("q", 5).await;
-        let ending = Ending { token, run, finish: failed(ErrorCode::UNEXPECTED_ERROR) };
+        let ending = Ending::new(token, run, failed(ErrorCode::UNEXPECTED_ERROR));
         assert!(store.finish_open(&ending).await.unwrap().is_applied());
         assert_eq!(store.run_now(run).await.state, RunState::RetryWait);
         let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 5, lease_ttl: TTL };

@@ -1,9 +1,9 @@
 //! Logs: kept once, in order, within their cap.
 
-use tasuki_core::{RunId, RunState};
-use tasuki_store::{FirstLines, LogLine, Logged, Stream};
+use tasuki_core::{ErrorCode, RunId, RunState};
+use tasuki_store::{Ending, Finish, FirstLines, LogLine, Logged, Stream};
 
-use crate::given::{TestStore, at_once, contract, noon};
+use crate::given::{TestStore, at_once, contract, failed, noon};
 
 const CAP: i64 = 1 << 20;
 
@@ -52,6 +52,32 @@ contract! {
         assert_eq!(more.unwrap().unwrap().next_line, 3);
         assert!(!first(runs[0], 1, &["as long as the cap"]).are_few(19));
         assert!(!first(runs[0], 1, &[]).are_few(1_000));
+    }
+
+    /// However it ended, and also where nobody believes that any more; once, however often it is told.
+    async fn what_was_printed_is_kept_with_the_end(store: TestStore) {
+        let mut ends = Vec::new();
+        for text in ["of a success", "of a failure", "of one that was lost", ""] {
+            let run = store.given_run(RunState::Running).await;
+            let lines = [text].into_iter().filter(|text| !text.is_empty()).map(line).collect();
+            let printed = Some(FirstLines { run: run.id, attempt_no: 1, lines });
+            let end = Ending::new(run.token.unwrap(), run.id, Finish::default());
+            ends.push(Ending { printed: printed.filter(|printed| !printed.lines.is_empty()), ..end });
+        }
+        ends[1].finish = failed(ErrorCode::UNEXPECTED_ERROR);
+        ends[2].token = store.token();
+        // Told twice in one go.
+        ends.push(ends[0].clone());
+        for _ in 0..2 {
+            let outcomes = store.finish_all(&ends, &[]).await.unwrap();
+            let applied: Vec<_> = outcomes.iter().map(tasuki_store::Outcome::is_applied).collect();
+            assert_eq!(applied, [true, true, false, true, true]);
+            for end in &ends[..3] {
+                let printed = end.printed.as_ref().unwrap();
+                assert_eq!(texts(store, end.run, 0, 10).await, [printed.lines[0].text.as_str()]);
+            }
+            assert_eq!(store.read_log(ends[3].run, 1, 0, 10).await.unwrap(), None);
+        }
     }
 
     async fn lines_are_read_as_they_were_printed_while_it_runs(store: TestStore) {

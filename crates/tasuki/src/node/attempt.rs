@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tasuki_core::argv::overlay;
 use tasuki_core::exit::{Failure, ProcessEnd, Stopped};
 use tasuki_core::{ErrorCode, Invalid, LeaseToken};
-use tasuki_store::{Finish, Taken};
+use tasuki_store::{Finish, FirstLines, Taken};
 use tokio::sync::Notify;
 
 use super::recipes::Recipe;
@@ -123,6 +123,8 @@ pub enum End {
         exit: Exit,
         /// What it wrote into its result file.
         told: Told,
+        /// What it printed, where that is kept with its end.
+        printed: Option<FirstLines>,
     },
     /// A function returned.
     Returned(Result<Done, TaskError>),
@@ -130,6 +132,16 @@ pub enum End {
     Refused(Refusal),
     /// Its arguments do not fit.
     Unfit(Invalid),
+}
+
+impl End {
+    /// What is kept with it, to go on by itself.
+    pub(crate) fn take_printed(&mut self) -> Option<FirstLines> {
+        match self {
+            Self::Exited { printed, .. } => printed.take(),
+            Self::Returned(_) | Self::Refused(_) | Self::Unfit(_) => None,
+        }
+    }
 }
 
 /// What a job said of itself, in its result file.
@@ -153,7 +165,7 @@ pub struct Told {
 pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: u32) -> Finish {
     let rules = &recipe.rules;
     match end {
-        End::Exited { exit, told } => {
+        End::Exited { exit, told, .. } => {
             // What the spawner says of it: who was told to stop may have ended by itself before it heard.
             let stopped = exit.stopped.or(exit.lease_passed.then_some(Stopped::Silence));
             let process = match (exit.code, exit.signal) {

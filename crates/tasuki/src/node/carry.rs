@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use tasuki_core::exit::Stopped;
 use tasuki_core::work::WorkKind;
 use tasuki_core::{RunId, RunState};
-use tasuki_store::{Finish, RenewedRun};
+use tasuki_store::{Finish, FirstLines, RenewedRun};
 
 use super::attempt::Signs;
 use super::queues::Pool;
@@ -98,10 +98,19 @@ pub(crate) struct Running {
 pub(crate) struct Ended {
     pub(crate) key: JobKey,
     pub(crate) finish: Finish,
+    /// What it printed, where that is kept with its end.
+    pub(crate) printed: Option<FirstLines>,
     /// Since when it waits for company.
     pub(crate) at: u64,
     /// Whether something else may be claimed once this is reported: its hold is given back, or it has another try.
     pub(crate) stirs: bool,
+}
+
+impl Ended {
+    /// One of which nothing else is known, and that may stir others.
+    pub(crate) fn unheard(key: JobKey, finish: Finish, at: u64) -> Self {
+        Self { key, finish, printed: None, at, stirs: true }
+    }
 }
 
 impl Running {
@@ -360,7 +369,7 @@ pub(crate) mod tests {
         use RunState::{Assigned, Running};
         let ended = || {
             let finish = Finish::default();
-            Here::Ended(Box::new(Ended { key: JobKey::default(), finish, at: 0, stirs: false }))
+            Here::Ended(Box::new(Ended::unheard(JobKey::default(), finish, 0)))
         };
         let run = RunId(1);
         let table: [(Option<Here>, Vec<RenewedRun>, Vec<Todo>); 15] = [

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tasuki_core::{LeaseToken, RunId};
 use tasuki_store::{FirstLines, LogLine, Stream};
 use tokio::net::unix::pipe::Receiver;
@@ -21,8 +22,11 @@ use super::world::Clock;
 use crate::output::Lines;
 use crate::spawner::{Exit, JobKey, Printed, Refusal};
 
-/// How long an end waits for others to travel with, where others may come.
+/// How long an end waits for others to travel with, where others may come; and where many do.
 const COMPANY: Duration = Duration::from_millis(5);
+const MUCH_COMPANY: Duration = Duration::from_millis(20);
+/// So many are many.
+const MANY: usize = 8;
 /// So many are company enough.
 const ENOUGH: usize = 64;
 /// How long those that come after wait for those before, to travel together.
@@ -90,91 +94,95 @@ impl Ends {
         mut over: mpsc::UnboundedReceiver<Vec<Ended>>,
         may_come: impl Fn() -> bool,
     ) {
+        let mut company = COMPANY;
         while let Some(mut ended) = over.recv().await {
-            let until = Instant::now() + COMPANY;
+            let until = Instant::now() + company;
             while ended.len() < ENOUGH && (!over.is_empty() || may_come()) {
                 match timeout_at(until, over.recv()).await {
                     Ok(Some(more)) => ended.extend(more),
                     Ok(None) | Err(_) => break,
                 }
             }
+            company = next_company(company, ended.len());
             let told = tokio::spawn(Arc::clone(&self).tell(ended));
             // Whatever keeps these keeps no others for long.
             let _ = timeout(PATIENCE, told).await;
         }
     }
 
-    /// Keeps what these printed, reads what they wrote, and tells how they ended.
+    /// Reads what these wrote, and tells how they ended, with what they printed. Where that is much it is kept before.
     pub(crate) async fn tell(self: Arc<Self>, ended: Vec<Ended>) {
-        let mut logs = Vec::new();
-        for one in &ended {
-            let lines = self.lines(&one.printed);
-            if !lines.is_empty() {
-                let (run, attempt_no) = (RunId(one.key.run), one.key.attempt);
-                logs.push((one.key, FirstLines { run, attempt_no, lines }));
-            }
-        }
         let exited = ended.iter().filter(|one| one.how.is_ok());
-        let results = results::read_all(exited.map(|one| one.result.clone()).collect());
-        let (results, slow) = tokio::join!(results, self.keep(logs));
+        let results = results::read_all(exited.map(|one| one.result.clone()).collect()).await;
         let mut results = results.into_iter();
         let mut happened = Vec::with_capacity(ended.len());
-        for Ended { key, token, how, .. } in ended {
+        for Ended { key, token, how, printed, .. } in ended {
+            let lines = lines(&printed, self.clock.wall());
+            let first = FirstLines { run: RunId(key.run), attempt_no: key.attempt, lines };
+            let (little, much) = match how.is_ok() && first.are_few(self.cap) {
+                true => (Some(first), Vec::new()),
+                false => (None, first.lines),
+            };
             let end = match how {
-                Ok(exit) => End::Exited { exit, told: results.next().unwrap_or_default() },
+                Ok(exit) => {
+                    let told = results.next().unwrap_or_default();
+                    End::Exited { exit, told, printed: little }
+                }
                 Err(why) => End::Refused(why),
             };
             let one = Happened { key, token, end };
-            match slow.iter().position(|(slow, _)| *slow == key) {
-                None => happened.push(one),
-                Some(index) => {
-                    let (log, mail) = (Arc::clone(&slow[index].1), self.mail.clone());
-                    tokio::spawn(async move {
-                        log.finish(std::future::ready(())).await;
-                        mail.send(one);
-                    });
-                }
+            match much.is_empty() {
+                true => happened.push(one),
+                false => drop(tokio::spawn(Arc::clone(&self).keep(much, one))),
             }
         }
         self.mail.send_all(happened);
     }
 
-    /// Keeps these logs in one write. Returns those that need more: they are many lines, or there is a log
-    /// already, or the database does not answer.
-    async fn keep(&self, logs: Vec<(JobKey, FirstLines)>) -> Vec<(JobKey, Arc<Log>)> {
-        let (few, many): (Vec<_>, Vec<_>) =
-            logs.into_iter().partition(|(_, lines)| lines.are_few(self.cap));
-        let mut left = many;
-        if !few.is_empty() {
-            let firsts = few.iter().map(|(_, lines)| lines.clone()).collect();
-            let kept = self.keeper.open_all(firsts).await.unwrap_or_default();
-            let kept = kept.into_iter().chain(std::iter::repeat(false));
-            left.extend(few.into_iter().zip(kept).filter(|(_, kept)| !kept).map(|(one, _)| one));
-        }
-        let slow = left.into_iter().map(|(key, first)| {
-            let log = self.log(key);
-            for line in first.lines {
-                log.line(line.stream, line.text);
-            }
-            log.ring();
-            (key, log)
-        });
-        slow.collect()
+    /// Keeps what one has printed, and tells then how it ended.
+    async fn keep(self: Arc<Self>, lines: Vec<LogLine>, happened: Happened) {
+        let log = self.log(happened.key);
+        lines.into_iter().for_each(|line| log.line(line.stream, line.text));
+        log.ring();
+        log.finish(std::future::ready(())).await;
+        self.mail.send(happened);
     }
 
     fn log(&self, key: JobKey) -> Arc<Log> {
         Log::new(self.keeper.clone(), Arc::clone(&self.clock), key, self.cap)
     }
+}
 
-    fn lines(&self, printed: &Printed) -> Vec<LogLine> {
-        let at = self.clock.wall();
-        let mut all = Vec::new();
-        for (stream, text) in [(Stream::Out, &printed.output), (Stream::Err, &printed.errors)] {
-            let mut lines = Lines::default();
-            let mut line = |text| all.push(LogLine { stream, at, text });
-            lines.take_in(text.as_bytes(), &mut line);
-            lines.end().into_iter().for_each(line);
-        }
-        all
+/// What was printed, as lines of a log.
+pub(super) fn lines(printed: &Printed, at: Timestamp) -> Vec<LogLine> {
+    let mut all = Vec::new();
+    for (stream, text) in [(Stream::Out, &printed.output), (Stream::Err, &printed.errors)] {
+        let mut lines = Lines::default();
+        let mut line = |text| all.push(LogLine { stream, at, text });
+        lines.take_in(text.as_bytes(), &mut line);
+        lines.end().into_iter().for_each(line);
+    }
+    all
+}
+
+/// How long the next wait for company, where so many came: what it costs to tell is the same for few and for many, and where
+/// few come nobody waits for long in vain.
+fn next_company(company: Duration, came: usize) -> Duration {
+    match came >= MANY {
+        true => (company * 2).min(MUCH_COMPANY),
+        false => COMPANY,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_more_come_the_longer_others_are_waited_for() {
+        assert_eq!(next_company(COMPANY, MANY), COMPANY * 2);
+        assert_eq!(next_company(COMPANY * 2, ENOUGH), MUCH_COMPANY);
+        assert_eq!(next_company(MUCH_COMPANY, MANY), MUCH_COMPANY);
+        assert_eq!(next_company(MUCH_COMPANY, MANY - 1), COMPANY);
     }
 }

@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use crate::spawner::JobKey;
 
-/// So many that nobody uses are kept.
-const SPARE: usize = 64;
+/// So many that nobody uses are kept: as many as many commands use at once.
+const SPARE: usize = 1_024;
 
 pub(crate) struct Folders {
     /// Where they are.

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
+use jiff::Timestamp;
 use rustix::fs::{FlockOperation, flock};
 use serde::Deserialize;
 use tasuki_core::{NodeName, RunId, WorkerId};
@@ -13,12 +14,13 @@ use tasuki_store::{Error, Store};
 
 use super::attempt::{self, End};
 use super::commands::Home;
+use super::ends::lines;
 use super::folders;
 use super::launch::token_from;
 use super::recipes::Recipes;
 use super::results::read_result;
 use super::world::{Dice, RealDice};
-use crate::spawner::{Exit, JobKey};
+use crate::spawner::{Exit, JobKey, Printed};
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -96,6 +98,10 @@ struct Record {
     exit: Exit,
     /// Where it may have written its result.
     result: Option<PathBuf>,
+    /// What it printed, where nobody has read it.
+    printed: Option<Printed>,
+    /// When it was written down, in microseconds.
+    at: Option<i64>,
 }
 
 impl HomeLock {
@@ -164,6 +170,7 @@ impl HomeLock {
         node: &NodeName,
         me: WorkerId,
         dice: &dyn Dice,
+        log_cap: i64,
     ) -> Result<(), Error> {
         let recipes = Recipes::default();
         let earlier = self.earlier(me);
@@ -181,7 +188,7 @@ impl HomeLock {
                     }
                 };
                 if let Ok(record) = serde_json::from_str::<Record>(&text) {
-                    report(store, &recipes, &record, dice).await?;
+                    report(store, &recipes, &record, dice, log_cap).await?;
                 }
                 let _ = fs::remove_file(entry.path());
             }
@@ -206,8 +213,16 @@ async fn report(
     recipes: &Recipes,
     record: &Record,
     dice: &dyn Dice,
+    log_cap: i64,
 ) -> Result<(), Error> {
     let (run, exit) = (RunId(record.job.run), record.exit);
+    let at = record.at.and_then(|at| Timestamp::from_microsecond(at).ok());
+    let at = at.unwrap_or_else(Timestamp::now);
+    let printed = record.printed.as_ref().map(|text| lines(text, at));
+    if let Some(lines) = printed.filter(|lines| !lines.is_empty()) {
+        // What was kept before is not kept twice.
+        store.append_log(run, record.job.attempt, 0, &lines, log_cap).await?;
+    }
     // It was killed with its worker: lost, which is for the supervisor to tell.
     if exit.lease_passed {
         return Ok(());
@@ -219,7 +234,7 @@ async fn report(
         return Ok(());
     };
     let told = record.result.as_deref().map(read_result).unwrap_or_default();
-    let end = End::Exited { exit, told };
+    let end = End::Exited { exit, told, printed: None };
     let finish = attempt::finish(&recipe, end, None, dice.roll() as u32);
     let reported = store.finish(token, run, &finish).await?;
     tracing::info!(run_id = %run, applied = reported.is_applied(), "an end from before was reported");

@@ -9,8 +9,8 @@ use tokio::sync::{mpsc, oneshot};
 const MOST: usize = 64;
 
 struct Waiting {
-    logs: Vec<FirstLines>,
-    answer: oneshot::Sender<Result<Vec<bool>, Error>>,
+    log: FirstLines,
+    answer: oneshot::Sender<Result<bool, Error>>,
 }
 
 /// Keeps logs in a store. Cheap to clone; its work ends when the last clone is dropped.
@@ -36,33 +36,23 @@ impl Keeper {
 
     /// Opens a log with its first lines, which must be few. `false`: nothing was kept, for a reason that
     /// [`Store::append_log`] knows.
-    pub(crate) async fn open(&self, lines: FirstLines) -> Result<bool, Error> {
-        Ok(self.open_all(vec![lines]).await?.contains(&true))
-    }
-
-    /// The same for several, in their order.
-    pub(crate) async fn open_all(&self, logs: Vec<FirstLines>) -> Result<Vec<bool>, Error> {
+    pub(crate) async fn open(&self, log: FirstLines) -> Result<bool, Error> {
         let (answer, told) = oneshot::channel();
         let stopped = || Error::Broken("nobody keeps logs any more".to_owned());
-        self.waiting.send(Waiting { logs, answer }).await.map_err(|_| stopped())?;
+        self.waiting.send(Waiting { log, answer }).await.map_err(|_| stopped())?;
         told.await.map_err(|_| stopped())?
     }
 }
 
 async fn keep(store: &Store, batch: Vec<Waiting>) {
-    let (mut logs, mut answers) = (Vec::new(), Vec::new());
-    for Waiting { logs: some, answer } in batch {
-        answers.push((some.len(), answer));
-        logs.extend(some);
-    }
+    let (logs, answers): (Vec<_>, Vec<_>) =
+        batch.into_iter().map(|Waiting { log, answer }| (log, answer)).unzip();
     let kept = store.open_logs(&logs).await.map_err(Arc::new);
-    let mut begin = 0;
-    for (count, answer) in answers {
+    for (index, answer) in answers.into_iter().enumerate() {
         // An attempt that has gone away does not mind.
         let _ = answer.send(match &kept {
-            Ok(kept) => Ok(kept[begin..begin + count].to_vec()),
+            Ok(kept) => Ok(kept[index]),
             Err(error) => Err(Error::Shared(Arc::clone(error))),
         });
-        begin += count;
     }
 }

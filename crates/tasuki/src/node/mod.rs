@@ -254,7 +254,7 @@ impl NodeBuilder {
                     gone,
                 );
                 let started = started.await.map_err(NodeError::Spawner)?;
-                home.settle(&store, &config.node, id, &*dice).await?;
+                home.settle(&store, &config.node, id, &*dice, config.log_cap).await?;
                 (Some(Arc::new(home)), Some(started))
             }
         };

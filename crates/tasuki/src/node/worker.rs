@@ -17,7 +17,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::exit::Stopped;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
-use tasuki_store::{Error, NewWorker, Store};
+use tasuki_store::{Error, FirstLines, NewWorker, Store};
 use tokio::sync::Notify;
 
 use self::apart::Apart;
@@ -93,6 +93,8 @@ struct State {
     late: BTreeMap<LeaseToken, (u64, Pool)>,
     /// Whether nothing was due in any of them when it last looked, and nobody has told of anything since.
     calm: bool,
+    /// What those printed that it carries no longer, as long as it is not kept.
+    unkept: Vec<FirstLines>,
 }
 
 /// What a heartbeat says.
@@ -123,6 +125,7 @@ impl Worker {
             full: false,
             late: BTreeMap::new(),
             calm: false,
+            unkept: Vec::new(),
         };
         Self {
             me,

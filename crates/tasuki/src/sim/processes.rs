@@ -172,7 +172,9 @@ impl Inside {
         let (key, token) = (process.key, process.token);
         self.tell(|| format!("{key:?} ended {exit:?}"));
         let end = match process.kind {
-            WorkKind::Command | WorkKind::Django => End::Exited { exit, told: Told::default() },
+            WorkKind::Command | WorkKind::Django => {
+                End::Exited { exit, told: Told::default(), printed: None }
+            }
             WorkKind::Function if exit.code == Some(0) => End::Returned(Ok(Done::default())),
             WorkKind::Function => {
                 let code = ErrorCode::UNEXPECTED_ERROR;

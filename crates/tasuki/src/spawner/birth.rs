@@ -10,6 +10,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::io;
 use std::mem::{ManuallyDrop, offset_of};
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rustix::process::{Pid, Rlimit, Signal, WaitOptions};
@@ -63,11 +64,13 @@ pub(super) struct Plan {
     steps: Vec<Step>,
     /// Whether the first of them is to move into a cgroup.
     enters: bool,
+    /// Whether it has our files, and not copies of them, until one of them is that it has not.
+    shares_files: bool,
     texts: Vec<CString>,
     lists: Vec<Vec<*const c_char>>,
     limits: Vec<Vec<libc::rlimit64>>,
     /// Not zero as long as the child may be in our memory: the kernel sees to it.
-    inside: Vec<AtomicU32>,
+    inside: Arc<AtomicU32>,
 }
 
 impl Plan {
@@ -76,10 +79,11 @@ impl Plan {
         let mut plan = Self {
             steps: Vec::with_capacity(32),
             enters: entry.is_some(),
+            shares_files: false,
             texts: Vec::new(),
             lists: Vec::new(),
             limits: Vec::new(),
-            inside: vec![AtomicU32::new(0)],
+            inside: Arc::default(),
         };
         if let Some(entry) = entry {
             let entry = entry.as_raw_fd() as usize;
@@ -88,6 +92,14 @@ impl Plan {
             plan.last().most = usize::MAX;
         }
         plan
+    }
+
+    /// Of our files it has only those with lower numbers, as they are when it gets there; nobody copies or closes the others.
+    /// To be said before it opens any.
+    pub(super) fn leave_files(&mut self, from: usize) {
+        let (last, unshare) = (u32::MAX as usize, libc::CLOSE_RANGE_UNSHARE as usize);
+        self.step(libc::SYS_close_range, [from, last, unshare, 0, 0]);
+        self.shares_files = true;
     }
 
     /// It may have so many files open.
@@ -156,6 +168,13 @@ impl Plan {
         }
     }
 
+    /// The lowest number it finds free from this one on is this one.
+    pub(super) fn find_free(&mut self, file: BorrowedFd<'_>, number: usize) {
+        let (file, copy) = (file.as_raw_fd() as usize, libc::F_DUPFD as usize);
+        self.step(libc::SYS_fcntl, [file, copy, number, 0, 0]);
+        (self.last().least, self.last().most) = (number, number);
+    }
+
     /// It is over.
     pub(super) fn leave(&mut self) {
         self.step(libc::SYS_exit_group, [0; 5]);
@@ -179,13 +198,16 @@ impl Plan {
     ) -> io::Result<(Pid, OwnedFd, Birth)> {
         // Whatever the last is, nothing comes after it.
         self.last().go_on = 0;
-        self.inside[0].store(1, Ordering::Release);
+        self.inside.store(1, Ordering::Release);
         let inside = self.inside.as_ptr().addr();
         let mut pidfd: c_int = -1;
         let told = (&raw mut pidfd).addr();
         let mut flags = libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_CHILD_CLEARTID;
         if wait {
             flags |= libc::CLONE_VFORK;
+        }
+        if self.shares_files {
+            flags |= libc::CLONE_FILES;
         }
         let born = |number: libc::c_long, given: [usize; 5], steps: &[Step]| {
             // SAFETY: a child that does these steps is all that comes of it, and what they read is kept: see `Birth`.
@@ -239,7 +261,12 @@ pub(super) struct Birth(ManuallyDrop<Plan>);
 impl Birth {
     /// Whether it is another program by now, or will not be one.
     pub(super) fn is_over(&self) -> bool {
-        self.0.inside[0].load(Ordering::Acquire) == 0
+        self.inside().is_over()
+    }
+
+    /// For whoever wants to know only that.
+    pub(super) fn inside(&self) -> Inside {
+        Inside(Arc::clone(&self.0.inside))
     }
 
     /// Why it will not; nothing can be said before it is over.
@@ -252,6 +279,15 @@ impl Birth {
         let denied = execs().any(|step| step.error() == libc::EACCES);
         let error = if nowhere && denied { libc::EACCES } else { end.error() };
         Some(io::Error::from_raw_os_error(error))
+    }
+}
+
+/// Whether a child may still be in our memory.
+pub(super) struct Inside(Arc<AtomicU32>);
+
+impl Inside {
+    pub(super) fn is_over(&self) -> bool {
+        self.0.load(Ordering::Acquire) == 0
     }
 }
 
@@ -391,6 +427,9 @@ mod tests {
 
     use rustix::process::waitpid;
 
+    /// A number that nobody here has a file of.
+    const MINE: i32 = 900;
+
     fn end(programs: &[&str], cgroup: Option<BorrowedFd<'_>>, wait: bool) -> (i32, Option<i32>) {
         let text = |text: &str| CString::new(text).unwrap();
         let mut plan = Plan::new(cgroup);
@@ -407,6 +446,34 @@ mod tests {
         assert!(birth.is_over(), "who has ended is gone");
         let failure = birth.failure().and_then(|error| error.raw_os_error());
         (status.exit_status().unwrap(), failure)
+    }
+
+    /// What is opened and closed here meanwhile is no business of its own.
+    #[test]
+    fn a_child_has_files_of_its_own() {
+        // Not close-on-exec: what is not left behind it has.
+        let one = || rustix::io::dup(File::open("/dev/null").unwrap()).unwrap();
+        let mut both = [one(), one()];
+        both.sort_by_key(std::os::fd::AsRawFd::as_raw_fd);
+        let [kept, left] = both;
+        let [low, high] = [kept.as_raw_fd(), left.as_raw_fd()];
+        let text = |text: &str| CString::new(text).unwrap();
+        let script =
+            format!("test -e /dev/fd/{low} && test -e /dev/fd/{MINE} && ! test -e /dev/fd/{high}");
+        let mut plan = Plan::new(None);
+        plan.leave_files(high as usize);
+        plan.open(kept.as_fd(), MINE as usize);
+        plan.become_one_of(
+            vec![text("/bin/sh")],
+            vec![text("sh"), text("-c"), text(&script)],
+            vec![],
+        );
+        let (pid, _, birth) = plan.start(None, true).unwrap();
+        let status = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap().1;
+        let failure = birth.failure().map(|error| error.to_string());
+        assert_eq!((status.exit_status(), failure), (Some(0), None));
+        assert!(rustix::io::fcntl_getfd(&left).is_ok(), "ours are still there");
+        assert!(!std::path::Path::new(&format!("/proc/self/fd/{MINE}")).exists());
     }
 
     /// Also where the kernel refuses the better way, as it does for a cgroup that is none.

@@ -16,8 +16,8 @@ use super::birth::Plan;
 /// What our cgroups are called, so that those of a spawner that was killed are known.
 const PREFIX: &str = "tasuki-";
 
-/// So many that nobody is in are kept.
-const SPARE: usize = 64;
+/// So many that nobody is in are kept: as many as many jobs use at once.
+const SPARE: usize = 1_024;
 
 /// Where jobs get cgroups of their own. One that is empty again is the next job's: to make one for each, and to remove it,
 /// would cost as much as the start itself.

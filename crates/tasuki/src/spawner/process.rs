@@ -326,6 +326,7 @@ impl Keeper {
             }
         }
         self.hand_over(now);
+        self.nursery.tidy();
         let ends = |job: &Job| {
             job.exit.is_some() || job.lease_passed || job.kill_at.is_some_and(|at| at <= now)
         };
@@ -460,9 +461,6 @@ impl Keeper {
             lease_passed: job.lease_passed,
             stopped: job.stopped,
         };
-        if let Some(path) = record {
-            self.unheard.add(Ended { path, result, token, job: key, exit }, boottime());
-        }
         let printed = match job.pipes.map(|(pipes, _)| capture::read(pipes)) {
             None => None,
             Some(Ok(printed)) => Some(printed),
@@ -473,7 +471,11 @@ impl Keeper {
             }
         };
         // Only what cannot be encoded is refused, and this can.
-        let _ = self.told.push(&Report::Ended { job: key, exit, printed });
+        let told = Report::Ended { job: key, exit, printed: printed.clone() };
+        let _ = self.told.push(&told);
+        if let Some(path) = record {
+            self.unheard.add(Ended { path, result, token, job: key, exit, printed }, boottime());
+        }
     }
 
     /// The worker is gone: nothing that it started stays.

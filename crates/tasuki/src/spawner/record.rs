@@ -7,10 +7,11 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
 
-use super::{Exit, JobKey};
+use super::{Exit, JobKey, Printed};
 
 /// How long an end is remembered only here, in microseconds. Mostly it is known where it has to be before that.
 const SOON: u64 = 100_000;
@@ -22,12 +23,14 @@ pub(super) struct Ended {
     pub(super) token: String,
     pub(super) job: JobKey,
     pub(super) exit: Exit,
+    /// What it printed, where nobody else has read it.
+    pub(super) printed: Option<Printed>,
 }
 
 /// Ends that nobody has heard yet.
 pub(super) struct Unheard {
     /// Those that are written are only a path.
-    ends: HashMap<JobKey, Result<Ended, PathBuf>>,
+    ends: HashMap<JobKey, Result<Box<Ended>, PathBuf>>,
     /// When each is to be written, in that order; some of them were heard since.
     due: VecDeque<(u64, JobKey)>,
     disk: Option<Sender<Write>>,
@@ -35,7 +38,7 @@ pub(super) struct Unheard {
 }
 
 enum Write {
-    Down(Ended),
+    Down(Box<Ended>),
     Off(PathBuf),
 }
 
@@ -50,7 +53,7 @@ impl Unheard {
 
     pub(super) fn add(&mut self, ended: Ended, now: u64) {
         self.due.push_back((now + SOON, ended.job));
-        self.ends.insert(ended.job, Ok(ended));
+        self.ends.insert(ended.job, Ok(Box::new(ended)));
     }
 
     /// Somebody has.
@@ -121,12 +124,18 @@ fn complain(path: &Path, error: &io::Error) {
     let _ = writeln!(io::stderr(), "tasuki spawner: {}: {error}", path.display());
 }
 
+/// Now, by the clock on the wall.
+fn micros() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    since.as_micros() as i64
+}
+
 /// Whole or not at all. What it is in has to be kept too.
 fn write(ended: &Ended) -> io::Result<()> {
     let fresh: &Path = &ended.path.with_extension("part");
     let mut file = File::create(fresh)?;
-    let Ended { job, token, exit, result, .. } = ended;
-    let told = json!({ "job": job, "token": token, "exit": exit, "result": result });
+    let Ended { job, token, exit, result, printed, .. } = ended;
+    let told = json!({ "job": job, "token": token, "exit": exit, "result": result, "printed": printed, "at": micros() });
     file.write_all(told.to_string().as_bytes())?;
     file.sync_all()?;
     fs::rename(fresh, &ended.path)

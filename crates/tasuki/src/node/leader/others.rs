@@ -10,7 +10,7 @@ use tasuki_core::{Epoch, NodeName, Settings, WorkerId};
 use tasuki_store::{Author, Error};
 
 use super::super::coordinate::Wanted;
-use super::super::peers::Peer;
+use super::super::peers::{PING, Peer};
 use super::super::plan;
 use super::super::within::within;
 use super::{Leader, PAGE, PAGES};
@@ -38,6 +38,7 @@ impl Leader {
         let silent: Vec<Peer> = plan::silent(&workers, me, clock, ttl)
             .map(|worker| Peer { worker: worker.id, address: worker.address.clone() })
             .collect();
+        let asked = self.clock.boottime();
         let calls = silent.iter().map(|peer| self.peers.ping(peer));
         let answers = join_all(calls).await;
         let now = self.clock.boottime();
@@ -59,19 +60,22 @@ impl Leader {
             }
             state.looked_at = Some(now);
             state.silent.retain(|worker, _| unheard.contains(worker));
+            // It is silent from when it was first asked; that it did not answer is known only later.
             for &worker in &unheard {
-                state.silent.entry(worker).or_insert(now);
+                state.silent.entry(worker).or_insert(asked);
             }
             let over = |since: &u64| now >= since + grace;
             let rest = state.silent.values().filter(|since| !over(since));
             let rest = rest.map(|since| Duration::from_micros(since + grace - now)).min();
+            // Asked so early that all have had their time to answer when the grace is over.
+            let rest = rest.map(|rest| if rest > PING { rest - PING } else { rest });
             let long = state.silent.iter().filter(|(_, since)| over(since));
             (long.map(|(worker, _)| *worker).collect(), rest.unwrap_or(usual))
         };
         for worker in over {
             self.cut_off(epoch, worker, settings).await?;
         }
-        Ok(usual.min(soonest).min(next).max(usual / LOOKS))
+        Ok(usual.min(soonest.max(usual / LOOKS)).min(next))
     }
 
     /// The rows of workers go that nobody has heard of for long. Whether that was for this one to do: a leader does it.

@@ -163,16 +163,8 @@ impl Worker {
         let failure = tasuki_core::exit::FailureRules::default().failure(code, None);
         let finish = attempt::failed(failure, "it was not running on its worker", self.roll());
         let key = JobKey { run: taken.id.0, attempt: taken.attempt_no };
-        self.put(
-            token,
-            taken.id,
-            Here::Ended(Box::new(Ended {
-                key,
-                finish,
-                at: self.parts.clock.boottime(),
-                stirs: true,
-            })),
-        );
+        let ended = Ended::unheard(key, finish, self.parts.clock.boottime());
+        self.put(token, taken.id, Here::Ended(Box::new(ended)));
         self.parts.mail.ring();
     }
 

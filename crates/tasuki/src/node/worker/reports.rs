@@ -2,12 +2,12 @@
 
 use futures_util::future::join_all;
 use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{Dialect, Ending, Error, Outcome, Succeeded};
+use tasuki_store::{Dialect, Ending, Error, FirstLines, Outcome, Succeeded};
 
 use super::super::attempt::{self, End, Happened};
 use super::super::carry::{Ended, Here, Lease};
 use super::super::within::within;
-use super::{Worker, drop_if_empty};
+use super::{State, Worker, drop_if_empty};
 use crate::spawner::JobKey;
 
 /// How many ends are told at the same time where they cannot be told together.
@@ -40,7 +40,11 @@ impl Worker {
         if self.lacks_room() && self.state().leases.values().any(|lease| lease.ending() > 0) {
             self.parts.wake.claims();
         }
-        let next = self.state().leases.values().filter_map(Lease::report_at).min();
+        let next = {
+            let state = self.state();
+            let unkept = (!state.unkept.is_empty()).then_some(0);
+            state.leases.values().filter_map(Lease::report_at).chain(unkept).min()
+        };
         match next {
             Some(at) if at <= self.parts.clock.boottime() => {
                 // Boxed: every end wakes us, most of them only to be looked at, and what is large is moved about each time.
@@ -56,7 +60,7 @@ impl Worker {
         self.open_mail();
         let Ends { endings, known, closing } = self.ended();
         if endings.is_empty() {
-            return Ok(());
+            return self.keep_unkept().await;
         }
         // What has ended makes room, heard or not.
         if self.lacks_room() {
@@ -94,7 +98,8 @@ impl Worker {
                 failed = failed.or(Some(error));
             }
         }
-        failed.map_or(Ok(()), Err)
+        let kept = self.keep_unkept().await;
+        failed.map_or(kept, Err)
     }
 
     /// How many ends are told at the same time where they cannot be told together.
@@ -105,15 +110,45 @@ impl Worker {
         }
     }
 
+    /// Keeps what those printed that it no longer carries: nobody else will.
+    async fn keep_unkept(&self) -> Result<(), Error> {
+        let printed = std::mem::take(&mut self.state().unkept);
+        if printed.is_empty() {
+            return Ok(());
+        }
+        match within(self.parts.store.open_logs(&printed)).await {
+            Err(error) if error.is_unavailable() || error.is_contention() => {
+                self.state().unkept.extend(printed);
+                return Err(error);
+            }
+            Err(error) => {
+                tracing::warn!(worker_id = %self.id(), %error, "what was printed cannot be kept");
+            }
+            Ok(_) => {}
+        }
+        let key = |log: &FirstLines| JobKey { run: log.run.0, attempt: log.attempt_no };
+        self.parts.executor.forget_all(&printed.iter().map(key).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    /// It is not ours any more; what it printed is kept all the same.
+    fn let_go(&self, state: &mut State, key: JobKey, printed: Option<FirstLines>) {
+        match printed {
+            Some(printed) => state.unkept.push(printed),
+            None => self.parts.executor.forget(key),
+        }
+    }
+
     /// Turns what executors told into ends to be reported.
     fn open_mail(&self) {
         let letters = self.parts.mail.drain();
         let at = self.parts.clock.boottime();
         let mut state = self.state();
-        for Happened { key, token, end } in letters {
+        for Happened { key, token, mut end } in letters {
             let run = RunId(key.run);
+            let printed = end.take_printed();
             let Some(lease) = state.leases.get_mut(&token) else {
-                self.parts.executor.forget(key);
+                self.let_go(&mut state, key, printed);
                 continue;
             };
             match lease.runs.get(&run) {
@@ -127,7 +162,7 @@ impl Worker {
                     let finish = attempt::finish(recipe, end, stopped, dice);
                     let stirs = finish.failure.is_some() || recipe.spec.concurrency.needs_hold();
                     let at = if waited { 0 } else { at };
-                    let ended = Here::Ended(Box::new(Ended { key, finish, at, stirs }));
+                    let ended = Here::Ended(Box::new(Ended { key, finish, printed, at, stirs }));
                     lease.put(run, ended);
                 }
                 // Told twice.
@@ -141,7 +176,7 @@ impl Worker {
                     | Here::Running(_)
                     | Here::Ended(_),
                 )
-                | None => self.parts.executor.forget(key),
+                | None => self.let_go(&mut state, key, printed),
             }
         }
     }
@@ -154,7 +189,8 @@ impl Worker {
             for (&run, here) in &lease.runs {
                 if let Here::Ended(ended) = here {
                     ends.known.push(Known { key: ended.key, stirs: ended.stirs });
-                    ends.endings.push(Ending { token, run, finish: ended.finish.clone() });
+                    let Ended { finish, printed, .. } = (**ended).clone();
+                    ends.endings.push(Ending { token, run, finish, printed });
                 }
             }
             if lease.report_at() == Some(0) {

@@ -192,7 +192,7 @@ impl Worker {
                 Ok(Err(finish)) => {
                     self.parts.mail.ring();
                     let at = self.parts.clock.boottime();
-                    Here::Ended(Box::new(Ended { key, finish: *finish, at, stirs: true }))
+                    Here::Ended(Box::new(Ended::unheard(key, *finish, at)))
                 }
                 Ok(Ok(mut attempt)) => {
                     let running = self.running(&attempt);
