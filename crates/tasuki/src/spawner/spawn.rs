@@ -45,7 +45,7 @@ pub(super) struct Nursery {
 }
 
 /// Where a child finds what it prints to: under numbers that are lower than those of all that is open for others, so that it
-/// need not copy and close what is above them. That costs it more than all else, where many run.
+/// need not copy and close what is above them. Where many run that would be a seventh of what it costs to start one.
 struct Cot {
     files: [OwnedFd; 2],
     /// Who uses it; then it must stay as it is.
