@@ -120,6 +120,16 @@ impl Error {
         }
     }
 
+    /// Whether two transactions waited for each other and this one gave way: who asks again is not kept waiting.
+    pub(crate) fn gave_way(&self) -> bool {
+        match self.root() {
+            Self::Database(sqlx::Error::Database(error)) => {
+                matches!(error.code().as_deref(), Some("40P01" | "40001"))
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the database was away, or went away before it had answered: what was asked may have
     /// been done or not, and can be asked again when it is back.
     pub fn is_unavailable(&self) -> bool {

@@ -3,6 +3,7 @@
 //! prepares them, in sessions of the store's own pools.
 
 mod given;
+mod mysql;
 mod plan;
 mod table;
 mod updates;
@@ -24,7 +25,7 @@ const FOLDERS_OF_OTHERS: [&str; 2] = ["doctor", "migration"];
 async fn every_statement_goes_by_its_index_whatever_the_statistics_say() {
     let mut place = Place::new().await;
     let mut statements = Vec::new();
-    for (name, text) in files() {
+    for (name, text) in files("postgres") {
         // The store also asks without it, where no conflict is possible.
         let plain = text.replace("on conflict do nothing", "");
         for text in BTreeSet::from([text, plain]) {
@@ -61,7 +62,7 @@ async fn every_statement_goes_by_its_index_whatever_the_statistics_say() {
 /// A statement that is not in the table would be one that nobody looks at.
 #[test]
 fn every_statement_is_in_the_table() {
-    let there: BTreeSet<&str> = files().into_keys().collect();
+    let there: BTreeSet<&str> = files("postgres").into_keys().collect();
     let listed: BTreeSet<&str> =
         PLANS.iter().flat_map(|(_, names)| names.split_whitespace()).collect();
     let odd: Vec<_> = there.symmetric_difference(&listed).collect();
@@ -94,8 +95,8 @@ fn wanted(statement: &str) -> Vec<BTreeSet<String>> {
     listed.map(|(ways, _)| ways.iter().map(ToString::to_string).collect()).collect()
 }
 
-/// The files of statements that PostgreSQL is given, by name.
-fn files() -> BTreeMap<&'static str, String> {
+/// The files of statements that one database is given, by name.
+fn files(of: &str) -> BTreeMap<&'static str, String> {
     let mut files = BTreeMap::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql");
     for folder in root.read_dir().unwrap().map(Result::unwrap) {
@@ -115,8 +116,8 @@ fn files() -> BTreeMap<&'static str, String> {
             let text = std::fs::read_to_string(file.path()).unwrap();
             let name: &'static str = format!("{folder_name}/{name}").leak();
             match database {
-                Some("postgres") => drop(files.insert(name, text)),
-                // Where PostgreSQL has a file of its own, that one counts.
+                Some(database) if database == of => drop(files.insert(name, text)),
+                // Where a database has a file of its own, that one counts.
                 None => drop(files.entry(name).or_insert(text)),
                 Some(_) => {}
             }

@@ -1,5 +1,5 @@
 -- event/delete: retention. Only what was taken long ago. Joined: a subquery would be asked for every row of the table.
 delete t
   from json_table(:ids, '$[*]' columns (id bigint path '$')) x
-  join tasuki_event t on t.id = x.id
+  straight_join tasuki_event t force index (primary) on t.id = x.id
  where t.processed_at < :now - :age

@@ -2,7 +2,7 @@
 select count(*) as occupied
   from tasuki_lease l
   join json_table(l.run_ids, '$[*]' columns (id bigint path '$')) x
-  join tasuki_run r on r.id = x.id
+  straight_join tasuki_run r force index (primary) on r.id = x.id
  where l.worker_id = :worker_id
    and l.epoch is not null
    and r.lease_token = l.token

@@ -5,7 +5,7 @@ select r.id, r.attempt_no, r.lease_token,
        case when coalesce(r.continuation, 'NONE') = 'NONE' then 1 else 0 end as unasked,
        case when r.continuation = 'NONE' or r.continuation = 'CONFIRMING' and r.continuation_deadline > :now then 1 else 0 end as in_time
   from json_table(:runs, '$[*]' columns (id bigint path '$[0]', token char(32) path '$[1]')) x
-  straight_join tasuki_run r on r.id = x.id
+  straight_join tasuki_run r force index (primary) on r.id = x.id
  where r.state = 'RUNNING'
    and r.lease_token = unhex(x.token)
    for update

@@ -1,6 +1,6 @@
 -- run/claim_many: T1c for runs whose due rows this transaction has deleted.
 update json_table(:ids, '$[*]' columns (id bigint path '$')) x
-  straight_join tasuki_run r on r.id = x.id
+  straight_join tasuki_run r force index (primary) on r.id = x.id
    set r.state = 'RUNNING',
        r.attempt_no = r.attempt_no + 1,
        r.tries = r.tries + 1,

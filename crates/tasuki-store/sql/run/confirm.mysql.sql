@@ -4,7 +4,7 @@ update json_table(:runs, '$[*]' columns (
            id bigint path '$[0]',
            token char(32) path '$[1]',
            lease_until bigint path '$[2]')) x
-  straight_join tasuki_run r on r.id = x.id
+  straight_join tasuki_run r force index (primary) on r.id = x.id
    set r.continuation = 'CONFIRMING',
        r.continuation_started_at = :now,
        r.continuation_deadline = least(:now + :patience, x.lease_until),

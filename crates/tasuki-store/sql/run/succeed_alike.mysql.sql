@@ -1,6 +1,6 @@
 -- run/succeed_alike: T4 for runs under one token of which the same is told.
 update json_table(:ids, '$[*]' columns (id bigint path '$')) x
-  straight_join tasuki_run r on r.id = x.id
+  straight_join tasuki_run r force index (primary) on r.id = x.id
    set r.state = 'SUCCEEDED',
        r.outcome = 'SUCCEEDED',
        r.finished_at = :now,

@@ -5,7 +5,7 @@ update json_table(:ends, '$[*]' columns (
            result longtext path '$.result',
            rows_affected bigint path '$.rows_affected',
            log_ref longtext path '$.log_ref')) x
-  straight_join tasuki_run r on r.id = x.id
+  straight_join tasuki_run r force index (primary) on r.id = x.id
    set r.state = 'SUCCEEDED',
        r.outcome = 'SUCCEEDED',
        r.finished_at = :now,

@@ -3,7 +3,7 @@ select r.id, r.job_id, r.job_version, r.origin, r.scope_kind, r.scope_id, r.sche
        r.tries, r.event_id, r.args
   from tasuki_lease l
   join json_table(l.run_ids, '$[*]' columns (id bigint path '$')) x
-  join tasuki_run r on r.id = x.id
+  straight_join tasuki_run r force index (primary) on r.id = x.id
  where l.token = :token
    and r.lease_token = :token
    and r.state = 'RUNNING'

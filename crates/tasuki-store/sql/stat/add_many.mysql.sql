@@ -4,7 +4,7 @@ select max(r.finished_at) div 60000000, r.job_id, r.state, r.worker_id, connecti
        sum(greatest(r.started_at - coalesce(r.next_retry_at, r.scheduled_for), 0)),
        sum(greatest(r.finished_at - r.started_at, 0))
   from json_table(:ids, '$[*]' columns (id bigint path '$')) x
-  straight_join tasuki_run r on r.id = x.id
+  straight_join tasuki_run r force index (primary) on r.id = x.id
  group by r.job_id, r.state, r.worker_id
 on duplicate key update
        runs = tasuki_stat.runs + values(runs),
