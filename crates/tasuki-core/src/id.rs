@@ -13,6 +13,8 @@ use crate::Invalid;
 
 /// The longest name in characters; a key column on every database can hold it.
 const NAME_CHARS: usize = 191;
+/// The longest kind of a scope: MySQL keeps room for it in the row of every run.
+const KIND_CHARS: usize = 100;
 /// The scope of what has none.
 const GLOBAL: &str = "global";
 
@@ -162,16 +164,23 @@ name! {
 
 /// Names are for people and for keys: any script, but nothing invisible and nothing that is cut.
 pub(crate) fn check_name(field: &'static str, typed: &str) -> Result<String, Invalid> {
-    let length = typed.chars().count();
-    if length > NAME_CHARS {
-        let found = format!("{length} characters");
-        return Err(Invalid::described(field, found, "at most 191 characters"));
-    }
+    check_length(field, typed, NAME_CHARS)?;
     if typed.is_empty() || typed != typed.trim() || typed.chars().any(is_invisible) {
         let expected = "a name without invisible characters or space around it";
         return Err(Invalid::typed(field, typed, expected));
     }
     Ok(typed.to_owned())
+}
+
+fn check_length(field: &'static str, typed: &str, most: usize) -> Result<(), Invalid> {
+    let length = typed.chars().count();
+    match length > most {
+        true => {
+            let expected = format!("at most {most} characters");
+            Err(Invalid::described(field, format!("{length} characters"), expected))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Two names that look alike are alike: nothing in them goes unseen or turns the text around.
@@ -202,6 +211,7 @@ impl Scope {
         if kind.contains('/') {
             return Err(Invalid::typed("scope kind", kind, "a name without a slash"));
         }
+        check_length("scope kind", kind, KIND_CHARS)?;
         let (kind, id) = (check_name("scope kind", kind)?, check_name("scope id", id)?);
         Ok(Self { kind: kind.into(), id: id.into() })
     }
@@ -276,5 +286,11 @@ mod tests {
         assert_eq!(Scope::default().to_string(), "global/global");
         assert_eq!(Scope::new("tenant", "42").unwrap().to_string(), "tenant/42");
         assert!(Scope::new("tenant", "").is_err() && Scope::new("a/b", "c").is_err());
+        assert!(Scope::new(&"k".repeat(100), &"i".repeat(191)).is_ok());
+        let refused = Scope::new(&"k".repeat(101), "i").unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "scope kind: found 101 characters, expected at most 100 characters"
+        );
     }
 }

@@ -208,9 +208,12 @@ async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
         .after_connect(move |connection, _| {
             let ends_idle_ones = Arc::clone(&ends_idle_ones);
             Box::pin(async move {
-                // What does not fit is an error, however the server was set up, and never cut in silence.
+                // What does not fit is an error, however the server was set up, and never cut in silence; and
+                // words come back as they were given.
                 connection
-                    .execute("set session sql_mode = concat(@@sql_mode, ',STRICT_TRANS_TABLES')")
+                    .execute(
+                        "set session sql_mode = concat(replace(@@sql_mode, 'PAD_CHAR_TO_FULL_LENGTH', ''), ',STRICT_TRANS_TABLES')",
+                    )
                     .await?;
                 connection
                     .execute("set session transaction isolation level read committed")

@@ -60,7 +60,9 @@ create table tasuki_cursor (
 create index tasuki_cursor_next_fire on tasuki_cursor (next_fire);
 
 -- The run, which is also its live attempt and, once ended, its last one. No index here mentions what a transition
--- changes, so that its updates stay in place.
+-- changes, so that its updates stay in place. And in this format a column of fixed length has its room in the row before it
+-- has a value: to fill it moves nothing. In the others a row grows with each transition, and pages are split for it. The
+-- price: texts have room for all of their length, or for 768 bytes, and all of it must fit into half a page.
 create table tasuki_run (
     id bigint not null auto_increment primary key,
     job_id bigint not null,
@@ -75,12 +77,12 @@ create table tasuki_run (
     version integer not null default 1,
     exclusive smallint not null,
     alone smallint not null default 0,
-    state varchar(64) not null default 'PENDING',
-    origin varchar(64) not null,
-    scope_kind varchar(191) not null default 'global',
+    state char(10) character set ascii collate ascii_bin not null default 'PENDING',
+    origin varchar(16) character set ascii collate ascii_bin not null,
+    scope_kind varchar(100) not null default 'global',
     scope_id varchar(191) not null default 'global',
     lane varchar(191) not null,
-    slot varchar(64),
+    slot varchar(64) character set ascii collate ascii_bin,
     idempotency_key varchar(191),
     event_id bigint,
     rerun_of bigint,
@@ -96,15 +98,15 @@ create table tasuki_run (
     started_at bigint,
     cancel_requested_at bigint,
     cancel_requested_by varchar(191),
-    continuation varchar(64),
+    continuation varchar(16) character set ascii collate ascii_bin,
     continuation_started_at bigint,
     continuation_deadline bigint,
     finished_at bigint,
     ended_badly_at bigint,
-    outcome varchar(64),
+    outcome char(10) character set ascii collate ascii_bin,
     exit_code integer,
     exit_signal integer,
-    error_code varchar(64),
+    error_code varchar(64) character set ascii collate ascii_bin,
     error_message longtext,
     result longtext,
     rows_affected bigint,
@@ -141,7 +143,7 @@ create table tasuki_run (
     constraint tasuki_run_tries check (tries >= 0 and tries <= tries_allowed and tries <= attempt_no and releases >= 0),
     constraint tasuki_run_rare check (
         (continuation is null or continuation in ('NONE', 'CONFIRMING')) and (result is null or length(result) <= 65536))
-) engine=InnoDB default charset=utf8mb4 collate=utf8mb4_bin;
+) engine=InnoDB row_format=redundant default charset=utf8mb4 collate=utf8mb4_bin;
 create index tasuki_run_job on tasuki_run (job_id, id);
 create index tasuki_run_scheduled on tasuki_run (scheduled_for, id);
 create index tasuki_run_badly on tasuki_run (ended_badly_at);
