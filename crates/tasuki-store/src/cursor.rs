@@ -44,7 +44,7 @@ impl Cursor {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             job: JobId(row.int("job_id")?),
-            scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            scope: Scope::stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
             // Further than any instant: it is not planned now.
             next_fire: timestamp(row.int("next_fire")?).unwrap_or(Timestamp::MAX),
             job_version: row.int("job_version")?,

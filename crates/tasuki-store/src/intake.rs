@@ -28,7 +28,11 @@ impl Store {
         }
         let mut taken = match self.dialect() {
             Dialect::Postgres => self.take_in_in_one_trip(batch, tasks).await?,
-            Dialect::Sqlite | Dialect::MySql => self.take_in_as_a_set(batch, tasks).await?,
+            Dialect::Sqlite | Dialect::MySql => match self.take_in_as_a_set(batch, tasks).await {
+                // Nothing was made: they are put where they wait for their turn.
+                Err(error) if error.gave_way() => Vec::new(),
+                taken => taken?,
+            },
         };
         taken.sort_by_key(|taken| taken.id);
         match taken.len() == tasks.len() || taken.is_empty() {

@@ -140,7 +140,7 @@ fn listed(list: &str) -> Result<Vec<Taken>, Error> {
             job: JobId(job),
             job_version,
             origin: origin.parse()?,
-            scope: scope.map_or(Ok(Scope::default()), |(kind, id)| Scope::new(&kind, &id))?,
+            scope: scope.map_or(Ok(Scope::default()), |(kind, id)| Scope::stored(&kind, &id))?,
             scheduled_for: timestamp(scheduled_for)?,
             due_at: timestamp(next_retry_at.unwrap_or(scheduled_for))?,
             attempt_no,

@@ -80,7 +80,7 @@ impl Waiting {
             expires_at: instant("expires_at")?,
             job: JobId(row.int("job_id")?),
             job_version: row.int("job_version")?,
-            scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            scope: Scope::stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
             scheduled_for: timestamp(row.int("scheduled_for")?)?,
             origin: row.text("origin")?.parse()?,
             state: row.text("state")?.parse()?,

@@ -105,7 +105,7 @@ impl Run {
             job_version: row.int("job_version")?,
             state: row.text("state")?.parse()?,
             origin: row.text("origin")?.parse()?,
-            scope: Scope::new(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            scope: Scope::stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
             lane: row.text("lane")?,
             exclusive: row.int("exclusive")? != 0,
             max_attempts: number("max_attempts")?,

@@ -141,7 +141,7 @@ impl Taken {
             job: JobId(row.int(job)?),
             job_version: row.int(version)?,
             origin: row.text(origin)?.parse()?,
-            scope: Scope::new(&row.text(kind)?, &row.text(scope)?)?,
+            scope: Scope::stored(&row.text(kind)?, &row.text(scope)?)?,
             scheduled_for: timestamp(scheduled_for)?,
             due_at: timestamp(due_at)?,
             attempt_no: row.int(attempt)? as u32,

@@ -24,7 +24,7 @@ const MOST: usize = 1_000;
 #[serde(deny_unknown_fields)]
 pub(crate) struct ScopeInput {
     /// `tenant`
-    #[schema(min_length = 1, max_length = 191)]
+    #[schema(min_length = 1, max_length = 100)]
     kind: String,
     /// `42`
     #[schema(min_length = 1, max_length = 191)]
