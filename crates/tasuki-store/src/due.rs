@@ -55,32 +55,9 @@ impl Place {
 }
 
 /// What a row stands for.
-fn stretch(row: &Row) -> Result<std::ops::RangeInclusive<i64>, Error> {
+pub(crate) fn stretch(row: &Row) -> Result<std::ops::RangeInclusive<i64>, Error> {
     let first = row.int("run_id")?;
     Ok(first..=first + row.int("more")?)
-}
-
-/// The runs of rows in due, the last first, at most so many, but for those from a place on: they have been told of.
-pub(crate) fn last_first(
-    rows: &[Row],
-    told: Option<(&str, i64, i64)>,
-    most: u32,
-) -> Result<Vec<(String, i64, i64)>, Error> {
-    let mut runs = Vec::with_capacity(rows.len());
-    for row in rows {
-        if runs.len() >= most as usize {
-            break;
-        }
-        let (lane, due_at) = (row.text("lane")?, row.int("due_at")?);
-        let before = match told {
-            Some((told_lane, at, id)) if (told_lane, at) == (&lane, due_at) => id,
-            _ => i64::MAX,
-        };
-        let ids = stretch(row)?.rev().filter(|&id| id < before);
-        runs.extend(ids.map(|id| (lane.clone(), due_at, id)));
-    }
-    runs.truncate(most as usize);
-    Ok(runs)
 }
 
 impl Store {

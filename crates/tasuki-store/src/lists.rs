@@ -4,7 +4,7 @@
 //! where those runs stand anyway: what waits from the due table, what is carried from the leases, what
 //! ended badly from its own index. Any other filter looks at a bounded stretch and says how far.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -66,9 +66,15 @@ pub struct RunPage {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RunCursor {
     source: Source,
+    last: Listed,
+}
+
+/// Where a run stands in its list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Listed {
+    place: String,
     at: i64,
     id: i64,
-    place: String,
 }
 
 /// Where the runs of a list come from, and thereby their order.
@@ -110,7 +116,8 @@ impl fmt::Display for RunCursor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tag = Source::ALL.iter().find(|(source, _)| *source == self.source);
         let tag = tag.map_or("", |(_, tag)| tag);
-        write!(f, "{tag}.{}.{}.{}", self.at, self.id, self.place)
+        let Listed { place, at, id } = &self.last;
+        write!(f, "{tag}.{at}.{id}.{place}")
     }
 }
 
@@ -124,7 +131,8 @@ impl FromStr for RunCursor {
         let (tag, at, id, place) = (part()?, part()?, part()?, part()?);
         let source = Source::ALL.iter().find(|(_, known)| *known == tag).ok_or_else(refused)?.0;
         let number = |typed: &str| typed.parse::<i64>().map_err(|_| refused());
-        Ok(Self { source, at: number(at)?, id: number(id)?, place: place.to_owned() })
+        let last = Listed { place: place.to_owned(), at: number(at)?, id: number(id)? };
+        Ok(Self { source, last })
     }
 }
 
@@ -143,85 +151,60 @@ impl Store {
         }
         let most = most.clamp(1, PAGE);
         let scan = if *filter == RunFilter::default() { most } else { SCAN };
-        let seen = self.look(source, filter, from, scan).await?;
+        let last = from.map(|cursor| &cursor.last);
+        let (seen, rest) = self.look(source, filter, last, scan).await?;
         let mut page = RunPage { runs: Vec::new(), next: None, looked_at: 0, looked_to: None };
         let mut ids = Vec::new();
         for one in &seen {
             page.looked_at += 1;
             page.looked_to = Some(one.planned);
             if filter.lets_through(one) {
-                ids.push(one.id);
+                ids.push(one.at.id);
             }
-            if ids.len() == most as usize || page.looked_at == scan as usize {
-                let place = one.place.clone();
-                page.next = Some(RunCursor { source, at: one.sort_at, id: one.id, place });
+            if ids.len() == most as usize {
+                page.next = Some(RunCursor { source, last: one.at.clone() });
                 break;
             }
         }
-        if page.looked_at == seen.len() && seen.len() < scan as usize {
-            page.next = None;
+        if page.looked_at == seen.len() {
+            page.next = rest.map(|last| RunCursor { source, last });
         }
         page.runs = self.these(&ids).await?;
         Ok(page)
     }
 
-    /// The next runs of a source: only what a filter looks at.
+    /// The next runs of a source, only what a filter looks at; and if there may be more, where the last of them stands,
+    /// which need not be among them: it may have been deleted meanwhile.
     async fn look(
         &self,
         source: Source,
         filter: &RunFilter,
-        from: Option<&RunCursor>,
+        from: Option<&Listed>,
         scan: u32,
-    ) -> Result<Vec<Seen>, Error> {
+    ) -> Result<(Vec<Seen>, Option<Listed>), Error> {
         let place = params! {
-            at: from.map_or(i64::MAX, |cursor| cursor.at),
-            id: from.map_or(i64::MAX, |cursor| cursor.id),
+            at: from.map_or(i64::MAX, |last| last.at),
+            id: from.map_or(i64::MAX, |last| last.id),
             since: filter.since.map_or(i64::MIN, Timestamp::as_microsecond),
             until: filter.until.map_or(i64::MAX, Timestamp::as_microsecond),
             job_id: filter.job.map_or(0, |job| job.0),
+            place: from.map_or("", |last| last.place.as_str()),
             most: scan,
         };
-        let statement = match source {
-            Source::Scheduled => &SCHEDULED,
-            Source::Job => {
-                let rows = self.db.rows(&OF_JOB, place).await?;
-                let ids = rows.iter().map(|row| row.int("id")).collect::<Result<Vec<_>, _>>()?;
-                return Ok(self.brief(ids).await?.into_values().rev().collect());
-            }
-            Source::Badly => &BADLY,
-            Source::Waiting => return self.look_at_due(from, scan).await,
-            Source::Carried => return self.look_at_leases(from, scan).await,
+        let statement = match (source, from) {
+            (Source::Scheduled, _) => &SCHEDULED,
+            (Source::Job, _) => &OF_JOB,
+            (Source::Badly, _) => &BADLY,
+            (Source::Waiting, None) => &WAITING_FIRST,
+            (Source::Waiting, Some(_)) => &WAITING_NEXT,
+            (Source::Carried, _) => return self.brief(self.carried(from, scan).await?, scan).await,
         };
         let rows = self.db.rows(statement, place).await?;
-        rows.iter().map(Seen::from_row).collect()
+        self.brief(last_first(&rows, from, scan)?, scan).await
     }
 
-    async fn look_at_due(&self, from: Option<&RunCursor>, scan: u32) -> Result<Vec<Seen>, Error> {
-        let rows = match from {
-            None => self.db.rows(&WAITING_FIRST, params! { most: scan }).await?,
-            Some(RunCursor { at, id, place, .. }) => {
-                let place = params! { place: place.as_str(), at: *at, id: *id, most: scan };
-                self.db.rows(&WAITING_NEXT, place).await?
-            }
-        };
-        let told = from.map(|cursor| (cursor.place.as_str(), cursor.at, cursor.id));
-        let waiting = due::last_first(&rows, told, scan)?;
-        let mut runs = self.brief(waiting.iter().map(|(.., id)| *id).collect()).await?;
-        let mut seen = Vec::with_capacity(waiting.len());
-        for (place, sort_at, id) in waiting {
-            if let Some(run) = runs.remove(&id) {
-                seen.push(Seen { place, sort_at, ..run });
-            }
-        }
-        Ok(seen)
-    }
-
-    async fn look_at_leases(
-        &self,
-        from: Option<&RunCursor>,
-        scan: u32,
-    ) -> Result<Vec<Seen>, Error> {
-        let before = from.map_or(i64::MAX, |cursor| cursor.id);
+    async fn carried(&self, from: Option<&Listed>, scan: u32) -> Result<Vec<Listed>, Error> {
+        let before = from.map_or(i64::MAX, |last| last.id);
         let mut ids = Vec::new();
         for row in self.db.rows(&RUN_IDS, params! { most: LEASES }).await? {
             let listed: Vec<i64> = serde_json::from_str(&row.text("run_ids")?)
@@ -230,16 +213,24 @@ impl Store {
         }
         ids.sort_unstable_by(|one, other| other.cmp(one));
         ids.dedup();
-        // A lease may name runs that retention has taken, so more are asked for than are looked at.
-        ids.truncate(2 * scan as usize);
-        let seen = self.brief(ids).await?;
-        Ok(seen.into_values().rev().take(scan as usize).collect())
+        ids.truncate(scan as usize);
+        Ok(ids.into_iter().map(|id| Listed { place: String::new(), at: 0, id }).collect())
     }
 
-    /// Of these runs what a filter looks at, by id.
-    async fn brief(&self, ids: Vec<i64>) -> Result<BTreeMap<i64, Seen>, Error> {
+    /// Of these what a filter looks at, but for those that are no longer there.
+    async fn brief(
+        &self,
+        listed: Vec<Listed>,
+        scan: u32,
+    ) -> Result<(Vec<Seen>, Option<Listed>), Error> {
+        let rest = listed.last().filter(|_| listed.len() == scan as usize).cloned();
+        let ids: Vec<i64> = listed.iter().map(|run| run.id).collect();
         let rows = self.db.rows(&BRIEF, params! { ids: ids }).await?;
-        rows.iter().map(|row| Seen::from_row(row).map(|seen| (seen.id, seen))).collect()
+        let by_id = rows.iter().map(|row| Ok((row.int("id")?, row)));
+        let there = by_id.collect::<Result<HashMap<_, _>, Error>>()?;
+        let seen = listed.into_iter().filter_map(|at| Some((*there.get(&at.id)?, at)));
+        let seen = seen.map(|(row, at)| Seen::from_row(row, at));
+        Ok((seen.collect::<Result<_, _>>()?, rest))
     }
 
     /// These runs, in this order. One that has just been deleted is left out.
@@ -254,11 +245,27 @@ impl Store {
     }
 }
 
-/// Of a run what a filter looks at, and where it stands in its list.
+/// Those that the rows of a list stand for, each for one run or several: the last first, at most so many, and of the row
+/// where the last page ended only what it has not told.
+fn last_first(rows: &[Row], from: Option<&Listed>, most: u32) -> Result<Vec<Listed>, Error> {
+    let mut listed = Vec::with_capacity(rows.len());
+    for row in rows {
+        if listed.len() >= most as usize {
+            break;
+        }
+        let (place, at) = (row.text("lane")?, row.int("due_at")?);
+        let told = from.filter(|last| (&last.place, last.at) == (&place, at));
+        let before = told.map_or(i64::MAX, |last| last.id);
+        let ids = due::stretch(row)?.rev().filter(|&id| id < before);
+        listed.extend(ids.map(|id| Listed { place: place.clone(), at, id }));
+    }
+    listed.truncate(most as usize);
+    Ok(listed)
+}
+
+/// Of a run what a filter looks at.
 struct Seen {
-    place: String,
-    sort_at: i64,
-    id: i64,
+    at: Listed,
     job: JobId,
     state: RunState,
     origin: Origin,
@@ -267,11 +274,9 @@ struct Seen {
 }
 
 impl Seen {
-    fn from_row(row: &Row) -> Result<Self, Error> {
+    fn from_row(row: &Row, at: Listed) -> Result<Self, Error> {
         Ok(Self {
-            place: row.text("place")?,
-            sort_at: row.int("sort_at")?,
-            id: row.int("id")?,
+            at,
             job: JobId(row.int("job_id")?),
             state: row.text("state")?.parse()?,
             origin: row.text("origin")?.parse()?,

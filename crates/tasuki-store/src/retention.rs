@@ -3,6 +3,8 @@
 //! Each call looks at so many rows from a place on and deletes those that have ended long enough ago;
 //! what cannot go yet is passed over, so that a few old runs that never end do not stop the rest.
 
+use std::collections::HashSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tasuki_core::{Epoch, WorkerId};
@@ -10,10 +12,11 @@ use tasuki_core::{Epoch, WorkerId};
 use crate::db::params;
 use crate::run::micros;
 use crate::sql::{Sql, sql};
-use crate::{Author, Error, Store, uuid};
+use crate::{Author, Error, Store, due, uuid};
 
 static RUN_OLD: Sql = sql!("run/old", ".sqlite", ".postgres", ".mysql");
 static RUN_LOCK: Sql = sql!("run/lock_old", ".sqlite", ".postgres", ".mysql");
+static RUN_RELIST: Sql = sql!("run/relist", ".postgres", ".postgres", ".postgres");
 static RUN_DELETE: Sql = sql!("run/delete", ".sqlite", ".postgres", ".mysql");
 static ATTEMPT_DELETE: Sql = sql!("attempt/delete", ".sqlite", ".postgres", ".mysql");
 static NOTE_DELETE: Sql = sql!("note/delete", ".sqlite", ".postgres", ".mysql");
@@ -76,22 +79,38 @@ impl Store {
         let age = micros(older_than);
         let stretch = params! { age: age, at: from.at, id: from.id, most: most };
         let old = self.db.rows(&RUN_OLD, stretch).await?;
-        let Some(last) = old.last() else { return Ok(Pruned { deleted: 0, next: None }) };
-        let next = PrunePlace { at: last.int("scheduled_for")?, id: last.int("id")? };
-        let ids = old.iter().map(|row| row.int("id")).collect::<Result<Vec<_>, _>>()?;
+        let (mut next, mut listed, mut ids) = (from, Vec::new(), Vec::new());
+        for row in &old {
+            // Those that are listed together are looked at together.
+            let together = due::stretch(row)?;
+            next = PrunePlace { at: row.int("scheduled_for")?, id: *together.start() };
+            ids.extend(together.clone());
+            listed.push(together);
+            if ids.len() >= most as usize {
+                break;
+            }
+        }
+        if ids.is_empty() {
+            return Ok(Pruned { deleted: 0, next: None });
+        }
+        let more = ids.len() >= most as usize;
 
         let mut tx = self.db.begin().await?;
         let ended = tx.rows(&RUN_LOCK, params! { ids: ids, age: age }).await?;
         let ids = ended.iter().map(|row| row.int("id")).collect::<Result<Vec<_>, _>>()?;
         let mut deleted = 0;
         if !ids.is_empty() {
+            let left = left_alone(&listed, &ids);
+            if !left.is_empty() {
+                tx.execute(&RUN_RELIST, params! { ids: left }).await?;
+            }
             for rest in [&LINES_DELETE, &LOG_DELETE, &NOTE_DELETE, &ATTEMPT_DELETE] {
                 tx.execute(rest, params! { ids: ids.clone() }).await?;
             }
             deleted = tx.execute(&RUN_DELETE, params! { ids: ids }).await?;
         }
         tx.commit().await?;
-        Ok(Pruned { deleted, next: (old.len() == most as usize).then_some(next) })
+        Ok(Pruned { deleted, next: more.then_some(next) })
     }
 
     /// Deletes events that were taken longer ago than this. Looks at `most` events at a time, the oldest
@@ -164,5 +183,28 @@ impl Store {
         let gone = tx.execute(&WORKER_FORGET, stretch).await?;
         tx.commit().await?;
         Ok(Forgotten { deleted, more: deleted.max(gone) == u64::from(most) })
+    }
+}
+
+/// What stays of those that are listed together and of which some go.
+fn left_alone(listed: &[RangeInclusive<i64>], gone: &[i64]) -> Vec<i64> {
+    let gone: HashSet<i64> = gone.iter().copied().collect();
+    let broken = |together: &&RangeInclusive<i64>| {
+        let mut each = (*together).clone();
+        each.clone().any(|id| gone.contains(&id)) && each.any(|id| !gone.contains(&id))
+    };
+    let broken = listed.iter().filter(broken);
+    broken.flat_map(Clone::clone).filter(|id| !gone.contains(id)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_loses_its_company_is_left_alone() {
+        let listed = [1..=1, 2..=5, 6..=9, 10..=12];
+        assert_eq!(left_alone(&listed, &[1, 3, 5, 6, 7, 8, 9]), [2, 4]);
+        assert!(left_alone(&listed, &[]).is_empty());
     }
 }

@@ -110,6 +110,9 @@ create table tasuki_run (
     rows_affected bigint,
     log_ref text,
     reason text,
+    -- In lists a run stands for so many more, whose ids follow its own, which are of the same job and planned for the same
+    -- instant; null: it is one of those.
+    more smallint default 0,
     -- What must be true of each state, asked in the order in which a run that goes well has them: a row is checked with
     -- every move, and most of those are the first three.
     constraint tasuki_run_state check (
@@ -142,8 +145,8 @@ create table tasuki_run (
 ) with (fillfactor = 30);
 create unique index tasuki_run_slot on tasuki_run (job_id, scope_kind, scope_id, slot) where slot is not null;
 create unique index tasuki_run_idempotency on tasuki_run (idempotency_key) where idempotency_key is not null;
-create index tasuki_run_job on tasuki_run (job_id, id);
-create index tasuki_run_scheduled on tasuki_run (scheduled_for, id);
+create index tasuki_run_job on tasuki_run (job_id, id) include (more) where more is not null;
+create index tasuki_run_scheduled on tasuki_run (scheduled_for, id) include (more) where more is not null;
 create index tasuki_run_badly on tasuki_run (ended_badly_at) where ended_badly_at is not null;
 
 -- Exactly the runs that wait. Whoever takes one deletes its row, and that delete lets one taker through.

@@ -1,5 +1,5 @@
 -- run/list_badly: what ended badly, latest first.
-select '' as place, ended_badly_at as sort_at, id, job_id, state, origin, scope_kind, scope_id, scheduled_for
+select '' as lane, ended_badly_at as due_at, id as run_id, 0 as more
   from tasuki_run
  where ended_badly_at <= :at
    and (ended_badly_at < :at or id < :id)

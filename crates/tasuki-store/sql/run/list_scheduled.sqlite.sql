@@ -1,6 +1,6 @@
--- run/list_scheduled: by planned instant, newest first, from where the last page ended. Only what a filter looks at.
+-- run/list_scheduled: by planned instant, newest first, from where the last page ended.
 -- As a pair, so that the index begins where the page does.
-select '' as place, scheduled_for as sort_at, id, job_id, state, origin, scope_kind, scope_id, scheduled_for
+select '' as lane, scheduled_for as due_at, id as run_id, 0 as more
   from tasuki_run
  where scheduled_for >= :since
    and scheduled_for < :until

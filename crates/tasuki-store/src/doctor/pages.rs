@@ -7,11 +7,12 @@ use crate::Error;
 use crate::db::{Params, Tx, params};
 use crate::doctor::Report;
 use crate::due;
-use crate::sql::{Sql, sql};
+use crate::sql::{Dialect, Sql, sql};
 
 static NEXT: Sql = sql!("doctor/next");
 static RUNS: Sql = sql!("doctor/runs");
 static WAITING: Sql = sql!("doctor/waiting", "", "", ".mysql");
+static LISTED: Sql = sql!("doctor/listed", ".postgres", ".postgres", ".postgres");
 static ATTEMPTS: Sql = sql!("doctor/attempts");
 static ATTEMPTS_ORDER: Sql = sql!("doctor/attempts_order");
 static TALLY: Sql = sql!("doctor/tally");
@@ -41,6 +42,8 @@ const IN_WAITING: &[Flag] = &[
     ("not_due", "I19", "a run waits but is not in due as it should be"),
     ("twice_due", "I19", "a run is in due twice"),
 ];
+
+const IN_LISTS: &[Flag] = &[("not_listed", "I19", "a run stands in no list")];
 
 const IN_ATTEMPTS: &[Flag] = &[
     ("attempt_twice", "I6", "an appended attempt has the number of one on the row, or of none"),
@@ -98,6 +101,9 @@ async fn look_at(
     note(report, &tx.rows(&RUNS, stretch.clone()).await?, "run", IN_RUNS)?;
     let waiting = [stretch.clone(), due::places()].concat();
     note(report, &tx.rows(&WAITING, waiting).await?, "run", IN_WAITING)?;
+    if tx.dialect() == Dialect::Postgres {
+        note(report, &tx.rows(&LISTED, stretch.clone()).await?, "run", IN_LISTS)?;
+    }
     note(report, &tx.rows(&ATTEMPTS, stretch.clone()).await?, "run", IN_ATTEMPTS)?;
     note(report, &tx.rows(&ATTEMPTS_ORDER, stretch.clone()).await?, "run", IN_ORDER)?;
     let rows = tx.rows(&TALLY, stretch.clone()).await?;

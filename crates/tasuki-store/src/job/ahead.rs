@@ -19,7 +19,7 @@ use crate::{Error, Run, due};
 static REPLAN: Sql = sql!("cursor/replan");
 static BEGIN: Sql = sql!("cursor/begin", ".postgres", ".postgres", ".mysql");
 static DELETE: Sql = sql!("cursor/delete");
-static AHEAD: Sql = sql!("run/ahead");
+static AHEAD: Sql = sql!("run/ahead", "", ".postgres", "");
 static FREE_SLOT: Sql = sql!("run/free_slot");
 static DUE_PUT: Sql = sql!("due/put");
 static LOCK: Sql = sql!("run/lock");

@@ -11,7 +11,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
         "run/assign run/start run/succeed run/fail run/wait run/retry run/end_waiting run/lock run/show
          run/cancel_ask run/cancel_assigned run/confirmed run/early run/late run/is_due run/expired
          run/under run/brief run/by_ids run/lock_old run/delete due/put hold/take attempt/append attempt/append_last
-         log/open log/open_many stat/add due/put_between due/place run/free_slot",
+         log/open log/open_many stat/add due/put_between due/place run/free_slot run/relist",
     ),
     (&["run by run_pkey on id", "worker by worker_pkey on id"], "run/orphanable"),
     // Sorted: the exclusive runs of one batch, so that holds are taken in one order.

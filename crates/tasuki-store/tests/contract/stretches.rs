@@ -2,12 +2,14 @@
 //! would be if it had a row of its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{LeaseToken, RunId, RunState};
 use tasuki_store::{
-    Author, ClaimBatch, Claimed, Dialect, JobVersion, NewRun, RunCursor, RunFilter, Taken,
+    Author, ClaimBatch, Claimed, Dialect, Finish, JobVersion, NewRun, PrunePlace, RunCursor,
+    RunFilter, Taken,
 };
 
 use crate::given::{self, Like, TTL, TestStore, contract, noon};
@@ -15,6 +17,8 @@ use crate::given::{self, Like, TTL, TestStore, contract, noon};
 const LANE: &str = "q";
 /// As many as wait in one row at most.
 const ROW: usize = 64;
+const DAY: i64 = 86_400;
+const AGE: Duration = Duration::from_secs(DAY as u64);
 
 fn like_queue() -> Like {
     Like { lane: LANE, ..Like::default() }
@@ -33,6 +37,19 @@ async fn waiting(store: &TestStore) -> Vec<RunId> {
 
 fn ids(taken: &[Taken]) -> Vec<RunId> {
     taken.iter().map(|taken| taken.id).collect()
+}
+
+/// A list, page by page.
+async fn listed(store: &TestStore, filter: &RunFilter, most: u32) -> Vec<RunId> {
+    let (mut listed, mut from) = (Vec::new(), None::<RunCursor>);
+    loop {
+        let page = store.runs(filter, from.as_ref(), most).await.unwrap();
+        listed.extend(page.runs.iter().map(|run| run.id));
+        from = page.next;
+        if from.is_none() {
+            return listed;
+        }
+    }
 }
 
 /// How many rows are in due.
@@ -163,25 +180,46 @@ contract! {
         assert_eq!(taken, all);
     }
 
-    async fn a_list_of_what_waits_names_each(store: TestStore) {
-        let job = store.given_job(&like_queue()).await;
-        let mut runs = given_many(store, &job, 100).await;
+    /// However they came, and wherever a page ends: each is named once, the newest first.
+    async fn lists_name_each(store: TestStore) {
+        let (job, other) = (store.given_job(&like_queue()).await, store.given_job(&like_queue()).await);
+        let mut all = given_many(store, &job, 100).await;
+        let others = given_many(store, &other, 70).await;
+        all.extend(&others);
+        all.extend(given_many(store, &job, 1).await);
         store.at(1);
-        runs.extend(given_many(store, &job, 30).await);
-        let filter = RunFilter { states: vec![RunState::Pending], ..RunFilter::default() };
-        runs.reverse();
+        all.extend(given_many(store, &job, 65).await);
+        all.reverse();
+        let of_job = RunFilter { job: Some(job.job), ..RunFilter::default() };
+        let mine: Vec<RunId> = all.iter().copied().filter(|run| !others.contains(run)).collect();
+        let pending = RunFilter { states: vec![RunState::Pending], ..RunFilter::default() };
         for most in [1, 7, 64, 500] {
-            let (mut listed, mut from) = (Vec::new(), None::<RunCursor>);
-            loop {
-                let page = store.runs(&filter, from.as_ref(), most).await.unwrap();
-                listed.extend(page.runs.iter().map(|run| run.id));
-                from = page.next;
-                if from.is_none() {
-                    break;
-                }
-            }
-            assert_eq!(listed, runs, "by {most}");
+            assert_eq!(listed(store, &pending, most).await, all, "by {most}");
+            assert_eq!(listed(store, &RunFilter::default(), most).await, all, "by {most}");
+            assert_eq!(listed(store, &of_job, most).await, mine, "by {most}");
         }
+    }
+
+    /// Those that go leave others alone, which are listed as before.
+    async fn what_is_left_of_some_that_came_together_is_listed(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let runs = given_many(store, &job, 3 * ROW).await;
+        let (token, taken) = store.try_claim(LANE, 3 * ROW as u32).await;
+        assert_eq!(ids(&taken), runs);
+        // The whole of the second row goes, and of the others all but a few, the first of the first among those that go.
+        let stay = [1, 5, ROW - 1, 2 * ROW, 3 * ROW - 1].map(|place| runs[place]);
+        for run in runs.iter().filter(|run| !stay.contains(run)) {
+            assert!(store.finish(token, *run, &Finish::default()).await.unwrap().is_applied());
+        }
+        store.at(3 * DAY);
+        let pruned = store.prune_runs(AGE, PrunePlace::default(), 1_000).await.unwrap();
+        assert_eq!(pruned.deleted, (3 * ROW - stay.len()) as u64);
+        let mut expected = stay.to_vec();
+        expected.reverse();
+        let of_job = RunFilter { job: Some(job.job), ..RunFilter::default() };
+        assert_eq!(listed(store, &RunFilter::default(), 2).await, expected);
+        assert_eq!(listed(store, &of_job, 2).await, expected);
+        assert_eq!(store.findings().await, [] as [String; 0]);
     }
 
     /// A claim whose answer was lost is sent again: it takes nothing more.
@@ -240,6 +278,10 @@ contract! {
             runs[3]
         );
         finds(&twice, "a run is in due twice").await;
+        if store.dialect() == Dialect::Postgres {
+            let alone = format!("update tasuki_run set more = 2 where id = {}", runs[0]);
+            finds(&alone, "a run stands in no list").await;
+        }
     }
 }
 
