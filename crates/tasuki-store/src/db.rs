@@ -15,7 +15,7 @@ use tasuki_core::Invalid;
 use crate::Error;
 pub(crate) use crate::bind::{Params, params};
 use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
-use crate::errands::{Errand, Going};
+use crate::errands::{Asked, Going};
 use crate::pools::{LOOK, Pools};
 pub(crate) use crate::row::Row;
 use crate::session::{Opened, Session};
@@ -229,7 +229,7 @@ impl Db {
     /// Whole transactions that need no answer on their way, and the rows of each. Only on SQLite.
     pub(crate) async fn errands(
         &self,
-        all: Vec<(&'static Errand, Params<'_>)>,
+        all: Vec<Asked<'_>>,
     ) -> Result<Vec<Result<Vec<Row>, Error>>, Error> {
         let Pools::Sqlite { errands, .. } = &self.pools else {
             return Err(Error::broken("only SQLite is sent on errands"));
@@ -239,10 +239,10 @@ impl Db {
             return Err(Error::timed_out());
         }
         let now = self.now();
-        let going = |(errand, params): (&'static Errand, Params<'_>)| {
+        let going = |Asked { errand, runs, params }: Asked<'_>| {
             let script = errand.script.ready(Dialect::Sqlite, now.is_some());
             let values = in_order(script, &script.names, params, now);
-            Going { script, rows: errand.rows, values }
+            Going { script, rows: errand.rows, runs, values }
         };
         let told = errands.run(all.into_iter().map(going).collect()).await;
         Self::answer(self.line.as_ref(), fault).await?;

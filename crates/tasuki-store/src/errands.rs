@@ -4,20 +4,27 @@
 //! a program does. An errand is a whole transaction that needs no answer on its way: it is sent at once, together with all
 //! others that wait for the writer, and one commit makes them durable. Nobody hears that it is done before it is.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{io, thread};
 
 use sqlx::pool::PoolConnection;
 use sqlx::sqlite::SqlitePool;
 use sqlx::{Executor as _, Sqlite};
-use tokio::sync::oneshot;
+use tokio::runtime;
+use tokio::sync::{mpsc, oneshot};
 
 use crate::Error;
 use crate::bind::{Param, bind_sqlite};
+use crate::db::Params;
 use crate::row::Row;
 use crate::sql::{Ready, Sql};
 
-/// More errands than this do not share a commit.
+/// More errands than this do not share a commit, nor do those that move more runs than this in all: SQLite takes longer for them
+/// than for the commit, and who waits for one should not wait for the other.
 const TOGETHER: usize = 4;
+const RUNS_TOGETHER: usize = 512;
+/// So often those who have come meanwhile are gone for with the same session, before others may have the writer.
+const ROUNDS: usize = 4;
 
 /// Statements that are sent together, and how many rows they answer with in all.
 pub(crate) struct Errand {
@@ -29,20 +36,24 @@ pub(crate) struct Errand {
 #[derive(Clone)]
 pub(crate) struct Errands {
     writer: SqlitePool,
-    line: Arc<Mutex<Line>>,
+    /// Where they wait, if somebody goes for them.
+    line: Arc<Mutex<Option<Line>>>,
 }
 
-#[derive(Default)]
-struct Line {
-    waiting: Vec<Waiting>,
-    /// Somebody goes for those who wait.
-    attended: bool,
+type Line = mpsc::UnboundedSender<Waiting>;
+
+/// An errand, how many runs it is about at most, and its values.
+pub(crate) struct Asked<'p> {
+    pub(crate) errand: &'static Errand,
+    pub(crate) runs: usize,
+    pub(crate) params: Params<'p>,
 }
 
-/// An errand with its values.
+/// The same as SQLite is told it.
 pub(crate) struct Going {
     pub(crate) script: &'static Ready,
     pub(crate) rows: usize,
+    pub(crate) runs: usize,
     pub(crate) values: Vec<Param>,
 }
 
@@ -58,20 +69,22 @@ impl Errands {
 
     /// Returns when each of them is durable, or nothing of it has happened.
     pub(crate) async fn run(&self, all: Vec<Going>) -> Vec<Result<Vec<Row>, Error>> {
-        let with_answer = |going| {
-            let (answer, told) = oneshot::channel();
-            (Waiting { going, answer }, told)
+        let line = match self.line() {
+            Ok(line) => line,
+            Err(error) => {
+                let error = Arc::new(Error::from(sqlx::Error::Io(error)));
+                return all.iter().map(|_| Err(Error::Shared(Arc::clone(&error)))).collect();
+            }
         };
-        let (waiting, told): (Vec<_>, Vec<_>) = all.into_iter().map(with_answer).unzip();
-        let attended = {
-            let mut line = self.line();
-            line.waiting.extend(waiting);
-            std::mem::replace(&mut line.attended, true)
-        };
-        // By itself, to its end: whoever is first goes for others, too, and may not wait for long.
-        if !attended {
-            tokio::spawn(Attending { errands: self.clone(), done: false }.go());
-        }
+        let told: Vec<_> = all
+            .into_iter()
+            .map(|going| {
+                let (answer, told) = oneshot::channel();
+                // Whom nobody goes for hears that nobody answers.
+                let _ = line.send(Waiting { going, answer });
+                told
+            })
+            .collect();
         let mut heard = Vec::with_capacity(told.len());
         for one in told {
             // What nobody answers is unheard, not undone.
@@ -80,37 +93,70 @@ impl Errands {
         heard
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether nobody waits; then nobody goes any more.
-    fn is_done(&self) -> bool {
-        let mut line = self.line();
-        line.attended = !line.waiting.is_empty();
-        !line.attended
-    }
-
-    /// Runs all that wait when the writer is there.
-    async fn go(&self) {
-        let writer = self.writer.acquire().await;
-        let mut all = std::mem::take(&mut self.line().waiting);
-        let mut session = match writer {
-            Ok(session) => session,
-            Err(error) => {
-                let error = Arc::new(Error::from(error));
-                for one in all {
-                    let _ = one.answer.send(Err(Error::Shared(Arc::clone(&error))));
-                }
-                return;
-            }
-        };
-        // Of one kind after the other, a few at a time: SQLite keeps what it has made of a text, and these are few texts.
-        all.sort_by_key(|one| one.going.script.statement);
-        while !all.is_empty() {
-            let rest = all.split_off(all.len().min(TOGETHER));
-            go_together(&mut session, std::mem::replace(&mut all, rest)).await;
+    /// The line that somebody attends: a thread by itself, that ends with the last who could come. In the program's own
+    /// threads a thousand tasks that have just been launched would have their turn before each next errand, and SQLite
+    /// nothing to do meanwhile.
+    fn line(&self) -> io::Result<Line> {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(attended) = line.as_ref().filter(|line| !line.is_closed()) {
+            return Ok(attended.clone());
         }
+        let (sender, waiting) = mpsc::unbounded_channel();
+        let attend = attend(self.writer.clone(), waiting);
+        let attend = || match runtime::Builder::new_current_thread().enable_all().build() {
+            Ok(runtime) => runtime.block_on(attend),
+            // Those who wait hear that nobody comes, and who comes later is attended again.
+            Err(error) => tracing::warn!(%error, "nobody can go on errands"),
+        };
+        thread::Builder::new().name("errands".into()).spawn(attend)?;
+        Ok(line.insert(sender).clone())
+    }
+}
+
+/// Goes for those who wait, as long as anybody may come.
+async fn attend(writer: SqlitePool, mut line: mpsc::UnboundedReceiver<Waiting>) {
+    while let Some(first) = line.recv().await {
+        let mut all = vec![first];
+        match writer.acquire().await {
+            Ok(mut session) => {
+                for _ in 0..ROUNDS {
+                    all.extend(std::iter::from_fn(|| line.try_recv().ok()));
+                    if all.is_empty() {
+                        break;
+                    }
+                    go(&mut session, std::mem::take(&mut all)).await;
+                }
+            }
+            Err(error) => {
+                all.extend(std::iter::from_fn(|| line.try_recv().ok()));
+                refuse(all, error.into());
+            }
+        }
+    }
+}
+
+/// Runs all of these, a few at a time.
+async fn go(session: &mut PoolConnection<Sqlite>, mut all: Vec<Waiting>) {
+    while !all.is_empty() {
+        let mut runs = 0;
+        let fits = |one: &Waiting| {
+            runs += one.going.runs;
+            runs <= RUNS_TOGETHER
+        };
+        let some = all.iter().take(TOGETHER).map(fits).take_while(|fits| *fits).count().max(1);
+        let rest = all.split_off(some);
+        let mut some = std::mem::replace(&mut all, rest);
+        // Of one kind after the other: SQLite keeps what it has made of a text, and so these are few texts.
+        some.sort_by_key(|one| one.going.script.statement);
+        go_together(session, some).await;
+    }
+}
+
+/// Tells all of these that it came to nothing.
+fn refuse(all: Vec<Waiting>, error: Error) {
+    let error = Arc::new(error);
+    for one in all {
+        let _ = one.answer.send(Err(Error::Shared(Arc::clone(&error))));
     }
 }
 
@@ -128,12 +174,7 @@ async fn go_together(session: &mut PoolConnection<Sqlite>, mut all: Vec<Waiting>
                 let _ = one.answer.send(Ok(rows.by_ref().take(one.going.rows).collect()));
             }
         }
-        Err(error) if all.len() == 1 || error.is_contention() => {
-            let error = Arc::new(error);
-            for one in all {
-                let _ = one.answer.send(Err(Error::Shared(Arc::clone(&error))));
-            }
-        }
+        Err(error) if all.len() == 1 || error.is_contention() => refuse(all, error),
         Err(_) => {
             for one in all {
                 if !one.answer.is_closed() {
@@ -141,30 +182,6 @@ async fn go_together(session: &mut PoolConnection<Sqlite>, mut all: Vec<Waiting>
                     let _ = one.answer.send(told);
                 }
             }
-        }
-    }
-}
-
-/// Whoever goes for those who wait.
-struct Attending {
-    errands: Errands,
-    done: bool,
-}
-
-impl Attending {
-    async fn go(mut self) {
-        while !self.errands.is_done() {
-            self.errands.go().await;
-        }
-        self.done = true;
-    }
-}
-
-impl Drop for Attending {
-    fn drop(&mut self) {
-        // It ends with its runtime: those who wait hear that nobody comes, and who comes later is attended again.
-        if !self.done {
-            *self.errands.line() = Line::default();
         }
     }
 }

@@ -4,7 +4,7 @@
 use tasuki_core::{EventId, JobId, LeaseToken, RunId, Scope};
 
 use crate::db::{Params, params};
-use crate::errands::Errand;
+use crate::errands::{Asked, Errand};
 use crate::finish::Together;
 use crate::run::{micros, timestamp};
 use crate::sets::{by_token, guard, told_of};
@@ -14,19 +14,36 @@ use crate::{ClaimBatch, Ending, Error, Store, Taken, uuid};
 static CLAIM_PLAIN: Errand = Errand {
     script: sqlite_script!(
         "lease/open_plain.sqlite",
+        "lease/opened_now.sqlite",
         "due/take_leased.sqlite",
         "due/cut_leased.sqlite",
         "due/all_taken.sqlite",
+        "run/claim_stretch.sqlite",
+        "lease/stretch_moved.sqlite",
         "run/claim_leased.sqlite",
         "lease/all_moved.sqlite",
+        "run/taken_stretch.sqlite",
         "run/taken_leased.sqlite",
     ),
-    rows: 3,
+    rows: 6,
+};
+static END_STRETCH: Errand = Errand {
+    script: sqlite_script!(
+        "run/succeed_stretch.sqlite",
+        "run/all_ended.sqlite",
+        "stat/add_leased.sqlite",
+        "stat/add_plain.sqlite",
+        "stat/add_mixed.sqlite",
+        "lease/close_if_over.sqlite",
+        "lease/is_closed.sqlite",
+    ),
+    rows: 2,
 };
 static END_ALIKE: Errand = Errand {
     script: sqlite_script!(
         "run/succeed_alike.sqlite",
         "run/all_ended.sqlite",
+        "stat/add_leased.sqlite",
         "stat/add_plain.sqlite",
         "stat/add_mixed.sqlite",
         "lease/close_if_over.sqlite",
@@ -38,6 +55,7 @@ static END: Errand = Errand {
     script: sqlite_script!(
         "run/succeed_many.sqlite",
         "run/all_ended.sqlite",
+        "stat/add_leased.sqlite",
         "stat/add_plain.sqlite",
         "stat/add_mixed.sqlite",
         "lease/close_if_over.sqlite",
@@ -59,10 +77,16 @@ impl Store {
     ) -> Result<Vec<Taken>, Error> {
         let asked = params! { lane: batch.lane, most: batch.most, ttl: micros(batch.lease_ttl) };
         let asked = [asked, guard(batch), after.clone()].concat();
-        let told = self.db.errands(vec![(&CLAIM_PLAIN, asked)]).await?.pop();
+        let claim = Asked { errand: &CLAIM_PLAIN, runs: batch.most as usize, params: asked };
+        let told = self.db.errands(vec![claim]).await?.pop();
         let rows = told.unwrap_or_else(|| Err(Error::broken("a claim says nothing")))?;
-        let row = rows.last().ok_or_else(|| Error::broken("a claim says nothing"))?;
-        listed(&row.text("listed")?)
+        let mut taken = Vec::new();
+        // In one of them there is nothing.
+        for row in rows.iter().rev().take(2) {
+            taken.extend(listed(&row.text("listed")?)?);
+        }
+        taken.sort_by_key(|taken| (taken.due_at, taken.id));
+        Ok(taken)
     }
 
     /// Ends runs on SQLite of which there are many under one token, without looking first. Tells which are left:
@@ -81,18 +105,25 @@ impl Store {
         }
         let errand = |(token, ends): &(LeaseToken, Vec<&Ending>)| {
             let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
+            let count = ends.len() as i64;
+            let stretch =
+                ids.first().zip(ids.last()).filter(|(first, last)| *last - *first == count - 1);
+            let (first, last) = stretch.map(|(first, last)| (*first, *last)).unzip();
             let all = params! {
                 token: uuid(token.as_bytes()),
+                count: count,
+                first: first,
+                last: last,
                 ids: ids,
-                count: ends.len() as i64,
                 closes: i64::from(closing.contains(token)),
             };
             let alike = ends.iter().all(|ending| ending.finish.tells_as(&ends[0].finish));
-            let (errand, told): (&'static Errand, _) = match alike {
-                true => (&END_ALIKE, ends[0].finish.columns()),
-                false => (&END, params! { ends: told_of(ends) }),
+            let (errand, told): (&'static Errand, _) = match (alike, first) {
+                (true, Some(_)) => (&END_STRETCH, ends[0].finish.columns()),
+                (true, None) => (&END_ALIKE, ends[0].finish.columns()),
+                (false, _) => (&END, params! { ends: told_of(ends) }),
             };
-            (errand, [all, told].concat())
+            Asked { errand, runs: ends.len(), params: [all, told].concat() }
         };
         let told = self.db.errands(many.iter().map(errand).collect()).await?;
         for ((token, ends), rows) in many.iter().zip(told) {
@@ -113,7 +144,7 @@ impl Store {
     }
 }
 
-/// One of those that `run/taken_leased` lists.
+/// One of those that `run/taken_stretch` lists.
 type Listed<'l> = (
     i64,
     i64,

@@ -84,6 +84,8 @@ impl Pools {
 async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
     let options = SqliteConnectOptions::from_str(url)?
         .create_if_missing(true)
+        // A batch of runs is on half as many pages of twice the usual size. What there is already stays as it is.
+        .page_size(8_192)
         .journal_mode(SqliteJournalMode::Wal)
         .synchronous(SqliteSynchronous::Full)
         .foreign_keys(true)

@@ -15,3 +15,11 @@ select
     strftime('%Y-%m-%dT%H:%M:%fZ', skip_at / 1000000.0, 'unixepoch') as skip_at,
     more
 from tasuki_due;
+
+-- What a claim took in one go, told together. first_run and last_run: their ids follow one another, from the first to the last;
+-- last_due: when the last of them was due; job_id: they are all of this job; dues: since when they waited, added up.
+alter table tasuki_lease add column first_run integer;
+alter table tasuki_lease add column last_run integer;
+alter table tasuki_lease add column last_due integer;
+alter table tasuki_lease add column job_id integer;
+alter table tasuki_lease add column dues integer;

@@ -4,6 +4,7 @@ delete from tasuki_lease
  where token = :token
    and :closes = 1
    and (run_ids = :ids
+        or first_run = :first and last_run = :last
         or not exists (
                select 1
                  from json_each(tasuki_lease.run_ids) x

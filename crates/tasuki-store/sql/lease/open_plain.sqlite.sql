@@ -1,9 +1,15 @@
 -- lease/open_plain: T1c, the first step: what is due is given to a worker that may claim, if none of it must be taken by itself
--- or wait for another run of its kind; else nothing is. What follows goes by this list.
+-- or wait for another run of its kind; else nothing is. What follows goes by this row: by the first and the last of them where
+-- their ids follow one another, else by the list.
 -- A value in a subquery is none that SQLite would plan the statement anew for, each time.
-insert into tasuki_lease (token, worker_id, epoch, lease_until, heartbeat_at, run_ids)
-select :token, :worker_id, null, :now + :ttl, :now, json_group_array(id)
-  from (select r.id, d.exclusive, d.alone
+insert into tasuki_lease (token, worker_id, epoch, lease_until, heartbeat_at, run_ids, first_run, last_run, last_due, job_id, dues)
+select :token, :worker_id, null, :now + :ttl, :now, json_group_array(id),
+       case when max(id) - min(id) = count(*) - 1 then min(id) end,
+       case when max(id) - min(id) = count(*) - 1 then max(id) end,
+       max(due_at),
+       case when min(job_id) = max(job_id) then min(job_id) end,
+       sum(due_at)
+  from (select r.id, r.job_id, d.due_at, d.exclusive, d.alone
           from tasuki_due d
          cross join tasuki_run r on r.id >= d.run_id and r.id <= d.run_id + d.more
          where d.lane = :lane

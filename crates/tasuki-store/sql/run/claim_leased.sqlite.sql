@@ -1,4 +1,4 @@
--- run/claim_leased: T1c for the runs of a lease, whose due rows this transaction has deleted.
+-- run/claim_leased: the same where they do not.
 update tasuki_run
    set state = 'RUNNING',
        attempt_no = attempt_no + 1,
@@ -9,7 +9,11 @@ update tasuki_run
        assigned_at = :now,
        started_at = :now,
        version = version + 1
- where id in (select x.value from tasuki_lease l cross join json_each(l.run_ids) x where l.token = :token)
+ where id in (select x.value
+                from tasuki_lease l
+               cross join json_each(l.run_ids) x
+               where l.token = :token
+                 and l.first_run is null)
    and (state = 'PENDING' or state = 'ORPHANED' or state = 'RETRY_WAIT')
    and cancel_requested_at is null
    and tries < tries_allowed

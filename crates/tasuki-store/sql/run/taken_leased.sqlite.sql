@@ -1,4 +1,4 @@
--- run/taken_leased: what a worker must know of what it was given, as one list: a row by itself costs more than what is in it.
+-- run/taken_leased: the same where they do not.
 select json_group_array(json_array(
            r.id, r.job_id, r.job_version, r.origin,
            case when r.scope_kind <> 'global' or r.scope_id <> 'global' then json_array(r.scope_kind, r.scope_id) end,
@@ -7,3 +7,4 @@ select json_group_array(json_array(
  cross join json_each(l.run_ids) x
  cross join tasuki_run r on r.id = x.value
  where l.token = :token
+   and l.first_run is null

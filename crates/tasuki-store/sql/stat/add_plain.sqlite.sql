@@ -1,12 +1,19 @@
--- stat/add_plain: counted in the transaction that ended them, with one walk, if they are of one job. If one of them has a hold
--- to give back, this is no JSON, which ends the transaction.
+-- stat/add_plain: the same where the lease does not tell it, with one walk, if they are of one job. If one of them has a hold to
+-- give back, this is no JSON, which ends the transaction.
 insert into tasuki_stat (minute, job_id, outcome, worker_id, part, runs, wait_us, run_us)
 select max(r.finished_at) / 60000000, min(r.job_id), 'SUCCEEDED', min(r.worker_id), 0, count(*),
        sum(max(r.started_at - coalesce(r.next_retry_at, r.scheduled_for), 0)),
        sum(max(r.finished_at - r.started_at, 0))
-  from json_each(:ids) x
+  from json_each(case when exists (
+               select 1
+                 from tasuki_lease
+                where token = :token
+                  and first_run = :first
+                  and last_run = :last
+                  and job_id is not null)
+           then '[]' else :ids end) x
  cross join tasuki_run r on r.id = x.value
-having json(case when max(r.exclusive) = 0 then 'true' else 'a hold' end) = 'true'
+having json(case when coalesce(max(r.exclusive), 0) = 0 then 'true' else 'a hold' end) = 'true'
    and min(r.job_id) = max(r.job_id)
 on conflict (minute, job_id, outcome, worker_id, part) do update
    set runs = tasuki_stat.runs + excluded.runs,

@@ -8,8 +8,8 @@ use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{LeaseToken, RunId, RunState};
 use tasuki_store::{
-    Author, ClaimBatch, Claimed, Dialect, Finish, JobVersion, NewRun, PrunePlace, RunCursor,
-    RunFilter, Taken,
+    Author, ClaimBatch, Claimed, Dialect, Finish, JobVersion, NewRun, Outcome, PrunePlace,
+    RunCursor, RunFilter, Taken,
 };
 
 use crate::given::{self, Like, TTL, TestStore, contract, noon};
@@ -54,8 +54,12 @@ async fn listed(store: &TestStore, filter: &RunFilter, most: u32) -> Vec<RunId> 
 
 /// How many rows are in due.
 async fn rows(store: &TestStore) -> usize {
-    let look = "select count(*) from tasuki_due";
-    let count: i64 = match store.dialect() {
+    number(store, "select count(*) from tasuki_due").await as usize
+}
+
+/// A number that the database tells.
+async fn number(store: &TestStore, look: &'static str) -> i64 {
+    match store.dialect() {
         Dialect::Sqlite => {
             let pool = sqlx::SqlitePool::connect(&store.url).await.unwrap();
             sqlx::query_scalar(look).fetch_one(&pool).await.unwrap()
@@ -72,8 +76,57 @@ async fn rows(store: &TestStore) -> usize {
             pool.close().await;
             count
         }
+    }
+}
+
+/// What was counted: how many have ended, how long they waited, and how long they ran.
+async fn counted(store: &TestStore) -> [i64; 3] {
+    let look = match store.dialect() {
+        Dialect::Sqlite | Dialect::Postgres => [
+            "select cast(coalesce(sum(runs), 0) as bigint) from tasuki_stat",
+            "select cast(coalesce(sum(wait_us), 0) as bigint) from tasuki_stat",
+            "select cast(coalesce(sum(run_us), 0) as bigint) from tasuki_stat",
+        ],
+        Dialect::MySql => [
+            "select cast(coalesce(sum(runs), 0) as signed) from tasuki_stat",
+            "select cast(coalesce(sum(wait_us), 0) as signed) from tasuki_stat",
+            "select cast(coalesce(sum(run_us), 0) as signed) from tasuki_stat",
+        ],
     };
-    count as usize
+    [number(store, look[0]).await, number(store, look[1]).await, number(store, look[2]).await]
+}
+
+/// Claims so many two seconds later, ends them three seconds later, so many at a time, and adds up what is to be counted.
+async fn given_ended(
+    store: &TestStore,
+    at: i64,
+    parts: &[usize],
+    expected: &mut [i64; 3],
+) -> Vec<RunId> {
+    store.at(at + 2);
+    let most: usize = parts.iter().sum();
+    let (token, taken) = store.try_claim(LANE, most as u32).await;
+    assert_eq!(taken.len(), most);
+    store.at(at + 5);
+    let mut left: Vec<(RunId, Finish)> =
+        taken.iter().map(|taken| (taken.id, Finish::default())).collect();
+    left.sort_by_key(|(run, _)| *run);
+    for part in parts {
+        let some: Vec<_> = left.drain(..*part).collect();
+        let told = store.finish_many(token, &some).await.unwrap();
+        assert!(told.iter().all(Outcome::is_applied));
+    }
+    for taken in &taken {
+        let run = store.run_now(taken.id).await;
+        let (started, finished) = (run.started_at.unwrap(), run.finished_at.unwrap());
+        let waited = started.duration_since(taken.due_at).as_micros() as i64;
+        let ran = finished.duration_since(started).as_micros() as i64;
+        assert_eq!((run.state, ran), (RunState::Succeeded, 3_000_000));
+        for (sum, more) in expected.iter_mut().zip([1, waited, ran]) {
+            *sum += more;
+        }
+    }
+    ids(&taken)
 }
 
 contract! {
@@ -219,6 +272,48 @@ contract! {
         let of_job = RunFilter { job: Some(job.job), ..RunFilter::default() };
         assert_eq!(listed(store, &RunFilter::default(), 2).await, expected);
         assert_eq!(listed(store, &of_job, 2).await, expected);
+        assert_eq!(store.findings().await, [] as [String; 0]);
+    }
+
+    /// Whether their ids follow one another or not, whether they are of one job, and whether they end together: each is
+    /// counted once, with how long it waited and ran.
+    async fn all_are_counted_however_they_came_and_went(store: TestStore) {
+        let like_other = Like { lane: "other", ..Like::default() };
+        let (job, second) = (store.given_job(&like_queue()).await, store.given_job(&like_queue()).await);
+        let other = store.given_job(&like_other).await;
+        let mut expected = [0; 3];
+        let ended = given_many(store, &job, 20).await;
+        assert_eq!(given_ended(store, 0, &[20], &mut expected).await, ended);
+        assert_eq!(counted(store).await, expected, "all at once");
+        store.at(10);
+        let mut ended = given_many(store, &job, 10).await;
+        ended.extend(given_many(store, &second, 10).await);
+        assert_eq!(given_ended(store, 10, &[20], &mut expected).await, ended);
+        assert_eq!(counted(store).await, expected, "of two jobs");
+        store.at(20);
+        let ended = given_many(store, &job, 30).await;
+        assert_eq!(given_ended(store, 20, &[9, 1, 20], &mut expected).await, ended);
+        assert_eq!(counted(store).await, expected, "in parts");
+        store.at(30);
+        let mut ended = Vec::new();
+        for _ in 0..20 {
+            ended.extend(given_many(store, &job, 1).await);
+            given_many(store, &other, 1).await;
+        }
+        assert_eq!(given_ended(store, 30, &[20], &mut expected).await, ended);
+        assert_eq!(counted(store).await, expected, "with others in between");
+        // Who came last waits longest.
+        let planned = |ago: i64| Some(noon() + SignedDuration::from_secs(40 - ago));
+        let new = |ago: i64| NewRun { scheduled_for: planned(ago), ..NewRun::task(&job) };
+        store.at(40);
+        let made = store.create(Author::Api, &(0..20).map(new).collect::<Vec<_>>()).await.unwrap();
+        let mut ended: Vec<RunId> = made.iter().map(|made| made.run).rev().collect();
+        let late = ended.split_off(15);
+        assert_eq!(given_ended(store, 40, &[15], &mut expected).await, ended);
+        assert_eq!(waiting(store).await, late);
+        assert_eq!(given_ended(store, 50, &[5], &mut expected).await, late);
+        assert_eq!(counted(store).await, expected, "the last first");
+        assert_eq!(rows(store).await, 20, "those of the other lane wait");
         assert_eq!(store.findings().await, [] as [String; 0]);
     }
 

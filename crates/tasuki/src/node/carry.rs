@@ -39,6 +39,8 @@ pub(crate) struct Lease {
     /// How many have ended and are not reported yet, and when the first of them did.
     pub(crate) unheard: usize,
     pub(crate) first_end: Option<u64>,
+    /// Whether a report of what has ended under it is under way: the next waits for its answer.
+    pub(crate) reporting: bool,
     /// What is carried under it.
     pub(crate) runs: BTreeMap<RunId, Here>,
     /// What was carried and reported, and when: nothing is launched twice.
@@ -160,6 +162,7 @@ impl Default for Lease {
             launched: 0,
             unheard: 0,
             first_end: None,
+            reporting: false,
             runs: BTreeMap::new(),
             done: BTreeMap::new(),
         }
@@ -212,7 +215,7 @@ impl Lease {
     /// When what has ended under it is to be reported: at once where nothing else runs, else after a moment in
     /// which others may end. Of what was launched together much ends together.
     pub(crate) fn report_at(&self) -> Option<u64> {
-        let first = self.first_end.filter(|_| self.unheard > 0)?;
+        let first = self.first_end.filter(|_| self.unheard > 0 && !self.reporting)?;
         let all = self.unheard == self.runs.len();
         let soon = (first + COMPANY).max(self.launched + TOGETHER).min(first + TOGETHER);
         Some(if all { 0 } else { soon })

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasuki_core::NodeName;
-use tasuki_store::{Error, Listener, Store};
+use tasuki_store::{Dialect, Error, Listener, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -76,6 +76,10 @@ impl Loops {
             this.spawn(Self::listen),
             this.spawn(Self::apart),
         ];
+        // SQLite takes one after the other: while one of them waits for an answer the other has the next ready.
+        if this.store.dialect() == Dialect::Sqlite {
+            loops.push(this.spawn(Self::report));
+        }
         // Alone there is nobody to look after.
         if this.cluster.address.is_some() {
             loops.push(this.spawn(Self::look_after));

@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use futures_util::future::join;
+use futures_util::stream::FuturesOrdered;
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{LeaseToken, RunId, Settings};
-use tasuki_store::{ClaimBatch, Claimed, Error, Firsts, LanePlace, Taken};
+use tasuki_store::{ClaimBatch, Claimed, Dialect, Error, Firsts, LanePlace, MOST_CLAIMED, Taken};
 
 use super::super::carry::{Claim, Here, Lease};
 use super::super::queues::{Pool, Source};
@@ -115,7 +117,8 @@ impl Worker {
     pub(crate) fn is_crowded(&self) -> bool {
         let state = self.state();
         let pool = state.course.map_or(Pool::Queue(0), |course| self.source(course.lane).pool);
-        free(&state, pool) < state.slots.of(pool).div_ceil(2)
+        // No claim takes more than so many, whatever room there is.
+        free(&state, pool) < state.slots.of(pool).div_ceil(2).min(MOST_CLAIMED)
     }
 
     /// The same where it is commands that it goes on with.
@@ -192,16 +195,38 @@ impl Worker {
     /// for while those before are launched, if that takes nothing but time: nobody waits for two answers at once.
     async fn go_on(&self, course: Course, most: u32) -> Result<Got, Error> {
         let (got, mut token, mut runs) = self.claim_from(course, most).await?;
-        let mut more = got == Got::All;
+        let (mut more, mut failed) = (got == Got::All, None);
+        let mut asked = FuturesOrdered::new();
         loop {
-            let alone = !more || runs.iter().any(|taken| !self.is_at_hand(taken));
-            let launched = self.launch(token, std::mem::take(&mut runs));
-            let Some(most) = self.room_on(course).filter(|_| !alone) else {
-                launched.await;
-                return Ok(got);
-            };
-            let (next, ()) = join(self.claim_from(course, most), launched).await;
-            (more, token, runs) = next.map(|(got, token, runs)| (got == Got::All, token, runs))?;
+            more &= runs.iter().all(|taken| self.is_at_hand(taken));
+            while let Some(most) =
+                self.room_on(course).filter(|_| more && asked.len() < self.ahead())
+            {
+                asked.push_back(self.claim_from(course, most));
+            }
+            let (next, ()) =
+                join(asked.next(), self.launch(token, std::mem::take(&mut runs))).await;
+            match next {
+                None => return failed.map_or(Ok(got), Err),
+                Some(Ok((next, under, taken))) => {
+                    more &= next == Got::All;
+                    (token, runs) = (under, taken);
+                }
+                // What else is asked for is heard of first.
+                Some(Err(error)) => {
+                    more = false;
+                    failed.get_or_insert(error);
+                }
+            }
+        }
+    }
+
+    /// How many claims are under way at once where there is much to take. SQLite takes one after the other: the next is there
+    /// when it has done with one. Elsewhere it would be in the way of the one before.
+    fn ahead(&self) -> usize {
+        match self.parts.store.dialect() {
+            Dialect::Sqlite => 2,
+            Dialect::Postgres | Dialect::MySql => 1,
         }
     }
 
@@ -236,7 +261,7 @@ impl Worker {
             None => within(store.claim(&batch)).await,
         };
         let runs = self.hear_of(&asked, claimed)?;
-        let full = runs.len() as u32 >= most.min(tasuki_store::MOST_CLAIMED);
+        let full = runs.len() as u32 >= most.min(MOST_CLAIMED);
         let mut state = self.state();
         if !runs.is_empty() {
             state.last = Some(course.lane);

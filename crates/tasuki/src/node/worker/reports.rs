@@ -23,6 +23,21 @@ struct Ends {
     closing: Vec<LeaseToken>,
 }
 
+/// The leases of which ends are being reported, until that is over, however it ends: nobody else reports them meanwhile.
+struct Reporting<'w> {
+    worker: &'w Worker,
+    tokens: Vec<LeaseToken>,
+}
+
+impl Drop for Reporting<'_> {
+    fn drop(&mut self) {
+        let mut state = self.worker.state();
+        for token in &self.tokens {
+            state.leases.get_mut(token).into_iter().for_each(|lease| lease.reporting = false);
+        }
+    }
+}
+
 /// What is known of an end, besides what is told.
 #[derive(Clone, Copy)]
 struct Known {
@@ -58,7 +73,7 @@ impl Worker {
     /// Reports what has ended, and waits for nothing.
     pub(crate) async fn report_all(&self) -> Result<(), Error> {
         self.open_mail();
-        let Ends { endings, known, closing } = self.ended();
+        let (Ends { endings, known, closing }, _reporting) = self.ended();
         if endings.is_empty() {
             return self.keep_unkept().await;
         }
@@ -181,11 +196,15 @@ impl Worker {
         }
     }
 
-    /// What has ended.
-    fn ended(&self) -> Ends {
-        let state = self.state();
+    /// What has ended and nobody reports yet.
+    fn ended(&self) -> (Ends, Reporting<'_>) {
+        let mut reporting = Reporting { worker: self, tokens: Vec::new() };
+        let mut state = self.state();
         let mut ends = Ends::default();
-        for (&token, lease) in &state.leases {
+        for (&token, lease) in &mut state.leases {
+            if lease.reporting || lease.unheard == 0 {
+                continue;
+            }
             for (&run, here) in &lease.runs {
                 if let Here::Ended(ended) = here {
                     ends.known.push(Known { key: ended.key, stirs: ended.stirs });
@@ -196,8 +215,11 @@ impl Worker {
             if lease.report_at() == Some(0) {
                 ends.closing.push(token);
             }
+            lease.reporting = true;
+            reporting.tokens.push(token);
         }
-        ends
+        drop(state);
+        (ends, reporting)
     }
 
     /// What was carried and is reported: there is room again.

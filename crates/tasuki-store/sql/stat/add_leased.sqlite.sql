@@ -1,0 +1,16 @@
+-- stat/add_leased: counted in the transaction that ended them, if these are all that a lease was opened for, and of one job: they
+-- began at one instant, and it is known of them together since when they waited.
+insert into tasuki_stat (minute, job_id, outcome, worker_id, part, runs, wait_us, run_us)
+select r.finished_at / 60000000, l.job_id, 'SUCCEEDED', r.worker_id, 0, :count,
+       max(:count * r.started_at - l.dues, 0),
+       max(:count * (r.finished_at - r.started_at), 0)
+  from tasuki_lease l
+ cross join tasuki_run r on r.id = l.first_run
+ where l.token = :token
+   and l.first_run = :first
+   and l.last_run = :last
+   and l.job_id is not null
+on conflict (minute, job_id, outcome, worker_id, part) do update
+   set runs = tasuki_stat.runs + excluded.runs,
+       wait_us = tasuki_stat.wait_us + excluded.wait_us,
+       run_us = tasuki_stat.run_us + excluded.run_us
