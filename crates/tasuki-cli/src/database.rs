@@ -1,9 +1,11 @@
 //! Commands that go to a database themselves: how they are told where it is, and how they fail.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use tasuki_store::{Error, Store};
+use tokio::runtime::Runtime;
 
 use crate::output::Failure;
 
@@ -70,6 +72,18 @@ impl Database {
             store.close().await;
             outcome.map_err(|error| self.failed(&error))
         })
+    }
+
+    /// What a node with this database runs in. SQLite works in a thread of this process, which has a core to itself where there
+    /// is more than one: it and the program would only keep each other waiting.
+    pub(crate) fn runtime(&self) -> Result<Runtime, Failure> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        if self.database_url.starts_with("sqlite:") && cores > 1 {
+            runtime.worker_threads(cores - 1);
+        }
+        let runtime = runtime.enable_all().build();
+        runtime.map_err(|error| Failure::refused(format!("cannot start: {error}")))
     }
 
     async fn open(&self, may_create: bool) -> Result<Store, Error> {

@@ -116,7 +116,8 @@ enum BenchVerb {
 
 impl BenchVerb {
     fn run(self) -> Result<String, output::Failure> {
-        in_runtime(async {
+        let runtime = self.database().runtime()?;
+        runtime.block_on(async {
             match self {
                 Self::Store(bench) => bench.run().await,
                 Self::Fire(bench) => bench.run().await,
@@ -127,6 +128,18 @@ impl BenchVerb {
                 Self::Growth(bench) => bench.run().await,
             }
         })
+    }
+
+    fn database(&self) -> &database::Database {
+        match self {
+            Self::Store(bench) => &bench.database,
+            Self::Fire(bench) => &bench.database,
+            Self::Drain(bench) => &bench.database,
+            Self::Enqueue(bench) => &bench.database,
+            Self::Latency(bench) => &bench.database,
+            Self::Spawn(bench) => &bench.database,
+            Self::Growth(bench) => &bench.database,
+        }
     }
 }
 
@@ -140,12 +153,6 @@ enum CertVerb {
 enum ScheduleVerb {
     /// Show what a schedule means and when it fires next
     Preview(schedule::Preview),
-}
-
-/// Runs what has to wait for a database.
-fn in_runtime<T>(work: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime needs only threads");
-    runtime.block_on(work)
 }
 
 fn main() -> ExitCode {

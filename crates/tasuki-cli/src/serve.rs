@@ -47,10 +47,7 @@ impl Service {
     pub(crate) fn run(self, greet: impl FnOnce(&str, Option<&str>)) -> Result<String, Failure> {
         tell_what_happens();
         let program = Program::started();
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Failure::refused(format!("cannot start: {error}")))?;
+        let runtime = Database::at(self.database_url.clone()).runtime()?;
         let ended = runtime.block_on(self.serve(program, greet));
         // Tasks that still read from somewhere are not waited for.
         runtime.shutdown_timeout(Duration::from_millis(100));

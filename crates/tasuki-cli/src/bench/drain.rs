@@ -33,7 +33,7 @@ Examples:
   tasuki bench drain --tasks 10000 --json --database-url mysql://tasuki@localhost/bench")]
 pub(crate) struct BenchDrain {
     #[command(flatten)]
-    database: Database,
+    pub(crate) database: Database,
 
     /// How many tasks
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]

@@ -30,7 +30,7 @@ Examples:
   tasuki bench enqueue --callers 64 --bulk 5000 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchEnqueue {
     #[command(flatten)]
-    database: Database,
+    pub(crate) database: Database,
 
     /// How many tasks one by one
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]

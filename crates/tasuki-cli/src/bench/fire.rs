@@ -44,7 +44,7 @@ Examples:
   tasuki bench fire --rate 1000 --whole-seconds --database-url sqlite:bench.db")]
 pub(crate) struct BenchFire {
     #[command(flatten)]
-    database: Database,
+    pub(crate) database: Database,
 
     /// How many runs a second
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]

@@ -35,7 +35,7 @@ Examples:
   tasuki bench growth --present 100000 --rounds 5 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchGrowth {
     #[command(flatten)]
-    database: Database,
+    pub(crate) database: Database,
 
     /// How many runs lie ahead, and how many have ended
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]

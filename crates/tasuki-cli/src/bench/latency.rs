@@ -35,7 +35,7 @@ Examples:
   tasuki bench latency --samples 1000 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchLatency {
     #[command(flatten)]
-    database: Database,
+    pub(crate) database: Database,
 
     /// How many tasks, one after the other
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]

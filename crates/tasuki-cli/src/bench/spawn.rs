@@ -34,7 +34,7 @@ Examples:
   tasuki bench spawn --commands 2000 --slots 8 --dispatch claim --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchSpawn {
     #[command(flatten)]
-    database: Database,
+    pub(crate) database: Database,
 
     /// How many commands
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

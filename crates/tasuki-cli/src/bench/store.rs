@@ -30,7 +30,7 @@ Examples:
 pub(crate) struct BenchStore {
     /// A database made for it: it is migrated, and filled with runs
     #[command(flatten)]
-    database: Database,
+    pub(crate) database: Database,
 
     /// How many runs for each figure
     #[arg(long, default_value_t = 20_000)]

@@ -290,14 +290,15 @@ struct Inside {
 impl Mail {
     /// Something happened.
     pub fn send(&self, happened: Happened) {
-        self.send_all(vec![happened]);
+        self.send_all([happened]);
     }
 
     /// All this happened.
-    pub(crate) fn send_all(&self, happened: Vec<Happened>) {
+    pub(crate) fn send_all(&self, happened: impl IntoIterator<Item = Happened>) {
         let mut letters = self.inside.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let first = letters.is_empty() && !happened.is_empty();
+        let none = letters.is_empty();
         letters.extend(happened);
+        let first = none && !letters.is_empty();
         drop(letters);
         // Whoever comes for the first takes them all.
         if first {

@@ -183,7 +183,13 @@ impl Lease {
             Here::Starting | Here::Unsure => pool == self.pool,
             Here::Waiting { .. } | Here::Ended(_) => false,
         };
-        self.runs.values().filter(counts).count() + self.expected(pool)
+        let running = match self.pool {
+            Pool::Commands | Pool::Claimed => self.runs.values().filter(counts).count(),
+            // Functions, and many: they were claimed, so none of them waits, and they are not looked through at every end.
+            Pool::Queue(_) if pool == self.pool => self.runs.len() - self.unheard,
+            Pool::Queue(_) => 0,
+        };
+        running + self.expected(pool)
     }
 
     /// How many commands have ended of which it is not known yet how.

@@ -232,6 +232,9 @@ impl Loops {
 
     async fn report(self: Arc<Self>) {
         loop {
+            // Whoever has ended wakes us before all others that were launched with it have had their turn, and most of them
+            // end in it.
+            tokio::task::yield_now().await;
             let wait = match self.outage.told("report", self.worker.report()).await {
                 Some(next) => until(next),
                 None => REST,
