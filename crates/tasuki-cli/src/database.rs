@@ -79,7 +79,8 @@ impl Database {
     pub(crate) fn runtime(&self) -> Result<Runtime, Failure> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        if self.database_url.starts_with("sqlite:") && cores > 1 {
+        let told = std::env::var_os("TOKIO_WORKER_THREADS").is_some();
+        if self.database_url.starts_with("sqlite:") && cores > 1 && !told {
             runtime.worker_threads(cores - 1);
         }
         let runtime = runtime.enable_all().build();

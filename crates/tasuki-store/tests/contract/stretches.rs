@@ -317,6 +317,25 @@ contract! {
         assert_eq!(store.findings().await, [] as [String; 0]);
     }
 
+    /// Whoever tells of one twice tells nothing of its neighbour.
+    async fn one_that_is_told_twice_ends_no_other(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let runs = given_many(store, &job, 12).await;
+        let (token, taken) = store.try_claim(LANE, 12).await;
+        assert_eq!(ids(&taken), runs);
+        let told: Vec<(RunId, Finish)> =
+            [0, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|place| (runs[place], Finish::default())).into();
+        let ended = store.finish_many(token, &told).await.unwrap();
+        assert!(ended.iter().all(Outcome::is_applied));
+        for (place, run) in runs.iter().enumerate() {
+            let expected = if place == 1 { RunState::Running } else { RunState::Succeeded };
+            assert_eq!(store.run_now(*run).await.state, expected, "number {place}");
+        }
+        assert!(store.finish(token, runs[1], &Finish::default()).await.unwrap().is_applied());
+        assert_eq!(counted(store).await[0], 12);
+        assert_eq!(store.findings().await, [] as [String; 0]);
+    }
+
     /// A claim whose answer was lost is sent again: it takes nothing more.
     async fn a_claim_that_is_sent_again_takes_nothing(store: TestStore) {
         let job = store.given_job(&like_queue()).await;

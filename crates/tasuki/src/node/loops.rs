@@ -78,7 +78,7 @@ impl Loops {
         ];
         // SQLite takes one after the other: while one of them waits for an answer the other has the next ready.
         if this.store.dialect() == Dialect::Sqlite {
-            loops.push(this.spawn(Self::report));
+            loops.push(this.spawn(Self::report_beside));
         }
         // Alone there is nobody to look after.
         if this.cluster.address.is_some() {
@@ -231,6 +231,12 @@ impl Loops {
     }
 
     async fn report(self: Arc<Self>) {
+        Arc::clone(&self).report_beside().await;
+        // What came in the meantime is reported too, if it can be.
+        self.outage.told("report", self.worker.report_all()).await;
+    }
+
+    async fn report_beside(self: Arc<Self>) {
         loop {
             // Whoever has ended wakes us before all others that were launched with it have had their turn, and most of them
             // end in it.
@@ -240,8 +246,6 @@ impl Loops {
                 None => REST,
             };
             if !self.rest(wait, self.mail.rung()).await {
-                // What came in the meantime is reported too, if it can be.
-                self.outage.told("report", self.worker.report_all()).await;
                 return;
             }
         }

@@ -127,15 +127,15 @@ struct World {
 impl World {
     /// Runs end as soon as they are launched.
     async fn at(began: &str) -> Self {
-        Self::new(began, true).await
+        Self::new(began, true, 50).await
     }
 
     /// Runs go on until the test ends them.
     async fn with_patience(began: &str) -> Self {
-        Self::new(began, false).await
+        Self::new(began, false, 50).await
     }
 
-    async fn new(began: &str, at_once: bool) -> Self {
+    async fn new(began: &str, at_once: bool, slots: u32) -> Self {
         let began = at(began);
         let store = Store::open("sqlite::memory:", 1).await.unwrap();
         store.migrate().await.unwrap();
@@ -156,8 +156,8 @@ impl World {
             pid: None,
             address: None,
             labels: Some(labels),
-            slots: 50,
-            function_slots: 50,
+            slots,
+            function_slots: slots,
         };
         store.register_worker(&row).await.unwrap();
         let line = Arc::new(slow::SlowLine::new(Arc::clone(&clock)));
@@ -169,7 +169,7 @@ impl World {
             executor: Arc::clone(&hands) as Arc<dyn Executor>,
             mail,
             wake: wake.clone(),
-            slots: Box::new(|_| Slots { commands: 50, queues: vec![50] }),
+            slots: Box::new(move |_| Slots { commands: slots, queues: vec![slots] }),
             lanes: Queues::default().sources([FUNCTION].into_iter()),
             registration: row.clone(),
             settle_in: Box::new(|_| {}),

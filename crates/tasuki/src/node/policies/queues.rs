@@ -66,6 +66,36 @@ async fn what_has_a_head_start_goes_before_what_waits_already() {
     world.end().await;
 }
 
+/// However many claims are under way: together they take no more than there is room for.
+#[tokio::test]
+async fn claims_that_are_under_way_at_once_share_the_room() {
+    let slots = 3_500;
+    let world = World::new("12:00:00", false, slots).await;
+    let job = world.create("job", &World::definition(Trigger::Task, "", true)).await;
+    world.worker.pulse().await.unwrap();
+    world.submit_all(&job, Priority::Normal, 8_000).await;
+    let open = || world.hands.open.lock().unwrap().len();
+    world.work().await;
+    assert_eq!(open(), slots as usize);
+    let some: Vec<RunId> = world
+        .hands
+        .open
+        .lock()
+        .unwrap()
+        .iter()
+        .take(2_600)
+        .map(|(key, _)| RunId(key.run))
+        .collect();
+    some.iter().for_each(|run| world.hands.end(*run));
+    world.worker.report_all().await.unwrap();
+    world.work().await;
+    assert_eq!(open(), slots as usize);
+    while world.end_all().await > 0 {
+        world.work().await;
+    }
+    world.end().await;
+}
+
 /// Work of normal priority never ends, and yet a low one has its turn, an hour after it would have had it.
 #[tokio::test]
 async fn nothing_starves() {

@@ -4,13 +4,14 @@
 //! far as its queue has room. While a lane gives all that is asked for, it is gone on with for a moment before the
 //! next look: a backlog costs one statement a batch, and what has a higher priority still comes within that moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
-use futures_util::future::join;
-use futures_util::stream::FuturesOrdered;
+use futures_util::future::{MaybeDone, join, maybe_done};
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{LeaseToken, RunId, Settings};
 use tasuki_store::{ClaimBatch, Claimed, Dialect, Error, Firsts, LanePlace, MOST_CLAIMED, Taken};
@@ -196,16 +197,16 @@ impl Worker {
     async fn go_on(&self, course: Course, most: u32) -> Result<Got, Error> {
         let (got, mut token, mut runs) = self.claim_from(course, most).await?;
         let (mut more, mut failed) = (got == Got::All, None);
-        let mut asked = FuturesOrdered::new();
+        let mut asked = VecDeque::new();
         loop {
             more &= runs.iter().all(|taken| self.is_at_hand(taken));
-            while let Some(most) =
-                self.room_on(course).filter(|_| more && asked.len() < self.ahead())
-            {
-                asked.push_back(self.claim_from(course, most));
+            while more && asked.len() < self.ahead() {
+                let least = if asked.is_empty() { 1 } else { MOST_CLAIMED };
+                let Some(most) = self.room_on(course).filter(|room| *room >= least) else { break };
+                asked.push_back(Box::pin(maybe_done(self.claim_from(course, most))));
             }
-            let (next, ()) =
-                join(asked.next(), self.launch(token, std::mem::take(&mut runs))).await;
+            let launched = self.launch(token, std::mem::take(&mut runs));
+            let (next, ()) = join(first_of(&mut asked), launched).await;
             match next {
                 None => return failed.map_or(Ok(got), Err),
                 Some(Ok((next, under, taken))) => {
@@ -221,8 +222,8 @@ impl Worker {
         }
     }
 
-    /// How many claims are under way at once where there is much to take. SQLite takes one after the other: the next is there
-    /// when it has done with one. Elsewhere it would be in the way of the one before.
+    /// How many claims are under way at once where there is much to take, and room for a whole claim each. SQLite takes one
+    /// after the other: the next is there when it has done with one. Elsewhere it would be in the way of the one before.
     fn ahead(&self) -> usize {
         match self.parts.store.dialect() {
             Dialect::Sqlite => 2,
@@ -240,35 +241,46 @@ impl Worker {
     }
 
     /// Claims from a lane, from where it was there: what it gets is to be launched. If that is all it asks for, the lane
-    /// is its course.
-    async fn claim_from(
+    /// is its course. The room for it is taken at once, before anybody waits for what this returns.
+    fn claim_from(
         &self,
         course: Course,
         most: u32,
-    ) -> Result<(Got, LeaseToken, Vec<Taken>), Error> {
+    ) -> impl Future<Output = Result<(Got, LeaseToken, Vec<Taken>), Error>> {
         let now = self.parts.clock.boottime();
-        let Source { lane, pool, .. } = self.source(course.lane);
-        let (onward, asked) = {
-            let mut state = self.state();
-            state.course = None;
-            let onward = state.onward.remove(&course.lane);
-            (onward.filter(|onward| now < onward.since + ONWARD), self.ask(&mut state, *pool, most))
-        };
-        let batch = self.batch(&asked, lane);
+        let mut state = self.state();
+        state.course = None;
+        let onward = state.onward.remove(&course.lane);
+        let onward = onward.filter(|onward| now < onward.since + ONWARD);
+        let pool = self.source(course.lane).pool;
+        let asked = self.ask(&mut state, pool, most.min(MOST_CLAIMED));
+        drop(state);
+        self.hear_from(course, onward, asked)
+    }
+
+    /// What comes of asking.
+    async fn hear_from(
+        &self,
+        course: Course,
+        onward: Option<Onward>,
+        asked: Asked,
+    ) -> Result<(Got, LeaseToken, Vec<Taken>), Error> {
+        let batch = self.batch(&asked, &self.source(course.lane).lane);
         let store = &self.parts.store;
         let claimed = match onward {
             Some(onward) => within(store.claim_behind(&batch, onward.behind)).await,
             None => within(store.claim(&batch)).await,
         };
         let runs = self.hear_of(&asked, claimed)?;
-        let full = runs.len() as u32 >= most.min(MOST_CLAIMED);
+        let full = runs.len() as u32 >= asked.most;
         let mut state = self.state();
         if !runs.is_empty() {
             state.last = Some(course.lane);
         }
         let got = match runs.last().filter(|_| full) {
             Some(last) => {
-                let (behind, since) = ((last.due_at, last.id), onward.map_or(now, |on| on.since));
+                let (behind, since) =
+                    ((last.due_at, last.id), onward.map_or(asked.sent, |on| on.since));
                 state.onward.insert(course.lane, Onward { behind, since });
                 state.course = Some(course);
                 Got::All
@@ -341,6 +353,20 @@ impl Worker {
         state.full = self.parts.lanes.iter().any(|lane| all[&lane.pool] == 0);
         all
     }
+}
+
+/// What comes of the first of these; all of them go on meanwhile. `None`: there is none.
+async fn first_of<F: Future>(all: &mut VecDeque<Pin<Box<MaybeDone<F>>>>) -> Option<F::Output> {
+    poll_fn(|context| {
+        for one in all.iter_mut() {
+            let _ = one.as_mut().poll(context);
+        }
+        let Some(first) = all.front_mut() else { return Poll::Ready(None) };
+        let Some(done) = first.as_mut().take_output() else { return Poll::Pending };
+        all.pop_front();
+        Poll::Ready(Some(done))
+    })
+    .await
 }
 
 /// How many more of a pool can run. No more results than it has slots may be on their way: what ends faster than it is
