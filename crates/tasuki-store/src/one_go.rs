@@ -27,42 +27,26 @@ static CLAIM_PLAIN: Errand = Errand {
     ),
     rows: 6,
 };
-static END_STRETCH: Errand = Errand {
-    script: sqlite_script!(
-        "run/succeed_stretch.sqlite",
-        "run/all_ended.sqlite",
-        "stat/add_leased.sqlite",
-        "stat/add_plain.sqlite",
-        "stat/add_mixed.sqlite",
-        "lease/close_if_over.sqlite",
-        "lease/is_closed.sqlite",
-    ),
-    rows: 2,
-};
-static END_ALIKE: Errand = Errand {
-    script: sqlite_script!(
-        "run/succeed_alike.sqlite",
-        "run/all_ended.sqlite",
-        "stat/add_leased.sqlite",
-        "stat/add_plain.sqlite",
-        "stat/add_mixed.sqlite",
-        "lease/close_if_over.sqlite",
-        "lease/is_closed.sqlite",
-    ),
-    rows: 2,
-};
-static END: Errand = Errand {
-    script: sqlite_script!(
-        "run/succeed_many.sqlite",
-        "run/all_ended.sqlite",
-        "stat/add_leased.sqlite",
-        "stat/add_plain.sqlite",
-        "stat/add_mixed.sqlite",
-        "lease/close_if_over.sqlite",
-        "lease/is_closed.sqlite",
-    ),
-    rows: 2,
-};
+/// What is told of ends, however their runs are found.
+macro_rules! ends {
+    ($succeed:literal) => {
+        Errand {
+            script: sqlite_script!(
+                $succeed,
+                "run/all_ended.sqlite",
+                "stat/add_leased.sqlite",
+                "stat/add_plain.sqlite",
+                "stat/add_mixed.sqlite",
+                "lease/close_if_over.sqlite",
+                "lease/is_closed.sqlite",
+            ),
+            rows: 2,
+        }
+    };
+}
+static END_STRETCH: Errand = ends!("run/succeed_stretch.sqlite");
+static END_ALIKE: Errand = ends!("run/succeed_alike.sqlite");
+static END: Errand = ends!("run/succeed_many.sqlite");
 
 /// From so many ends on under one token it pays to send them without looking first.
 const MANY: usize = 8;
