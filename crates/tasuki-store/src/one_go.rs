@@ -4,6 +4,7 @@
 use tasuki_core::{EventId, JobId, LeaseToken, RunId, Scope};
 
 use crate::db::{Params, params};
+use crate::due::STRETCH;
 use crate::errands::{Asked, Errand};
 use crate::finish::Together;
 use crate::run::{micros, timestamp};
@@ -13,8 +14,10 @@ use crate::{ClaimBatch, Ending, Error, Store, Taken, uuid};
 
 static CLAIM_PLAIN: Errand = Errand {
     script: sqlite_script!(
-        "lease/open_plain.sqlite",
+        "lease/open_stretch.sqlite",
         "lease/opened_now.sqlite",
+        "lease/open_plain.sqlite",
+        "lease/list_stretch.sqlite",
         "due/take_leased.sqlite",
         "due/cut_leased.sqlite",
         "due/all_taken.sqlite",
@@ -59,7 +62,9 @@ impl Store {
         batch: &ClaimBatch<'_>,
         after: &Params<'static>,
     ) -> Result<Vec<Taken>, Error> {
-        let asked = params! { lane: batch.lane, most: batch.most, ttl: micros(batch.lease_ttl) };
+        // So many rows of whole stretches say what may be taken, and one more what is left.
+        let rows = i64::from(batch.most) / STRETCH + 2;
+        let asked = params! { lane: batch.lane, most: batch.most, rows: rows, ttl: micros(batch.lease_ttl) };
         let asked = [asked, guard(batch), after.clone()].concat();
         let claim = Asked { errand: &CLAIM_PLAIN, runs: batch.most as usize, params: asked };
         let told = self.db.errands(vec![claim]).await?.pop();

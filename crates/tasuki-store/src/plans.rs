@@ -5,6 +5,7 @@
 mod given;
 mod mysql;
 mod plan;
+mod sqlite;
 mod table;
 mod updates;
 

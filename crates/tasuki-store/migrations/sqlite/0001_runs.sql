@@ -59,23 +59,17 @@ create table tasuki_cursor (
 );
 create index tasuki_cursor_next_fire on tasuki_cursor (next_fire);
 
--- The run, which is also its live attempt and, once ended, its last one. No index here mentions what a transition
--- changes, so that its updates stay in place.
-create table tasuki_run (
+-- The run, which is also its live attempt and, once ended, its last one. SQLite writes a row anew, column by column, whatever
+-- was changed in it: what a run was born with is in one table, and what its transitions change in another, which has few
+-- and short columns. tasuki_run shows both as one. No index mentions what a transition changes.
+create table tasuki_run_birth (
     id integer primary key autoincrement,
     job_id integer not null,
     scheduled_for integer not null,
     created_at integer not null,
     job_version integer not null,
     max_attempts integer not null,
-    tries_allowed integer not null,
-    tries integer not null default 0,
-    attempt_no integer not null default 0,
-    releases integer not null default 0,
-    version integer not null default 1,
     exclusive integer not null,
-    alone integer not null default 0,
-    state text not null default 'PENDING',
     origin text not null,
     scope_kind text not null default 'global',
     scope_id text not null default 'global',
@@ -85,6 +79,35 @@ create table tasuki_run (
     event_id integer,
     rerun_of integer,
     args text,
+    -- As it was born; what counts is in its life.
+    skip_at integer,
+    expires_at integer,
+    constraint tasuki_run_origin check (
+        case origin
+            when 'task' then slot is null
+            when 'time' then slot is not null
+            when 'event' then slot is null
+            when 'manual' then slot is null
+            when 'rerun' then slot is null
+            else 0
+        end)
+);
+create unique index tasuki_run_slot on tasuki_run_birth (job_id, scope_kind, scope_id, slot) where slot is not null;
+create unique index tasuki_run_idempotency on tasuki_run_birth (idempotency_key) where idempotency_key is not null;
+create index tasuki_run_job on tasuki_run_birth (job_id, id);
+create index tasuki_run_scheduled on tasuki_run_birth (scheduled_for, id);
+
+create table tasuki_run_life (
+    id integer primary key,
+    state text not null default 'PENDING',
+    tries integer not null default 0,
+    tries_allowed integer not null,
+    attempt_no integer not null default 0,
+    releases integer not null default 0,
+    version integer not null default 1,
+    alone integer not null default 0,
+    -- As in its birth: guards ask for it.
+    scheduled_for integer not null,
     next_retry_at integer,
     skip_at integer,
     expires_at integer,
@@ -127,24 +150,64 @@ create table tasuki_run (
             when 'EXPIRED' then finished_at is not null
             else 0
         end),
-    constraint tasuki_run_origin check (
-        case origin
-            when 'task' then slot is null
-            when 'time' then slot is not null
-            when 'event' then slot is null
-            when 'manual' then slot is null
-            when 'rerun' then slot is null
-            else 0
-        end),
     constraint tasuki_run_tries check (tries >= 0 and tries <= tries_allowed and tries <= attempt_no and releases >= 0),
     constraint tasuki_run_rare check (
         (continuation is null or continuation = 'NONE' or continuation = 'CONFIRMING') and (result is null or length(result) <= 65536))
 );
-create unique index tasuki_run_slot on tasuki_run (job_id, scope_kind, scope_id, slot) where slot is not null;
-create unique index tasuki_run_idempotency on tasuki_run (idempotency_key) where idempotency_key is not null;
-create index tasuki_run_job on tasuki_run (job_id, id);
-create index tasuki_run_scheduled on tasuki_run (scheduled_for, id);
-create index tasuki_run_badly on tasuki_run (ended_badly_at) where ended_badly_at is not null;
+create index tasuki_run_badly on tasuki_run_life (ended_badly_at) where ended_badly_at is not null;
+
+create view tasuki_run as
+select
+    birth.id,
+    birth.job_id,
+    birth.scheduled_for,
+    birth.created_at,
+    birth.job_version,
+    birth.max_attempts,
+    life.tries_allowed,
+    life.tries,
+    life.attempt_no,
+    life.releases,
+    life.version,
+    birth.exclusive,
+    life.alone,
+    life.state,
+    birth.origin,
+    birth.scope_kind,
+    birth.scope_id,
+    birth.lane,
+    birth.slot,
+    birth.idempotency_key,
+    birth.event_id,
+    birth.rerun_of,
+    birth.args,
+    life.next_retry_at,
+    life.skip_at,
+    life.expires_at,
+    life.worker_id,
+    life.lease_token,
+    life.epoch,
+    life.assigned_at,
+    life.start_by,
+    life.started_at,
+    life.cancel_requested_at,
+    life.cancel_requested_by,
+    life.continuation,
+    life.continuation_started_at,
+    life.continuation_deadline,
+    life.finished_at,
+    life.ended_badly_at,
+    life.outcome,
+    life.exit_code,
+    life.exit_signal,
+    life.error_code,
+    life.error_message,
+    life.result,
+    life.rows_affected,
+    life.log_ref,
+    life.reason
+from tasuki_run_birth birth
+join tasuki_run_life life on life.id = birth.id;
 
 -- Exactly the runs that wait. Whoever takes one deletes its row, and that delete lets one taker through.
 -- lane: '' is for the leader to assign, anything else is a queue to claim from.

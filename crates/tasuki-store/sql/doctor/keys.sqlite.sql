@@ -1,5 +1,6 @@
--- doctor/keys: the columns of every unique key, of which one that leaves out only what is null is as good as whole.
-select m.name as table_name, il.name as key_name, ii.name as column_name
+-- doctor/keys: the columns of every unique key, of which one that leaves out only what is null is as good as whole. Those of a
+-- run are of its birth.
+select case m.name when 'tasuki_run_birth' then 'tasuki_run' else m.name end as table_name, il.name as key_name, ii.name as column_name
   from sqlite_master m
   join pragma_index_list(m.name) il
   join pragma_index_info(il.name) ii
@@ -10,7 +11,7 @@ select m.name as table_name, il.name as key_name, ii.name as column_name
                     where i.name = il.name
                       and (i.sql like '%where slot is not null' or i.sql like '%where idempotency_key is not null')))
 union all
-select m.name, 'primary key', ti.name
+select case m.name when 'tasuki_run_birth' then 'tasuki_run' else m.name end, 'primary key', ti.name
   from sqlite_master m
   join pragma_table_info(m.name) ti
  where m.type = 'table'

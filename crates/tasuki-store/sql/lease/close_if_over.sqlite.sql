@@ -8,6 +8,6 @@ delete from tasuki_lease
         or not exists (
                select 1
                  from json_each(tasuki_lease.run_ids) x
-                cross join tasuki_run r on r.id = x.value
+                cross join tasuki_run_life r on r.id = x.value
                 where r.lease_token = :token
                   and r.state in ('ASSIGNED', 'RUNNING')))

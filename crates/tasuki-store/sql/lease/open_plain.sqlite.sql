@@ -1,7 +1,5 @@
--- lease/open_plain: T1c, the first step: what is due is given to a worker that may claim, if none of it must be taken by itself
--- or wait for another run of its kind; else nothing is. What follows goes by this row: by the first and the last of them where
--- their ids follow one another, else by the list.
--- A value in a subquery is none that SQLite would plan the statement anew for, each time.
+-- lease/open_plain: the same where they do not follow one another, or many rows say so: by the list of them, or by the first and
+-- the last where they do after all.
 insert into tasuki_lease (token, worker_id, epoch, lease_until, heartbeat_at, run_ids, first_run, last_run, last_due, job_id, dues)
 select :token, :worker_id, null, :now + :ttl, :now, json_group_array(id),
        case when max(id) - min(id) = count(*) - 1 then min(id) end,
@@ -11,8 +9,9 @@ select :token, :worker_id, null, :now + :ttl, :now, json_group_array(id),
        sum(due_at)
   from (select r.id, r.job_id, d.due_at, d.exclusive, d.alone
           from tasuki_due d
-         cross join tasuki_run r on r.id >= d.run_id and r.id <= d.run_id + d.more
-         where d.lane = :lane
+         cross join tasuki_run_birth r on r.id >= d.run_id and r.id <= d.run_id + d.more
+         where not exists (select 1 from tasuki_lease where token = :token)
+           and d.lane = (select :lane)
            and d.due_at >= (select :after_at)
            and d.due_at <= :now
            and (d.skip_at is null or d.skip_at >= :now)
@@ -24,7 +23,7 @@ having count(*) > 0
    and exists (
            select 1
              from tasuki_worker w
-            where w.id = :worker_id
+            where w.id = (select :worker_id)
               and w.draining_at is null
               and w.detached_at is null
               and w.dead_at is null

@@ -1,5 +1,5 @@
 -- run/claim_leased: the same where they do not.
-update tasuki_run
+update tasuki_run_life
    set state = 'RUNNING',
        attempt_no = attempt_no + 1,
        tries = tries + 1,

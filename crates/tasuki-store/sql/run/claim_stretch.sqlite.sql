@@ -1,5 +1,5 @@
 -- run/claim_stretch: T1c for the runs of a lease whose ids follow one another, and whose due rows this transaction has deleted.
-update tasuki_run
+update tasuki_run_life
    set state = 'RUNNING',
        attempt_no = attempt_no + 1,
        tries = tries + 1,

@@ -1,5 +1,5 @@
 -- run/succeed_alike: T4 for runs under one token of which the same is told.
-update tasuki_run
+update tasuki_run_life
    set state = 'SUCCEEDED',
        outcome = 'SUCCEEDED',
        finished_at = :now,

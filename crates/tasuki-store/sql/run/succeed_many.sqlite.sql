@@ -1,5 +1,5 @@
 -- run/succeed_many: T4 for runs under one token; how each ended is an object in a JSON list.
-update tasuki_run
+update tasuki_run_life
    set state = 'SUCCEEDED',
        outcome = 'SUCCEEDED',
        finished_at = :now,
@@ -9,6 +9,6 @@ update tasuki_run
        log_ref = json_extract(x.value, '$.log_ref'),
        version = version + 1
   from json_each(:ends) x
- where tasuki_run.id = json_extract(x.value, '$.id')
-   and tasuki_run.state = 'RUNNING'
-   and tasuki_run.lease_token = :token
+ where tasuki_run_life.id = json_extract(x.value, '$.id')
+   and tasuki_run_life.state = 'RUNNING'
+   and tasuki_run_life.lease_token = :token

@@ -1,5 +1,5 @@
 -- run/succeed_stretch: T4 for runs under one token of which the same is told, and whose ids follow one another.
-update tasuki_run
+update tasuki_run_life
    set state = 'SUCCEEDED',
        outcome = 'SUCCEEDED',
        finished_at = :now,

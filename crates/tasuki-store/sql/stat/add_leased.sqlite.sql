@@ -5,7 +5,7 @@ select r.finished_at / 60000000, l.job_id, 'SUCCEEDED', r.worker_id, 0, :count,
        max(:count * r.started_at - l.dues, 0),
        max(:count * (r.finished_at - r.started_at), 0)
   from tasuki_lease l
- cross join tasuki_run r on r.id = l.first_run
+ cross join tasuki_run_life r on r.id = l.first_run
  where l.token = :token
    and l.first_run = :first
    and l.last_run = :last

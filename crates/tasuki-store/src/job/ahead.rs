@@ -20,7 +20,7 @@ static REPLAN: Sql = sql!("cursor/replan");
 static BEGIN: Sql = sql!("cursor/begin", ".postgres", ".postgres", ".mysql");
 static DELETE: Sql = sql!("cursor/delete");
 static AHEAD: Sql = sql!("run/ahead", "", ".postgres", "");
-static FREE_SLOT: Sql = sql!("run/free_slot");
+static FREE_SLOT: Sql = sql!("run/free_slot", ".sqlite", "", "");
 static DUE_PUT: Sql = sql!("due/put");
 static LOCK: Sql = sql!("run/lock");
 
