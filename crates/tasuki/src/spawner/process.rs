@@ -15,7 +15,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, set
 use tasuki_core::exit::Stopped;
 
 use super::birth::Birth;
-use super::capture::{self, Pipes};
+use super::capture::{self, Held, Pipes};
 use super::cgroup::{Cgroup, Cgroups};
 use super::record::{Ended, Unheard};
 use super::spawn::{Nursery, Start};
@@ -36,8 +36,6 @@ const CLEAR: u64 = 1_000_000;
 /// How long after an end none is looked for, in microseconds, for each that still runs; and at most.
 const NAP: u64 = 250;
 const LONGEST_NAP: u64 = 4_000;
-/// How long nobody reads what a captured command prints, in microseconds: most are over by then.
-const YOUNG: u64 = 20_000;
 
 /// As [`run`], for one data directory: waits until the spawner of the worker before has ended, and kills
 /// what that left behind should it have been killed itself. Then it says that it is ready.
@@ -145,8 +143,8 @@ struct Job {
     end: OwnedFd,
     /// That has become so.
     is_readable: bool,
-    /// What it prints to, as long as nobody else reads it, and until when that is so.
-    pipes: Option<(Pipes, u64)>,
+    /// What it prints to, as long as nobody else reads it.
+    pipes: Option<Held>,
     stopped: Option<Stopped>,
     kill_at: Option<u64>,
     lease_passed: bool,
@@ -191,7 +189,7 @@ impl Keeper {
             job.exit.is_some() || out_of_time
         });
         let lease = |job: &Job| self.leases.get(&job.launch.token).copied();
-        let young = |job: &Job| job.pipes.as_ref().map(|(_, until)| *until);
+        let young = |job: &Job| job.pipes.as_ref().map(Held::until);
         let of_job = |job: &Job| [job.kill_at, lease(job), young(job)].into_iter().flatten().min();
         let deadlines = self.jobs.iter().filter_map(of_job).chain(self.unheard.next());
         let next = match ending {
@@ -306,7 +304,7 @@ impl Keeper {
             birth: Some(birth),
             is_readable: false,
             end,
-            pipes: pipes.map(|pipes| (pipes, boottime() + YOUNG)),
+            pipes: pipes.map(|pipes| Held::new(pipes, boottime())),
             stopped: None,
             kill_at: None,
             lease_passed: false,
@@ -401,21 +399,22 @@ impl Keeper {
 
     /// What goes on for longer has its output read by the worker, as it comes.
     fn hand_over(&mut self, now: u64) {
+        let running = self.jobs.len();
         for job in &mut self.jobs {
             if job.exit.is_some() {
                 continue;
             }
             // What is not a command yet, or never will be, says nothing.
             job.birth.take_if(|birth| birth.is_over() && birth.failure().is_none());
-            if let Some((_, until)) = job.pipes.as_mut().filter(|_| job.birth.is_some()) {
-                *until = (*until).max(now + LOOK);
+            if let Some(held) = job.pipes.as_mut().filter(|_| job.birth.is_some()) {
+                held.put_off(now + LOOK);
             }
-            if let Some((pipes, _)) = job.pipes.take_if(|(_, until)| *until <= now) {
+            if let Some(held) = job.pipes.take_if(|held| held.is_over(now, running)) {
                 let (key, pid) = (job.launch.job, number(job.pid));
                 // Only what cannot be encoded is refused, and this can.
                 let _ = self.told.push(&Report::Started { job: key, pid });
                 let prints = Report::Prints { job: key, from: Vec::new() };
-                let _ = self.told.push_with(&prints, pipes.into());
+                let _ = self.told.push_with(&prints, held.pipes().into());
             }
         }
     }
@@ -461,7 +460,7 @@ impl Keeper {
             lease_passed: job.lease_passed,
             stopped: job.stopped,
         };
-        let printed = match job.pipes.map(|(pipes, _)| capture::read(pipes)) {
+        let printed = match job.pipes.map(|held| capture::read(held.pipes())) {
             None => None,
             Some(Ok(printed)) => Some(printed),
             Some(Err(pipes)) => {
