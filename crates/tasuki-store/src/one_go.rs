@@ -116,6 +116,7 @@ impl Store {
             Asked { errand, runs: ends.len(), params: [all, told].concat() }
         };
         let told = self.db.errands(many.iter().map(errand).collect()).await?;
+        together.ended.reserve(good.len());
         for ((token, ends), rows) in many.iter().zip(told) {
             match rows {
                 Ok(rows) => {

@@ -307,7 +307,10 @@ impl Mail {
     }
 
     pub(crate) fn drain(&self) -> Vec<Happened> {
-        std::mem::take(&mut *self.inside.letters.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut letters = self.inside.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        // As many will come again: what grows is copied.
+        let room = Vec::with_capacity(letters.len());
+        std::mem::replace(&mut *letters, room)
     }
 
     pub(crate) fn ring(&self) {

@@ -46,6 +46,10 @@ impl Executor for Hands {
     }
 
     fn launch_all(&self, attempts: Vec<Attempt>) {
+        // Functions are many, and mostly by themselves.
+        if !attempts.iter().any(|attempt| self.spawns(attempt).is_some()) {
+            return self.calls.launch_all(attempts);
+        }
         let (to_spawn, to_call): (Vec<_>, Vec<_>) =
             attempts.into_iter().partition(|attempt| self.spawns(attempt).is_some());
         if let Some(commands) = &self.commands {

@@ -1,6 +1,6 @@
 //! What runs are made of, kept at hand: a version of a job never changes.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tasuki_core::exit::FailureRules;
@@ -26,7 +26,8 @@ pub struct Recipe {
 /// Recipes by job and version.
 #[derive(Default)]
 pub(crate) struct Recipes {
-    known: Mutex<HashMap<(JobId, i64), Arc<Recipe>>>,
+    /// In order: mostly there are few, and each run is looked up.
+    known: Mutex<BTreeMap<(JobId, i64), Arc<Recipe>>>,
 }
 
 impl Recipes {
@@ -71,7 +72,7 @@ impl Recipes {
         Ok(())
     }
 
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<(JobId, i64), Arc<Recipe>>> {
+    fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, i64), Arc<Recipe>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState};
+use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Settings};
 use tasuki_store::{Error, Finish, Outcome, Taken};
 
 use super::super::attempt::{self, Attempt, End};
@@ -171,6 +171,7 @@ impl Worker {
         }
         let now = self.parts.clock.boottime();
         self.state().leases.get_mut(&token).into_iter().for_each(|lease| lease.launched = now);
+        let settings = self.settings();
         let mut launches = Vec::with_capacity(taken.len());
         for taken in taken {
             let run = taken.id;
@@ -195,7 +196,7 @@ impl Worker {
                     Here::Ended(Box::new(Ended::unheard(key, *finish, at)))
                 }
                 Ok(Ok(mut attempt)) => {
-                    let running = self.running(&attempt);
+                    let running = running(&attempt, self.parts.clock.boottime(), &settings);
                     attempt.deadline = running.deadline;
                     if self.put(token, run, Here::Running(Box::new(running))) {
                         launches.push(attempt);
@@ -255,26 +256,6 @@ impl Worker {
         })
     }
 
-    fn running(&self, attempt: &Attempt) -> Running {
-        let now = self.parts.clock.boottime();
-        let settings = self.settings();
-        let work = &attempt.recipe.work;
-        attempt.signs.show(now);
-        Running {
-            key: attempt.key(),
-            recipe: Arc::clone(&attempt.recipe),
-            signs: attempt.signs.clone(),
-            deadline: now + work.timeout.unwrap_or(settings.timeout()).as_micros() as u64,
-            silence: work.heartbeat_timeout.or(settings.heartbeat_timeout()),
-            silence_after_progress: work
-                .heartbeat_timeout
-                .or(settings.progress_heartbeat_timeout())
-                .or(settings.heartbeat_timeout()),
-            grace: work.stop_grace.unwrap_or(settings.stop_grace()),
-            stopped: None,
-        }
-    }
-
     /// `false`: its lease is no longer ours, and neither is it.
     pub(super) fn put(&self, token: LeaseToken, run: RunId, here: Here) -> bool {
         let mut state = self.state();
@@ -288,5 +269,24 @@ impl Worker {
         for run in runs {
             lease.runs.get_mut(run).into_iter().for_each(&change);
         }
+    }
+}
+
+/// An attempt that is launched now.
+fn running(attempt: &Attempt, now: u64, settings: &Settings) -> Running {
+    let work = &attempt.recipe.work;
+    attempt.signs.show(now);
+    Running {
+        key: attempt.key(),
+        recipe: Arc::clone(&attempt.recipe),
+        signs: attempt.signs.clone(),
+        deadline: now + work.timeout.unwrap_or(settings.timeout()).as_micros() as u64,
+        silence: work.heartbeat_timeout.or(settings.heartbeat_timeout()),
+        silence_after_progress: work
+            .heartbeat_timeout
+            .or(settings.progress_heartbeat_timeout())
+            .or(settings.heartbeat_timeout()),
+        grace: work.stop_grace.unwrap_or(settings.stop_grace()),
+        stopped: None,
     }
 }
