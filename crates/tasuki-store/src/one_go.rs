@@ -12,24 +12,34 @@ use crate::sets::{by_token, guard, told_of};
 use crate::sql::{Sql, sqlite_script};
 use crate::{ClaimBatch, Ending, Error, Store, Taken, uuid};
 
-static CLAIM_PLAIN: Errand = Errand {
-    script: sqlite_script!(
-        "lease/open_stretch.sqlite",
-        "lease/opened_now.sqlite",
-        "lease/open_plain.sqlite",
-        "lease/list_stretch.sqlite",
-        "due/take_leased.sqlite",
-        "due/cut_leased.sqlite",
-        "due/all_taken.sqlite",
-        "run/claim_stretch.sqlite",
-        "lease/stretch_moved.sqlite",
-        "run/claim_leased.sqlite",
-        "lease/all_moved.sqlite",
-        "run/taken_stretch.sqlite",
-        "run/taken_leased.sqlite",
-    ),
-    rows: 6,
-};
+/// A claim, however its lease is opened.
+macro_rules! claim {
+    ($($open:literal),+) => {
+        Errand {
+            script: sqlite_script!(
+                $($open,)+
+                "due/take_leased.sqlite",
+                "due/cut_leased.sqlite",
+                "due/all_taken.sqlite",
+                "run/claim_stretch.sqlite",
+                "lease/stretch_moved.sqlite",
+                "run/claim_leased.sqlite",
+                "lease/all_moved.sqlite",
+                "run/taken_stretch.sqlite",
+                "run/taken_leased.sqlite",
+            ),
+            rows: 6,
+        }
+    };
+}
+/// By what due says where ids follow one another; and by the runs themselves, should due not be true.
+static CLAIM: Errand = claim!(
+    "lease/open_stretch.sqlite",
+    "lease/opened_now.sqlite",
+    "lease/open_plain.sqlite",
+    "lease/list_stretch.sqlite"
+);
+static CLAIM_LISTED: Errand = claim!("lease/open_plain.sqlite", "lease/opened_now.sqlite");
 /// What is told of ends, however their runs are found.
 macro_rules! ends {
     ($succeed:literal) => {
@@ -66,9 +76,15 @@ impl Store {
         let rows = i64::from(batch.most) / STRETCH + 2;
         let asked = params! { lane: batch.lane, most: batch.most, rows: rows, ttl: micros(batch.lease_ttl) };
         let asked = [asked, guard(batch), after.clone()].concat();
-        let claim = Asked { errand: &CLAIM_PLAIN, runs: batch.most as usize, params: asked };
-        let told = self.db.errands(vec![claim]).await?.pop();
-        let rows = told.unwrap_or_else(|| Err(Error::broken("a claim says nothing")))?;
+        let claim = async |errand: &'static Errand| {
+            let claim = Asked { errand, runs: batch.most as usize, params: asked.clone() };
+            let told = self.db.errands(vec![claim]).await?.pop();
+            told.unwrap_or_else(|| Err(Error::broken("a claim says nothing")))
+        };
+        let rows = match claim(&CLAIM).await {
+            Err(error) if error.gave_up() => claim(&CLAIM_LISTED).await?,
+            told => told?,
+        };
         let mut taken = Vec::new();
         // In one of them there is nothing.
         for row in rows.iter().rev().take(2) {

@@ -98,11 +98,16 @@ fn wanted(statement: &str) -> Vec<BTreeSet<String>> {
 
 /// The files of statements that one database is given, by name.
 fn files(of: &str) -> BTreeMap<&'static str, String> {
+    files_but(of, &FOLDERS_OF_OTHERS)
+}
+
+/// The same but for some folders.
+fn files_but(of: &str, others: &[&str]) -> BTreeMap<&'static str, String> {
     let mut files = BTreeMap::new();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("sql");
     for folder in root.read_dir().unwrap().map(Result::unwrap) {
         let folder_name = folder.file_name().into_string().unwrap();
-        if FOLDERS_OF_OTHERS.contains(&&*folder_name) {
+        if others.contains(&&*folder_name) {
             continue;
         }
         for file in folder.path().read_dir().unwrap().map(Result::unwrap) {

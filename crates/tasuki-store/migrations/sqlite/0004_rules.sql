@@ -25,7 +25,7 @@ begin
 end;
 
 create trigger tasuki_run_legal_entry before insert on tasuki_run_life for each row
-    when new.state is not 'PENDING'
+    when new.state is not 'PENDING' or not exists (select 1 from tasuki_run_birth where id = new.id)
 begin
     select raise(abort, 'tasuki: a run begins as PENDING');
 end;
@@ -51,15 +51,32 @@ begin
      where id = new.id;
 end;
 
+create trigger tasuki_run_birth_delete before delete on tasuki_run_birth for each row
+    when exists (select 1 from tasuki_run_life where id = old.id)
+begin
+    select raise(abort, 'tasuki: a run is deleted as a whole');
+end;
+
 create trigger tasuki_run_life_delete after delete on tasuki_run_life for each row
 begin
     delete from tasuki_run_birth where id = old.id;
 end;
 
--- For SQL typed by hand a run is one row, as it is on other databases, and held to the same rules.
+-- For SQL typed by hand a run is one row, as it is on other databases, and held to the same rules. What came of a statement
+-- before is asked for: "or ignore" passes over it without a word.
 create trigger tasuki_run_typed_insert instead of insert on tasuki_run for each row
 begin
-    select raise(abort, 'tasuki: a run begins as PENDING') where new.state is not null and new.state <> 'PENDING';
+    select raise(abort, 'tasuki: a run begins as PENDING')
+     where coalesce(new.state, 'PENDING') <> 'PENDING'
+        or coalesce(new.tries, 0) <> 0
+        or coalesce(new.attempt_no, 0) <> 0
+        or coalesce(new.releases, 0) <> 0
+        or coalesce(new.alone, 0) <> 0
+        or coalesce(new.version, 1) <> 1
+        or coalesce(new.next_retry_at, new.worker_id, new.lease_token, new.epoch, new.assigned_at, new.start_by, new.started_at,
+            new.cancel_requested_at, new.cancel_requested_by, new.continuation, new.continuation_started_at,
+            new.continuation_deadline, new.finished_at, new.ended_badly_at, new.outcome, new.exit_code, new.exit_signal,
+            new.error_code, new.error_message, new.result, new.rows_affected, new.log_ref, new.reason) is not null;
     insert into tasuki_run_birth (id, job_id, scheduled_for, created_at, job_version, max_attempts, exclusive, origin, scope_kind, scope_id, lane,
         slot, idempotency_key, event_id, rerun_of, args, skip_at, expires_at)
     values (new.id, new.job_id, new.scheduled_for, new.created_at, new.job_version, new.max_attempts, new.exclusive, new.origin,
@@ -67,31 +84,36 @@ begin
         new.event_id, new.rerun_of, new.args, new.skip_at, new.expires_at);
     update tasuki_run_life
        set tries_allowed = coalesce(new.tries_allowed, tries_allowed)
-     where id = coalesce(new.id, last_insert_rowid());
+     where id = coalesce(new.id, last_insert_rowid())
+       and changes() = 1;
 end;
 
 create trigger tasuki_run_typed_update instead of update on tasuki_run for each row
 begin
-    update tasuki_run_birth
-       set (job_id, scheduled_for, created_at, job_version, max_attempts, exclusive, origin, scope_kind, scope_id,
-            lane, slot, idempotency_key, event_id, rerun_of, args)
-         = (new.job_id, new.scheduled_for, new.created_at, new.job_version, new.max_attempts, new.exclusive,
-            new.origin, new.scope_kind, new.scope_id, new.lane, new.slot, new.idempotency_key, new.event_id,
-            new.rerun_of, new.args)
-     where id = old.id;
+    select raise(abort, 'tasuki: a run keeps its id') where new.id is not old.id;
     update tasuki_run_life
        set (tries_allowed, tries, attempt_no, releases, version, alone, state, next_retry_at, skip_at, expires_at,
-            worker_id, lease_token, epoch, assigned_at, start_by, started_at, cancel_requested_at,
-            cancel_requested_by, continuation, continuation_started_at, continuation_deadline, finished_at,
-            ended_badly_at, outcome, exit_code, exit_signal, error_code, error_message, result, rows_affected,
-            log_ref, reason)
+            worker_id, lease_token, epoch, assigned_at, start_by, started_at, cancel_requested_at, cancel_requested_by,
+            continuation, continuation_started_at, continuation_deadline, finished_at, ended_badly_at, outcome,
+            exit_code, exit_signal, error_code, error_message, result, rows_affected, log_ref, reason)
          = (new.tries_allowed, new.tries, new.attempt_no, new.releases, new.version, new.alone, new.state,
-            new.next_retry_at, new.skip_at, new.expires_at, new.worker_id, new.lease_token, new.epoch,
-            new.assigned_at, new.start_by, new.started_at, new.cancel_requested_at, new.cancel_requested_by,
-            new.continuation, new.continuation_started_at, new.continuation_deadline, new.finished_at,
-            new.ended_badly_at, new.outcome, new.exit_code, new.exit_signal, new.error_code, new.error_message,
-            new.result, new.rows_affected, new.log_ref, new.reason)
+            new.next_retry_at, new.skip_at, new.expires_at, new.worker_id, new.lease_token, new.epoch, new.assigned_at,
+            new.start_by, new.started_at, new.cancel_requested_at, new.cancel_requested_by, new.continuation,
+            new.continuation_started_at, new.continuation_deadline, new.finished_at, new.ended_badly_at, new.outcome,
+            new.exit_code, new.exit_signal, new.error_code, new.error_message, new.result, new.rows_affected,
+            new.log_ref, new.reason)
      where id = old.id;
+    update tasuki_run_birth
+       set (job_id, scheduled_for, created_at, job_version, max_attempts, exclusive, origin, scope_kind, scope_id, lane,
+            slot, idempotency_key, event_id, rerun_of, args)
+         = (new.job_id, new.scheduled_for, new.created_at, new.job_version, new.max_attempts, new.exclusive, new.origin,
+            new.scope_kind, new.scope_id, new.lane, new.slot, new.idempotency_key, new.event_id, new.rerun_of, new.args)
+     where id = old.id
+       and changes() = 1
+       and (job_id, scheduled_for, created_at, job_version, max_attempts, exclusive, origin, scope_kind, scope_id, lane,
+            slot, idempotency_key, event_id, rerun_of, args)
+           is not (new.job_id, new.scheduled_for, new.created_at, new.job_version, new.max_attempts, new.exclusive, new.origin,
+            new.scope_kind, new.scope_id, new.lane, new.slot, new.idempotency_key, new.event_id, new.rerun_of, new.args);
 end;
 
 create trigger tasuki_run_typed_delete instead of delete on tasuki_run for each row

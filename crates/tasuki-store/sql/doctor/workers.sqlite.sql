@@ -7,7 +7,7 @@ select l.worker_id,
        count(distinct case when r.state = 'RUNNING' then r.id end) as running
   from tasuki_lease l
  cross join json_each(case when json_valid(l.run_ids) then l.run_ids else '[]' end) x
-  join tasuki_run r on r.id = x.value
+ cross join tasuki_run_life r on r.id = x.value
                    and r.lease_token = l.token
                    and r.state in ('ASSIGNED', 'RUNNING')
   left join tasuki_worker w on w.id = l.worker_id

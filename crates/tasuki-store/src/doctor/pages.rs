@@ -9,10 +9,11 @@ use crate::doctor::Report;
 use crate::due;
 use crate::sql::{Dialect, Sql, sql};
 
-static NEXT: Sql = sql!("doctor/next");
+static NEXT: Sql = sql!("doctor/next", ".sqlite", "", "");
 static RUNS: Sql = sql!("doctor/runs");
 static WAITING: Sql = sql!("doctor/waiting", "", "", ".mysql");
 static LISTED: Sql = sql!("doctor/listed", ".postgres", ".postgres", ".postgres");
+static HALVES: Sql = sql!("doctor/halves", ".sqlite", ".sqlite", ".sqlite");
 static ATTEMPTS: Sql = sql!("doctor/attempts");
 static ATTEMPTS_ORDER: Sql = sql!("doctor/attempts_order");
 static TALLY: Sql = sql!("doctor/tally");
@@ -44,6 +45,10 @@ const IN_WAITING: &[Flag] = &[
 ];
 
 const IN_LISTS: &[Flag] = &[("not_listed", "I19", "a run stands in no list")];
+
+/// Where a run is two tables.
+const IN_HALVES: &[Flag] =
+    &[("half", "I1", "a run was born and has no life, or lives and was never born")];
 
 const IN_ATTEMPTS: &[Flag] = &[
     ("attempt_twice", "I6", "an appended attempt has the number of one on the row, or of none"),
@@ -101,8 +106,14 @@ async fn look_at(
     note(report, &tx.rows(&RUNS, stretch.clone()).await?, "run", IN_RUNS)?;
     let waiting = [stretch.clone(), due::places()].concat();
     note(report, &tx.rows(&WAITING, waiting).await?, "run", IN_WAITING)?;
-    if tx.dialect() == Dialect::Postgres {
-        note(report, &tx.rows(&LISTED, stretch.clone()).await?, "run", IN_LISTS)?;
+    match tx.dialect() {
+        Dialect::Postgres => {
+            note(report, &tx.rows(&LISTED, stretch.clone()).await?, "run", IN_LISTS)?;
+        }
+        Dialect::Sqlite => {
+            note(report, &tx.rows(&HALVES, stretch.clone()).await?, "run", IN_HALVES)?;
+        }
+        Dialect::MySql => {}
     }
     note(report, &tx.rows(&ATTEMPTS, stretch.clone()).await?, "run", IN_ATTEMPTS)?;
     note(report, &tx.rows(&ATTEMPTS_ORDER, stretch.clone()).await?, "run", IN_ORDER)?;

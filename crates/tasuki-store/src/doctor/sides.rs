@@ -12,7 +12,7 @@ use crate::sql::{Sql, sql};
 
 static TERMS: Sql = sql!("doctor/terms");
 static TERMS_ORDER: Sql = sql!("doctor/terms_order");
-static HOLDS: Sql = sql!("doctor/holds");
+static HOLDS: Sql = sql!("doctor/holds", ".sqlite", "", "");
 static DUE_COUNT: Sql = sql!("doctor/due_count", "", "", ".mysql");
 static DUE_STRAY: Sql = sql!("doctor/due_stray", "", "", ".mysql");
 static WORKERS: Sql = sql!("doctor/workers", ".sqlite", ".postgres", ".mysql");

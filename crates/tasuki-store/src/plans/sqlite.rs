@@ -3,7 +3,7 @@
 
 use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnection};
 
-use super::files;
+use super::files_but;
 use crate::Store;
 use crate::sql::{Dialect, translate};
 
@@ -19,6 +19,9 @@ const HISTORY: [&str; 9] = [
     "tasuki_log",
     "tasuki_log_chunk",
 ];
+
+/// Where the doctor looks once it knows that something is missing.
+const OF_ALL: [&str; 1] = ["doctor/events_missing"];
 
 /// Many that ended, and none that waits.
 const PAST: &str = "
@@ -42,7 +45,10 @@ async fn no_statement_on_sqlite_goes_through_all_runs() {
         ("analyzed with a long history", "analyze"),
     ] {
         session.execute(before).await.unwrap();
-        for (name, text) in files("sqlite") {
+        for (name, text) in files_but("sqlite", &["migration"]) {
+            if OF_ALL.contains(&name) {
+                continue;
+            }
             seen += 1;
             for step in whole_tables(&mut session, name, &text).await {
                 wrong.push(format!("{situation}: {name}: {step}"));

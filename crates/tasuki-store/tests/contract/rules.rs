@@ -88,4 +88,34 @@ contract! {
             store.script(&typed).await.expect_err(nonsense);
         }
     }
+
+    /// On SQLite a run is two tables: they are held together, whatever is typed, and what is passed over changes nothing.
+    async fn two_tables_are_one_run_by_hand(store: TestStore) {
+        if store.dialect() != Dialect::Sqlite {
+            return;
+        }
+        let (one, two) = (store.given_run(RunState::Pending).await, store.given_run(RunState::Pending).await);
+        let refused = async |typed: &str| store.script(typed).await.expect_err(typed).to_string();
+        assert!(refused(&format!("delete from tasuki_run_birth where id = {}", one.id)).await.contains("as a whole"));
+        let life = "insert into tasuki_run_life (id, tries_allowed, scheduled_for) values (999, 1, 1)";
+        assert!(refused(life).await.contains("begins as PENDING"));
+        assert!(refused(&format!("update tasuki_run set id = 999 where id = {}", one.id)).await.contains("keeps its id"));
+        let insert = |how: &str, columns: &str, values: &str| format!(
+            "insert {how} into tasuki_run (job_id, job_version, origin, lane, exclusive, max_attempts, scheduled_for, created_at, {columns})
+             values (1, 1, 'task', '', 0, 1, 1, 1, {values})"
+        );
+        for later in ["finished_at", "next_retry_at", "reason", "attempt_no"] {
+            assert!(refused(&insert("", later, "3")).await.contains("begins as PENDING"), "{later}");
+        }
+        let before = [store.run_now(one.id).await, store.run_now(two.id).await];
+        store.script(&insert("or ignore", "id, tries_allowed", &format!("{}, 50", two.id))).await.unwrap();
+        let halved = format!("update or ignore tasuki_run set lane = 'q', state = 'RUNNING' where id = {}", one.id);
+        store.script(&halved).await.unwrap();
+        let after = [store.run_now(one.id).await, store.run_now(two.id).await];
+        assert_eq!(format!("{after:?}"), format!("{before:?}"));
+        store.spoil();
+        store.script(&format!("drop trigger tasuki_run_birth_delete; delete from tasuki_run_birth where id = {}", one.id)).await.unwrap();
+        let findings = store.findings().await;
+        assert!(findings.iter().any(|finding| finding.contains("was never born")), "{findings:?}");
+    }
 }
