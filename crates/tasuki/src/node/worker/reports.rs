@@ -14,7 +14,6 @@ use crate::spawner::JobKey;
 const AT_ONCE: usize = 4;
 
 /// What is to be reported.
-#[derive(Default)]
 struct Ends {
     endings: Vec<Ending>,
     /// What else is known of each.
