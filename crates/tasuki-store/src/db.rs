@@ -163,11 +163,11 @@ impl Db {
         let rows = match &self.pools {
             Pools::Sqlite { readers, .. } => rows!(Sqlite, sqlite, readers, ready, params, now),
             Pools::Postgres(hand) => {
-                let mut session = Session::take(hand).await?;
+                let mut session = Session::to_say(ready, hand).await?;
                 rows!(Postgres, postgres, session, ready, params, now)
             }
             Pools::MySql(hand) => {
-                let mut session = Session::take(hand).await?;
+                let mut session = Session::to_say(ready, hand).await?;
                 rows!(MySql, mysql, session, ready, params, now)
             }
         };
@@ -186,11 +186,11 @@ impl Db {
         let rows = match &self.pools {
             Pools::Sqlite { writer, .. } => rows!(Sqlite, sqlite, writer, ready, params, now),
             Pools::Postgres(hand) => {
-                let mut session = Session::take(hand).await?;
+                let mut session = Session::to_say(ready, hand).await?;
                 rows!(Postgres, postgres, session, ready, params, now)
             }
             Pools::MySql(hand) => {
-                let mut session = Session::take(hand).await?;
+                let mut session = Session::to_say(ready, hand).await?;
                 rows!(MySql, mysql, session, ready, params, now)
             }
         };
@@ -212,12 +212,12 @@ impl Db {
                 bind_sqlite(ready, values).execute(writer).await?.rows_affected()
             }
             Pools::Postgres(hand) => {
-                let mut session = Session::take(hand).await?;
+                let mut session = Session::to_say(ready, hand).await?;
                 let told = bind_postgres(ready, values).execute(session.ask()).await;
                 session.heard(told)?.rows_affected()
             }
             Pools::MySql(hand) => {
-                let mut session = Session::take(hand).await?;
+                let mut session = Session::to_say(ready, hand).await?;
                 let told = bind_mysql(ready, values).execute(session.ask()).await;
                 session.heard(told)?.rows_affected()
             }

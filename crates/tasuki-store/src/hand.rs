@@ -2,9 +2,11 @@
 //!
 //! A pool asks every session that is given back whether it is still there: a round trip after each statement, and
 //! half of all that an idle node says. It also hands them out in turn, so that each of them has to parse and plan
-//! every statement before any of them is quick. So a few that are given back in order stay here, what was used last is
-//! used next, and the pool is asked only where there is none.
+//! every statement before any of them is quick. So a few that are given back in order stay here: for a statement the
+//! one that has said it before, else what was used last. The pool is asked only where there is none.
 
+use std::collections::HashSet;
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -14,8 +16,8 @@ use tokio::runtime::Handle;
 
 /// How many stay here: as many as a node mostly uses at a time.
 const MOST: usize = 4;
-/// Of so many that are given back one goes to the pool all the same, which closes what has grown old.
-const ROUND: u32 = 64;
+/// After so long one goes to the pool all the same, which closes what has grown old.
+const TERM: Duration = Duration::from_mins(5);
 /// A session that was used so lately need not be asked whether it is still there: to ask is a round trip.
 pub(crate) const FRESH: Duration = Duration::from_secs(1);
 /// How long one has to say that it is.
@@ -30,12 +32,39 @@ pub(crate) struct Hand<D: Database> {
 }
 
 struct Held<D: Database> {
-    /// With when it was last used.
-    sessions: Vec<(PoolConnection<D>, Instant)>,
+    /// With when it was last used; the last used is last.
+    sessions: Vec<(Known<D>, Instant)>,
     /// How many wait for one of the pool: what they wait for must not lie here.
     waiting: usize,
-    /// How many were given back.
-    given: u32,
+}
+
+/// A session of the pool, and what is known of it.
+pub(crate) struct Known<D: Database> {
+    session: PoolConnection<D>,
+    /// When it came from the pool.
+    since: Instant,
+    /// What it has said since then, by [`Ready::mark`](crate::sql::Ready::mark): that is parsed and planned.
+    said: HashSet<usize>,
+}
+
+impl<D: Database> Known<D> {
+    fn new(session: PoolConnection<D>) -> Self {
+        Self { session, since: Instant::now(), said: HashSet::new() }
+    }
+}
+
+impl<D: Database> Deref for Known<D> {
+    type Target = D::Connection;
+
+    fn deref(&self) -> &D::Connection {
+        &self.session
+    }
+}
+
+impl<D: Database> DerefMut for Known<D> {
+    fn deref_mut(&mut self) -> &mut D::Connection {
+        &mut self.session
+    }
 }
 
 impl<D: Database> Clone for Hand<D> {
@@ -47,7 +76,7 @@ impl<D: Database> Clone for Hand<D> {
 impl<D: Database> Hand<D> {
     /// Nothing at hand yet.
     pub(crate) fn new(pool: Pool<D>) -> Self {
-        let held = Held { sessions: Vec::new(), waiting: 0, given: 0 };
+        let held = Held { sessions: Vec::new(), waiting: 0 };
         Self { pool, held: Arc::new(Mutex::new(held)) }
     }
 
@@ -56,38 +85,44 @@ impl<D: Database> Hand<D> {
         &self.pool
     }
 
-    /// One that is at hand, or else one of the pool. Whoever lets go of it without [`give`](Self::give) leaves it to
-    /// the pool to find out what became of it.
-    pub(crate) async fn take(&self) -> Result<PoolConnection<D>, sqlx::Error> {
+    /// One to say this statement on, if it is known which: one that is at hand, or else one of the pool. Whoever lets
+    /// go of it without [`give`](Self::give) leaves it to the pool to find out what became of it.
+    pub(crate) async fn take(&self, statement: Option<usize>) -> Result<Known<D>, sqlx::Error> {
+        let mut known = self.any(statement).await?;
+        known.said.extend(statement);
+        Ok(known)
+    }
+
+    async fn any(&self, statement: Option<usize>) -> Result<Known<D>, sqlx::Error> {
         let waiting = loop {
-            let (session, used) = {
+            let (known, used) = {
                 let mut held = self.held();
-                let Some(last) = held.sessions.pop() else {
+                let said = held.sessions.iter().map(|(known, _)| &known.said);
+                let Some(best) = best(said, statement) else {
                     held.waiting += 1;
                     break Waiting(self);
                 };
-                last
+                held.sessions.remove(best)
             };
             if used.elapsed() < FRESH {
-                return Ok(session);
+                return Ok(known);
             }
-            if let Some(session) = still_there(session).await {
-                return Ok(session);
+            if let Some(known) = still_there(known).await {
+                return Ok(known);
             }
         };
         let taken = self.pool.acquire().await;
         drop(waiting);
-        taken
+        taken.map(Known::new)
     }
 
     /// Gives one back that was heard to its end and is in no transaction.
-    pub(crate) fn give(&self, session: PoolConnection<D>) {
+    pub(crate) fn give(&self, known: Known<D>) {
         let mut held = self.held();
-        held.given = held.given.wrapping_add(1);
         let wanted_there =
-            held.waiting > 0 || held.given.is_multiple_of(ROUND) || self.pool.is_closed();
+            held.waiting > 0 || known.since.elapsed() > TERM || self.pool.is_closed();
         if !wanted_there && held.sessions.len() < MOST {
-            held.sessions.push((session, Instant::now()));
+            held.sessions.push((known, Instant::now()));
         }
         if held.sessions.first().is_some_and(|(_, used)| used.elapsed() > UNUSED) {
             throw_away(held.sessions.remove(0).0);
@@ -107,26 +142,37 @@ impl<D: Database> Hand<D> {
     }
 }
 
+/// Which session is the next for a statement, of those that have said these: the last used that has said it before,
+/// else the last used.
+fn best<'s>(
+    mut said: impl DoubleEndedIterator<Item = &'s HashSet<usize>> + ExactSizeIterator,
+    statement: Option<usize>,
+) -> Option<usize> {
+    let last = said.len().checked_sub(1);
+    statement.and_then(|asked| said.rposition(|said| said.contains(&asked))).or(last)
+}
+
 /// Asks a session whether it is still there. One that does not say so, or whom nobody waits for any more, is closed: what it
 /// says later would be taken for something else.
-async fn still_there<D: Database>(session: PoolConnection<D>) -> Option<PoolConnection<D>> {
-    let mut asked = Asked(Some(session));
+async fn still_there<D: Database>(known: Known<D>) -> Option<Known<D>> {
+    let mut asked = Asked(Some(known));
     let answer = tokio::time::timeout(ANSWER, asked.0.as_mut()?.ping()).await;
     asked.0.take_if(|_| matches!(answer, Ok(Ok(()))))
 }
 
-struct Asked<D: Database>(Option<PoolConnection<D>>);
+struct Asked<D: Database>(Option<Known<D>>);
 
 impl<D: Database> Drop for Asked<D> {
     fn drop(&mut self) {
-        if let Some(session) = self.0.take() {
-            throw_away(session);
+        if let Some(known) = self.0.take() {
+            throw_away(known);
         }
     }
 }
 
 /// Closes a session. Where there is no runtime nobody can be told, and the line is just cut.
-pub(crate) fn throw_away<D: Database>(mut session: PoolConnection<D>) {
+pub(crate) fn throw_away<D: Database>(known: Known<D>) {
+    let mut session = known.session;
     match Handle::try_current() {
         Ok(_) => session.close_on_drop(),
         Err(_) => drop(session.detach()),
@@ -145,6 +191,22 @@ impl<D: Database> Drop for Waiting<'_, D> {
 impl<D: Database> Drop for Held<D> {
     /// To give them back would need a runtime, which may be gone by now.
     fn drop(&mut self) {
-        self.sessions.drain(..).for_each(|(session, _)| drop(session.detach()));
+        self.sessions.drain(..).for_each(|(known, _)| drop(known.session.detach()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_goes_to_who_has_said_it() {
+        let said = [&[1, 2][..], &[1], &[]].map(|said| said.iter().copied().collect());
+        let next = |statement| best(said.iter(), statement);
+        assert_eq!(next(Some(1)), Some(1), "the last used of two");
+        assert_eq!(next(Some(2)), Some(0), "however long ago");
+        assert_eq!(next(Some(3)), Some(2), "new to all of them: the last used");
+        assert_eq!(next(None), Some(2), "nobody knows what is to be said");
+        assert_eq!(best([].iter(), Some(1)), None);
     }
 }

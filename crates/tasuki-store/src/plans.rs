@@ -45,7 +45,7 @@ async fn every_statement_goes_by_its_index_whatever_the_statistics_say() {
         let Pools::Postgres(hand) = Pools::open(&place.url, 1).await.unwrap() else {
             panic!("the URL is not PostgreSQL's");
         };
-        let mut session = hand.take().await.unwrap();
+        let mut session = hand.take(None).await.unwrap();
         for statement in &statements {
             let found = statement.plan(&mut session).await;
             if !wanted(statement.name).contains(&found) {
@@ -87,6 +87,24 @@ async fn a_look_has_the_planner_choose() {
     assert_eq!(changed, 0, "settings that are not the planner's own");
     let changed = db.rows(&CHANGED, params! {}).await.unwrap()[0].int("changed").unwrap();
     assert!(changed > 0, "and afterwards the session goes by index again");
+    db.close().await;
+    place.remove().await;
+}
+
+/// Planned once, as long as one who has planned it is free.
+#[tokio::test]
+async fn a_statement_goes_to_the_session_that_has_said_it() {
+    static ONE: Sql = Sql::new("one", ["select pg_backend_pid() as pid"; 3]);
+    static OTHER: Sql = Sql::new("other", ["select pg_backend_pid() as pid, 1 as other"; 3]);
+    let place = Place::new().await;
+    let db = Db::open(&place.url, 2).await.unwrap();
+    let on = async |sql| db.rows(sql, params! {}).await.unwrap()[0].int("pid").unwrap();
+    let first = on(&ONE).await;
+    let busy = db.begin().await.unwrap();
+    let second = on(&OTHER).await;
+    assert_ne!(first, second, "the one that was used last was busy");
+    busy.rollback().await.unwrap();
+    assert_eq!((on(&OTHER).await, on(&ONE).await, on(&OTHER).await), (second, first, second));
     db.close().await;
     place.remove().await;
 }

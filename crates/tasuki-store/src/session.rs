@@ -7,12 +7,12 @@
 
 use std::time::Duration;
 
-use sqlx::pool::PoolConnection;
 use sqlx::{AssertSqlSafe, Database, Executor as _, MySql, Postgres};
 use tokio::runtime::Handle;
 
 use crate::Error;
-use crate::hand::{Hand, throw_away};
+use crate::hand::{Hand, Known, throw_away};
+use crate::sql::Ready;
 
 /// How long an undo may take whose caller has gone away.
 const UNDO: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ impl Server for MySql {
 /// A session, perhaps with a transaction begun.
 pub(crate) struct Session<D: Server> {
     /// Until it is given back.
-    session: Option<PoolConnection<D>>,
+    session: Option<Known<D>>,
     hand: Hand<D>,
     /// Something was asked whose answer was not heard to the end.
     asked: bool,
@@ -59,8 +59,18 @@ pub(crate) struct Session<D: Server> {
 }
 
 impl<D: Server> Session<D> {
+    /// Any.
     pub(crate) async fn take(hand: &Hand<D>) -> Result<Self, Error> {
-        let session = Some(hand.take().await?);
+        Self::taken(hand, None).await
+    }
+
+    /// One to say this statement on.
+    pub(crate) async fn to_say(statement: &Ready, hand: &Hand<D>) -> Result<Self, Error> {
+        Self::taken(hand, Some(statement.mark())).await
+    }
+
+    async fn taken(hand: &Hand<D>, statement: Option<usize>) -> Result<Self, Error> {
+        let session = Some(hand.take(statement).await?);
         Ok(Self { session, hand: hand.clone(), asked: false, refused: false, begun: false })
     }
 

@@ -1,6 +1,7 @@
 //! Runs that somebody asks for: tasks, one or many, and a job run by hand.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,6 +19,8 @@ use super::{Actor, Current, Error, Operator, RunNow};
 const LOOKS: u32 = 5;
 /// How long a definition is taken for what it was.
 const FRESH: Duration = Duration::from_millis(500);
+/// From when on a submit that was acknowledged has it read again: who submits all the time never waits for that.
+const AHEAD: Duration = Duration::from_millis(250);
 /// More definitions than this are forgotten all at once.
 const MOST_KNOWN: usize = 10_000;
 
@@ -55,6 +58,17 @@ pub struct Submitted {
 struct Known {
     job: Job,
     newest: Arc<JobVersion>,
+    /// When it was asked for.
+    asked: Instant,
+    /// Whether it is being read again.
+    again: AtomicBool,
+}
+
+impl Known {
+    fn new(job: Job, asked: Instant) -> Self {
+        let newest = Arc::new(job.newest.clone());
+        Self { job, newest, asked, again: AtomicBool::new(false) }
+    }
 }
 
 /// Jobs by their names.
@@ -63,18 +77,27 @@ type Jobs<'t> = BTreeMap<&'t str, Arc<Known>>;
 /// What makes many submits cheap: definitions that were just read, and single tasks that travel together.
 #[derive(Default)]
 pub(super) struct Submits {
-    known: Mutex<HashMap<String, (Instant, Arc<Known>)>>,
+    known: Mutex<Definitions>,
     enqueuer: Mutex<Option<Enqueuer>>,
 }
 
+#[derive(Default)]
+struct Definitions {
+    jobs: HashMap<String, Arc<Known>>,
+    /// How often they were forgotten.
+    forgotten: u64,
+}
+
 impl Submits {
-    fn known(&self) -> MutexGuard<'_, HashMap<String, (Instant, Arc<Known>)>> {
+    fn known(&self) -> MutexGuard<'_, Definitions> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Something about jobs has changed here: it counts at once.
     pub(super) fn forget(&self) {
-        self.known().clear();
+        let mut known = self.known();
+        known.jobs.clear();
+        known.forgotten += 1;
     }
 }
 
@@ -136,6 +159,7 @@ impl Operator {
     pub async fn enqueue(&self, task: &TaskDraft) -> Result<Created, Error> {
         let job = self.known_job(&task.job).await?;
         let made = self.enqueuer().enqueue(task.task(&job)?).await?;
+        self.read_ahead(&job);
         if made.existed {
             self.is_of(made.run, &job.job).await?;
         }
@@ -192,31 +216,51 @@ impl Operator {
 
     /// The job of a task, if it takes tasks. What others change about it counts a moment later.
     async fn known_job(&self, name: &str) -> Result<Arc<Known>, Error> {
-        let known = self.submits.known().get(name).cloned();
-        if let Some((_, job)) = known.filter(|(read, _)| read.elapsed() < FRESH) {
-            return Ok(job);
+        let known = self.submits.known().jobs.get(name).cloned();
+        match known.filter(|job| job.asked.elapsed() < FRESH) {
+            Some(job) => Ok(job),
+            None => self.read_job(name).await,
         }
+    }
+
+    async fn read_job(&self, name: &str) -> Result<Arc<Known>, Error> {
+        let (asked, forgotten) = (Instant::now(), self.submits.known().forgotten);
         let job = self.stored_job(name).await?;
         self.takes_tasks(&job).await?;
-        let newest = Arc::new(job.newest.clone());
-        let known = Arc::new(Known { job, newest });
-        let mut all = self.submits.known();
-        if all.len() >= MOST_KNOWN {
-            all.clear();
+        let read = Arc::new(Known::new(job, asked));
+        let mut known = self.submits.known();
+        if known.jobs.len() >= MOST_KNOWN {
+            known.jobs.clear();
         }
-        all.insert(name.to_owned(), (Instant::now(), Arc::clone(&known)));
-        Ok(known)
+        // What was read before it changed here is not to be known after it.
+        if known.forgotten == forgotten {
+            known.jobs.insert(name.to_owned(), Arc::clone(&read));
+        }
+        Ok(read)
+    }
+
+    /// Has a job read again before anybody has to wait for it.
+    fn read_ahead(&self, job: &Known) {
+        if job.asked.elapsed() < AHEAD || job.again.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let (this, name) = (self.clone(), job.job.name.to_string());
+        tokio::spawn(async move {
+            if this.read_job(&name).await.is_err() {
+                // Whoever submits next hears why.
+                this.submits.known().jobs.remove(&name);
+            }
+        });
     }
 
     /// Runs a job now, whether it is enabled or not.
     pub async fn trigger(&self, by: &Actor, task: &TaskDraft) -> Result<Submitted, Error> {
         for _ in 0..LOOKS {
-            let job = self.stored_job(&task.job).await?;
-            let known = Known { newest: Arc::new(job.newest.clone()), job: job.clone() };
+            let known = Known::new(self.stored_job(&task.job).await?, Instant::now());
             let run = task.run(&known)?;
-            if let Some(made) = self.store.trigger(by.told(), job.seen(), &run).await? {
+            if let Some(made) = self.store.trigger(by.told(), known.job.seen(), &run).await? {
                 if made.existed {
-                    self.is_of(made.run, &job).await?;
+                    self.is_of(made.run, &known.job).await?;
                 }
                 self.wake.all();
                 return Ok(Submitted { run: self.run(made.run).await?, existed: made.existed });
@@ -229,7 +273,11 @@ impl Operator {
 
     /// A job that is off makes no runs, but by hand.
     async fn takes_tasks(&self, job: &Job) -> Result<(), Error> {
-        let clock = self.store.clock().await?;
+        let clock = match job.paused_until {
+            Some(_) => self.store.clock().await?,
+            // It is the same at any time.
+            None => Timestamp::UNIX_EPOCH,
+        };
         if job.is_on(clock) {
             return Ok(());
         }
@@ -280,3 +328,6 @@ fn tell_of(announce: &Announce, lane: &str) {
         false => announce.claims(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use super::*;
 use futures_util::FutureExt as _;
 use tasuki_core::{Lane, Priority};
-use tasuki_store::{Author, NewRun};
+use tasuki_store::{Author, NewRun, Task};
 
 /// As many as the worker runs at once.
 const SLOTS: usize = 50;
@@ -63,6 +63,27 @@ async fn what_has_a_head_start_goes_before_what_waits_already() {
     assert!(world.runs_now(low));
     assert_eq!(world.end_all().await, 2);
     world.work().await;
+    world.end().await;
+}
+
+/// While it looks whether something waits, it knows what it knew before.
+#[tokio::test]
+async fn what_is_submitted_during_a_look_is_carried_at_once() {
+    let (world, job) = with_job().await;
+    let task = [Task::new(Arc::new(job.newest.clone()))];
+    assert!(world.worker.take_in(&task).await.unwrap().is_none(), "it has never looked");
+    world.work().await;
+    let (looked, taken) = tokio::join!(world.worker.claim(), world.worker.take_in(&task));
+    looked.unwrap();
+    assert!(world.runs_now(taken.unwrap().expect("nothing waits")[0].run));
+    // Something does wait: nobody is passed over.
+    let waits = world.submit_all(&job, Priority::Low, SLOTS).await;
+    world.worker.claim().await.unwrap();
+    assert!(world.runs_now(waits[0]));
+    assert!(world.worker.take_in(&task).await.unwrap().is_none());
+    assert_eq!(world.end_all().await, SLOTS);
+    world.work().await;
+    assert_eq!(world.end_all().await, 1);
     world.end().await;
 }
 

@@ -139,7 +139,6 @@ impl Worker {
         let onward = {
             let mut state = self.state();
             state.course = None;
-            state.calm = false;
             state.onward.retain(|_, onward| looked < onward.since + ONWARD);
             state.onward.clone()
         };
@@ -152,6 +151,9 @@ impl Worker {
             }
         }
         due.sort_unstable();
+        if !due.is_empty() {
+            self.state().calm = false;
+        }
         for &(_, lane) in &due {
             let course = Course { lane, until: looked + LOOK_AGAIN };
             match self.go_on(course, free[&self.source(lane).pool]).await? {
