@@ -18,8 +18,9 @@ use tokio::runtime::Handle;
 const MOST: usize = 4;
 /// After so long one goes to the pool all the same, which closes what has grown old.
 const TERM: Duration = Duration::from_mins(5);
-/// A session that was used so lately need not be asked whether it is still there: to ask is a round trip.
-pub(crate) const FRESH: Duration = Duration::from_secs(1);
+/// A session that was used so lately need not be asked whether it is still there: to ask is a round trip. Longer than
+/// the second after which an idle node says the same again, and shorter than what MySQL keeps an idle session for.
+pub(crate) const FRESH: Duration = Duration::from_millis(1_500);
 /// How long one has to say that it is.
 const ANSWER: Duration = Duration::from_secs(2);
 /// One that nobody needed for so long is closed.
@@ -43,7 +44,8 @@ pub(crate) struct Known<D: Database> {
     session: PoolConnection<D>,
     /// When it came from the pool.
     since: Instant,
-    /// What it has said since then, by [`Ready::mark`](crate::sql::Ready::mark): that is parsed and planned.
+    /// What it has said since then by itself, by [`Ready::mark`](crate::sql::Ready::mark): that is mostly still parsed
+    /// and planned.
     said: HashSet<usize>,
 }
 

@@ -14,6 +14,7 @@ use std::path::Path;
 
 use crate::db::{Db, params};
 use crate::pools::Pools;
+use crate::session::Session;
 use crate::sql::{Dialect, Sql, translate};
 use given::Place;
 use plan::{Prepared, run};
@@ -100,10 +101,11 @@ async fn a_statement_goes_to_the_session_that_has_said_it() {
     let db = Db::open(&place.url, 2).await.unwrap();
     let on = async |sql| db.rows(sql, params! {}).await.unwrap()[0].int("pid").unwrap();
     let first = on(&ONE).await;
-    let busy = db.begin().await.unwrap();
+    let Pools::Postgres(hand) = db.pools() else { panic!("the URL is not PostgreSQL's") };
+    let busy = Session::take(hand).await.unwrap();
     let second = on(&OTHER).await;
     assert_ne!(first, second, "the one that was used last was busy");
-    busy.rollback().await.unwrap();
+    drop(busy);
     assert_eq!((on(&OTHER).await, on(&ONE).await, on(&OTHER).await), (second, first, second));
     db.close().await;
     place.remove().await;

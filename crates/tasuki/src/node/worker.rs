@@ -91,7 +91,7 @@ struct State {
     full: bool,
     /// Claims that were given up and may still land: when, and whose slots.
     late: BTreeMap<LeaseToken, (u64, Pool)>,
-    /// Whether nothing was due in any of them when it last looked, and nobody has told of anything since.
+    /// Whether nothing was due in any of them when it last looked, and it has heard of nothing since.
     calm: bool,
     /// What those printed that it carries no longer, as long as it is not kept.
     unkept: Vec<FirstLines>,

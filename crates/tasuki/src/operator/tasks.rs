@@ -58,16 +58,16 @@ pub struct Submitted {
 struct Known {
     job: Job,
     newest: Arc<JobVersion>,
-    /// When it was asked for.
-    asked: Instant,
+    /// When it was read.
+    read: Instant,
     /// Whether it is being read again.
     again: AtomicBool,
 }
 
 impl Known {
-    fn new(job: Job, asked: Instant) -> Self {
-        let newest = Arc::new(job.newest.clone());
-        Self { job, newest, asked, again: AtomicBool::new(false) }
+    fn new(job: Job) -> Self {
+        let (newest, read) = (Arc::new(job.newest.clone()), Instant::now());
+        Self { job, newest, read, again: AtomicBool::new(false) }
     }
 }
 
@@ -173,6 +173,7 @@ impl Operator {
         if created.iter().any(|made| !made.existed) {
             jobs.values().for_each(|job| tell_of(&self.wake, &job.newest.spec.lane));
         }
+        jobs.values().for_each(|job| self.read_ahead(job));
         for (made, task) in created.iter().zip(tasks).filter(|(made, _)| made.existed) {
             self.is_of(made.run, &jobs[&*task.job].job).await?;
         }
@@ -188,7 +189,9 @@ impl Operator {
         tasks: &[TaskDraft],
     ) -> Result<Vec<Created>, Error> {
         let jobs = self.known_jobs(tasks).await?;
-        Ok(self.store.create_in(transaction, &runs(tasks, &jobs)?).await?)
+        let created = self.store.create_in(transaction, &runs(tasks, &jobs)?).await?;
+        jobs.values().for_each(|job| self.read_ahead(job));
+        Ok(created)
     }
 
     async fn known_jobs<'t>(&self, tasks: &'t [TaskDraft]) -> Result<Jobs<'t>, Error> {
@@ -217,34 +220,37 @@ impl Operator {
     /// The job of a task, if it takes tasks. What others change about it counts a moment later.
     async fn known_job(&self, name: &str) -> Result<Arc<Known>, Error> {
         let known = self.submits.known().jobs.get(name).cloned();
-        match known.filter(|job| job.asked.elapsed() < FRESH) {
+        match known.filter(|job| job.read.elapsed() < FRESH) {
             Some(job) => Ok(job),
             None => self.read_job(name).await,
         }
     }
 
     async fn read_job(&self, name: &str) -> Result<Arc<Known>, Error> {
-        let (asked, forgotten) = (Instant::now(), self.submits.known().forgotten);
+        let forgotten = self.submits.known().forgotten;
         let job = self.stored_job(name).await?;
         self.takes_tasks(&job).await?;
-        let read = Arc::new(Known::new(job, asked));
+        let read = Arc::new(Known::new(job));
         let mut known = self.submits.known();
-        if known.jobs.len() >= MOST_KNOWN {
-            known.jobs.clear();
-        }
         // What was read before it changed here is not to be known after it.
         if known.forgotten == forgotten {
+            if known.jobs.len() >= MOST_KNOWN && !known.jobs.contains_key(name) {
+                known.jobs.clear();
+            }
             known.jobs.insert(name.to_owned(), Arc::clone(&read));
         }
         Ok(read)
     }
 
     /// Has a job read again before anybody has to wait for it.
-    fn read_ahead(&self, job: &Known) {
-        if job.asked.elapsed() < AHEAD || job.again.swap(true, Ordering::Relaxed) {
+    fn read_ahead(&self, job: &Arc<Known>) {
+        let name = job.job.name.as_str();
+        let is_known =
+            || self.submits.known().jobs.get(name).is_some_and(|known| Arc::ptr_eq(known, job));
+        if job.read.elapsed() < AHEAD || !is_known() || job.again.swap(true, Ordering::Relaxed) {
             return;
         }
-        let (this, name) = (self.clone(), job.job.name.to_string());
+        let (this, name) = (self.clone(), name.to_owned());
         tokio::spawn(async move {
             if this.read_job(&name).await.is_err() {
                 // Whoever submits next hears why.
@@ -256,7 +262,7 @@ impl Operator {
     /// Runs a job now, whether it is enabled or not.
     pub async fn trigger(&self, by: &Actor, task: &TaskDraft) -> Result<Submitted, Error> {
         for _ in 0..LOOKS {
-            let known = Known::new(self.stored_job(&task.job).await?, Instant::now());
+            let known = Known::new(self.stored_job(&task.job).await?);
             let run = task.run(&known)?;
             if let Some(made) = self.store.trigger(by.told(), known.job.seen(), &run).await? {
                 if made.existed {

@@ -87,6 +87,25 @@ async fn what_is_submitted_during_a_look_is_carried_at_once() {
     world.end().await;
 }
 
+/// What was taken in while it looked is counted when it claims what it found.
+#[tokio::test]
+async fn who_is_taken_in_during_a_look_leaves_less_room() {
+    let (world, job) = with_job().await;
+    world.work().await;
+    // Nobody told the worker.
+    let due = world.submit_all(&job, Priority::High, SLOTS).await;
+    let tasks = vec![Task::new(Arc::new(job.newest.clone())); 3];
+    let (looked, taken) = tokio::join!(world.worker.claim(), world.worker.take_in(&tasks));
+    looked.unwrap();
+    assert_eq!(taken.unwrap().expect("nothing waits there").len(), tasks.len());
+    world.work().await;
+    assert_eq!(due.iter().filter(|run| world.runs_now(**run)).count(), SLOTS - tasks.len());
+    assert_eq!(world.end_all().await, SLOTS);
+    world.work().await;
+    assert_eq!(world.end_all().await, tasks.len());
+    world.end().await;
+}
+
 /// However many claims are under way: together they take no more than there is room for.
 #[tokio::test]
 async fn claims_that_are_under_way_at_once_share_the_room() {

@@ -86,7 +86,7 @@ impl Worker {
         match open.is_empty() {
             // Whatever ends wakes us.
             true => Ok(None),
-            false => self.claim_in_turn(&open, &free).await,
+            false => self.claim_in_turn(&open).await,
         }
     }
 
@@ -130,11 +130,7 @@ impl Worker {
     }
 
     /// Looks at these lanes, and claims from the one whose turn it is.
-    async fn claim_in_turn(
-        &self,
-        open: &[usize],
-        free: &BTreeMap<Pool, u32>,
-    ) -> Result<Option<u64>, Error> {
+    async fn claim_in_turn(&self, open: &[usize]) -> Result<Option<u64>, Error> {
         let looked = self.parts.clock.boottime();
         let onward = {
             let mut state = self.state();
@@ -143,7 +139,8 @@ impl Worker {
             state.onward.clone()
         };
         let behind = |lane: &usize| onward.get(lane).map(|onward| onward.behind);
-        let mut firsts = self.look(open, behind).await?;
+        let told = self.look(open, behind).await;
+        let mut firsts = told.inspect_err(|_| self.state().calm = false)?;
         let mut due: Vec<(Timestamp, usize)> = Vec::new();
         for (&lane, first) in open.iter().zip(&firsts.due) {
             if let Some(at) = first.filter(|at| *at <= firsts.clock) {
@@ -152,13 +149,15 @@ impl Worker {
         }
         due.sort_unstable();
         if !due.is_empty() {
+            // Some may have been taken in during the look. From now on nobody is, and the room that there is stays.
             self.state().calm = false;
         }
+        let free = self.all_free();
         for &(_, lane) in &due {
             let course = Course { lane, until: looked + LOOK_AGAIN };
-            match self.go_on(course, free[&self.source(lane).pool]).await? {
-                Got::All | Got::Less => return Ok(Some(0)),
-                Got::Nothing => {}
+            let most = free[&self.source(lane).pool];
+            if most > 0 && self.go_on(course, most).await? != Got::Nothing {
+                return Ok(Some(0));
             }
         }
         // Before where we went on from there may be more, too.
