@@ -14,7 +14,7 @@ impl Store {
     /// Makes tasks and starts them under a lease of the worker, all or none, in their order: they are durable and
     /// RUNNING after one commit. Nothing is made, and none comes back, where the worker takes no new work or
     /// something that waits in the lane was there first. For tasks of this lane that are due now and have neither
-    /// a key nor a hold to wait for.
+    /// a key nor a hold to wait for. Of no tasks PostgreSQL is told, too: it plans what the next ones need.
     pub async fn take_in(
         &self,
         batch: &ClaimBatch<'_>,
@@ -28,6 +28,8 @@ impl Store {
         }
         let mut taken = match self.dialect() {
             Dialect::Postgres => self.take_in_in_one_trip(batch, tasks).await?,
+            // Nothing is to be made, and there is nothing to be planned for later.
+            Dialect::Sqlite | Dialect::MySql if tasks.is_empty() => Vec::new(),
             Dialect::Sqlite | Dialect::MySql => match self.take_in_as_a_set(batch, tasks).await {
                 // Nothing was made: they are put where they wait for their turn.
                 Err(error) if error.gave_way() => Vec::new(),

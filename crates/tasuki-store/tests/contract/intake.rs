@@ -98,7 +98,8 @@ contract! {
             assert!(refused.to_string().contains("expected a plain task of lane"), "{refused}");
         }
         let token = store.token();
-        take_in(store, token, &[given(&job, "{}")]).await.unwrap();
+        assert_eq!(take_in(store, token, &[]).await.unwrap(), [], "none are none");
+        take_in(store, token, &[given(&job, "{}")]).await.expect("nothing came of it");
         assert!(take_in(store, token, &[given(&job, "{}")]).await.is_err(), "a token is for one lease");
         assert_eq!(count(store).await, 1);
     }

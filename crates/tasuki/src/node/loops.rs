@@ -18,7 +18,7 @@ use super::outage::Outage;
 use super::peers::Peers;
 use super::scopes::Scopes;
 use super::worker::{Pulse, Worker};
-use super::world::{Clock as _, RealClock};
+use super::world::{Clock as _, Dice as _, RealClock, RealDice};
 use crate::Wake;
 
 /// How long a loop rests after its tick failed.
@@ -125,7 +125,7 @@ impl Loops {
             let wait = match self.outage.told("pulse", self.worker.pulse()).await {
                 Some(Pulse::CutOff | Pulse::Alive) => {
                     self.outage.answered();
-                    self.worker.settings().heartbeat_interval()
+                    about(self.worker.settings().heartbeat_interval())
                 }
                 None => REST,
             };
@@ -188,6 +188,7 @@ impl Loops {
     async fn take_in(self: Arc<Self>) {
         let mut door = self.wake.door();
         let mut stopped = self.stopped.clone();
+        self.worker.rehearse().await;
         loop {
             let arrival = tokio::select! {
                 _ = stopped.wait_for(|stopped| *stopped) => break,
@@ -264,8 +265,8 @@ impl Loops {
                 _ => self.outage.told("lead", self.leader.lead(&settings)).await,
             };
             let wait = match leads {
-                Some(true) => settings.leader_renew(),
-                Some(false) => settings.subleader_check(),
+                Some(true) => about(settings.leader_renew()),
+                Some(false) => about(settings.subleader_check()),
                 None => REST,
             };
             if !self.rest(wait, self.wake.lead_woken()).await {
@@ -279,7 +280,7 @@ impl Loops {
             let settings = self.worker.settings();
             let wait = match self.outage.told("plan", self.leader.plan(&settings)).await {
                 Some(true) => Duration::ZERO,
-                Some(false) => settings.leader_tick(),
+                Some(false) => about(settings.leader_tick()),
                 None => REST,
             };
             if !self.rest(wait, self.wake.leader_woken()).await {
@@ -496,5 +497,27 @@ impl Loops {
 /// Until a time by our clock, or as long as a loop waits at most.
 fn until(next: Option<u64>) -> Duration {
     let now = RealClock.boottime();
-    next.map_or(LONGEST, |at| Duration::from_micros(at.saturating_sub(now)).min(LONGEST))
+    let longest = about(LONGEST);
+    next.map_or(longest, |at| Duration::from_micros(at.saturating_sub(now)).min(longest))
+}
+
+/// So long, or by chance up to a sixteenth less: loops that begin at the same moment, of one node or of many, would ask the
+/// database in step for ever.
+fn about(time: Duration) -> Duration {
+    let chance = f64::from(RealDice.roll() as u16) / f64::from(u16::MAX);
+    time.mul_f64(1.0 - chance / 16.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paces_differ_by_a_little_and_are_never_slower() {
+        let second = Duration::from_secs(1);
+        let some: Vec<Duration> = (0..100).map(|_| about(second)).collect();
+        assert!(some.iter().all(|time| *time <= second && *time >= second * 15 / 16));
+        assert!(some.iter().any(|time| *time != some[0]));
+        assert_eq!(about(Duration::ZERO), Duration::ZERO);
+    }
 }

@@ -1,13 +1,24 @@
 //! T0 and T1c at once: what is submitted in this process is carried here from the moment it is there, if there is room
 //! and nobody who waits is passed over.
 
-use tasuki_store::{Claimed, Created, Error, NewRun, Taken, Task};
+use tasuki_core::LeaseToken;
+use tasuki_store::{ClaimBatch, Claimed, Created, Error, NewRun, Taken, Task};
 
 use super::super::within::within;
 use super::claims::free;
 use super::{Worker, is_aside};
 
 impl Worker {
+    /// Says to the database what it will say of the first task, of none: that is planned then.
+    pub(crate) async fn rehearse(&self) {
+        let Some(source) = self.parts.lanes.first() else { return };
+        let token = LeaseToken::from_random(self.parts.dice.roll());
+        let lease_ttl = self.settings().lease_ttl();
+        let none = ClaimBatch { worker: self.id(), token, lane: &source.lane, most: 0, lease_ttl };
+        // Where it does not answer, the first task will find out.
+        let _ = within(self.parts.store.take_in(&none, &[])).await;
+    }
+
     /// Makes runs of tasks, and carries them. `None`, and nothing was made: they have to wait for their turn.
     pub(crate) async fn take_in(&self, tasks: &[Task]) -> Result<Option<Vec<Created>>, Error> {
         let Some(lane) = common_lane(tasks) else { return Ok(None) };
