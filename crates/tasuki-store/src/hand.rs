@@ -23,8 +23,8 @@ const TERM: Duration = Duration::from_mins(5);
 pub(crate) const FRESH: Duration = Duration::from_millis(1_500);
 /// How long one has to say that it is.
 const ANSWER: Duration = Duration::from_secs(2);
-/// One that nobody needed for so long is closed.
-const UNUSED: Duration = Duration::from_mins(1);
+/// One that nobody needed for so long is closed, here and in the pool.
+pub(crate) const UNUSED: Duration = Duration::from_mins(1);
 
 /// A pool, and what of it is at hand.
 pub(crate) struct Hand<D: Database> {

@@ -14,7 +14,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Postgres}
 
 use crate::Error;
 use crate::errands::Errands;
-use crate::hand::{FRESH, Hand};
+use crate::hand::{FRESH, Hand, UNUSED};
 
 /// How long a session may sit in an open transaction, wait for a lock, or run a statement. A leader
 /// that is stopped in mid-write delays the next mint by no more than this.
@@ -176,6 +176,7 @@ async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
         .options(BY_INDEX);
     let pool = PgPoolOptions::new()
         .acquire_timeout(ACQUIRE)
+        .idle_timeout(UNUSED)
         .max_connections(connections)
         .test_before_acquire(false)
         .before_acquire(|connection, session| {
@@ -198,6 +199,7 @@ async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
     let is_stale = Arc::clone(&ends_idle_ones);
     let pool = MySqlPoolOptions::new()
         .acquire_timeout(ACQUIRE)
+        .idle_timeout(UNUSED)
         .max_connections(connections)
         .test_before_acquire(false)
         .before_acquire(move |connection, session| {
