@@ -37,4 +37,5 @@ async fn a_node_shows_what_it_carries() {
     go.notify_one();
     place.ended(run).await;
     node.stop().await;
+    place.end().await;
 }
