@@ -3,7 +3,7 @@
 //! A pool asks every session that is given back whether it is still there: a round trip after each statement, and
 //! half of all that an idle node says. It also hands them out in turn, so that each of them has to parse and plan
 //! every statement before any of them is quick. So a few that are given back in order stay here: for a statement the
-//! one that has said it before, else what was used last. The pool is asked only where there is none.
+//! one that has said it before, else what was used last; of too many the one goes that has said least. The pool is asked only where there is none.
 
 use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
@@ -123,12 +123,19 @@ impl<D: Database> Hand<D> {
         let mut held = self.held();
         let wanted_there =
             held.waiting > 0 || known.since.elapsed() > TERM || self.pool.is_closed();
-        if !wanted_there && held.sessions.len() < MOST {
-            held.sessions.push((known, Instant::now()));
-        }
+        let to_the_pool = match wanted_there {
+            true => Some(known),
+            false => {
+                held.sessions.push((known, Instant::now()));
+                let said = held.sessions.iter().map(|(known, _)| &known.said);
+                surplus(said).map(|least| held.sessions.remove(least).0)
+            }
+        };
         if held.sessions.first().is_some_and(|(_, used)| used.elapsed() > UNUSED) {
             throw_away(held.sessions.remove(0).0);
         }
+        drop(held);
+        drop(to_the_pool);
     }
 
     /// Closes them all.
@@ -152,6 +159,14 @@ fn best<'s>(
 ) -> Option<usize> {
     let last = said.len().checked_sub(1);
     statement.and_then(|asked| said.rposition(|said| said.contains(&asked))).or(last)
+}
+
+/// Which session is one too many, of those that have said these: the one that has said least. When a node starts, all of
+/// its loops ask at once, and what was planned for its first task must not go with the rush.
+fn surplus<'s>(said: impl ExactSizeIterator<Item = &'s HashSet<usize>>) -> Option<usize> {
+    let too_many = said.len() > MOST;
+    let least = said.enumerate().min_by_key(|(_, said)| said.len());
+    least.filter(|_| too_many).map(|(index, _)| index)
 }
 
 /// Asks a session whether it is still there. One that does not say so, or whom nobody waits for any more, is closed: what it
@@ -210,5 +225,18 @@ mod tests {
         assert_eq!(next(Some(3)), Some(2), "new to all of them: the last used");
         assert_eq!(next(None), Some(2), "nobody knows what is to be said");
         assert_eq!(best([].iter(), Some(1)), None);
+    }
+
+    #[test]
+    fn of_too_many_the_one_goes_that_has_said_least() {
+        let one_too_many = |counts: &[usize]| {
+            let said: Vec<HashSet<usize>> =
+                counts.iter().map(|count| (0..*count).collect()).collect();
+            surplus(said.iter())
+        };
+        assert_eq!(one_too_many(&[3, 1, 2, 1, 2]), Some(1), "unused for longest of two");
+        assert_eq!(one_too_many(&[3, 1, 2, 1, 0]), Some(4), "also the one just given back");
+        assert_eq!(one_too_many(&[0; MOST]), None);
+        assert_eq!(one_too_many(&[]), None);
     }
 }

@@ -14,7 +14,7 @@ use tasuki_core::{Invalid, Priority, Role, Schedule};
 use tasuki_store::Trigger;
 
 use crate::node::scopes::ScopeProvider;
-use crate::operator::{Actor, Error, JobDraft, Operator};
+use crate::operator::{Actor, Error, JobDraft, JobNow, Operator};
 
 /// How often a job that changes under our hands is looked at again.
 const LOOKS: u32 = 5;
@@ -160,20 +160,23 @@ impl Job {
     }
 
     /// Makes the job what this says: creates it, or changes it where it says something else.
-    pub(crate) async fn declare(&self, operator: &Operator, node: &str) -> Result<(), Error> {
+    pub(crate) async fn declare(&self, operator: &Operator, node: &str) -> Result<JobNow, Error> {
         let name = format!("code on {node}");
         let by = Actor { name, address: None, role: Role::Admin };
         for _ in 0..LOOKS {
             let told = match operator.job(&self.name).await {
                 Err(Error::NotFound { .. }) => {
-                    operator.create_job(&by, &self.name, &self.draft).await.map(drop)
+                    operator.create_job(&by, &self.name, &self.draft).await
                 }
                 Err(error) => Err(error),
                 Ok(now) => {
                     let draft = JobDraft { enabled: now.job.enabled, ..self.draft.clone() };
                     match operator.is_defined(&now.job, &draft).await? {
-                        true => Ok(()),
-                        false => operator.edit_job(&by, now.job.seen(), &draft).await.map(drop),
+                        true => Ok(now),
+                        false => {
+                            let edited = operator.edit_job(&by, now.job.seen(), &draft).await;
+                            edited.map(|(now, _)| now)
+                        }
                     }
                 }
             };
@@ -191,10 +194,10 @@ impl Job {
         &self,
         operator: &Operator,
         node: &str,
-    ) -> Result<(), Error> {
+    ) -> Result<JobNow, Error> {
         match operator.job(&self.name).await {
             Err(Error::NotFound { .. }) => self.declare(operator, node).await,
-            found => found.map(drop),
+            found => found,
         }
     }
 }

@@ -223,12 +223,14 @@ impl NodeBuilder {
             wake.tell_over(Arc::clone(&coordinator));
         }
         let operator = Operator::new(store.clone(), wake.clone());
-        for (job, declared) in &jobs {
+        let mut declared = Vec::with_capacity(jobs.len());
+        for (job, how) in &jobs {
             let node = config.node.as_str();
-            match declared {
+            let now = match how {
                 Declared::Always => job.declare(&operator, node).await?,
                 Declared::IfMissing => job.declare_if_missing(&operator, node).await?,
-            }
+            };
+            declared.push(now.job);
         }
         let dice: Arc<dyn Dice> = Arc::new(RealDice);
         let settings = Arc::new(store.settings().await?.settings);
@@ -294,6 +296,7 @@ impl NodeBuilder {
         };
         let me = Me::from(id);
         let worker = Arc::new(Worker::new(me.clone(), parts, settings));
+        worker.rehearse(&declared).await;
         let here = InProcess::default();
         let peers: Arc<dyn Peers> = Arc::new(Reach { here: here.clone(), away });
         let leader = Arc::new(Leader::new(

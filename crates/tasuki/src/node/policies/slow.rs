@@ -1,7 +1,7 @@
 //! Answers that take their time: what they say was true when they were asked for, not when they came.
 
 use super::*;
-use tasuki_store::{Author, Fault, Line, NewRun, Pause};
+use tasuki_store::{Author, Fault, Line, NewRun, Pause, Task};
 
 /// A line on which every answer takes so many microseconds of our clock.
 pub(super) struct SlowLine {
@@ -84,5 +84,23 @@ async fn what_runs_may_run_from_before_its_lease_was_asked_for() {
         let asked = world.clock.boottime();
         world.worker.renew(true).await.unwrap();
         assert_eq!(world.until(), asked + kill_after, "and so it is renewed");
+    }
+}
+
+#[tokio::test]
+async fn the_first_task_of_a_declared_job_waits_for_nothing_but_itself() {
+    for (declared, answers) in [(false, 2), (true, 1)] {
+        let world = World::with_patience("12:00:00").await;
+        let job = world.create("job", &World::definition(Trigger::Task, "", true)).await;
+        if declared {
+            world.worker.rehearse(std::slice::from_ref(&job)).await;
+        }
+        world.work().await;
+        world.slow_down();
+        let called = world.clock.boottime();
+        let task = [Task::new(Arc::new(job.newest))];
+        assert!(world.worker.take_in(&task).await.unwrap().is_some(), "nothing waits before it");
+        assert_eq!(world.launched().len(), 1);
+        assert_eq!((world.clock.boottime() - called) / SLOW, answers, "declared: {declared}");
     }
 }

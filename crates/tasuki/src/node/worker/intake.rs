@@ -2,21 +2,32 @@
 //! and nobody who waits is passed over.
 
 use tasuki_core::LeaseToken;
-use tasuki_store::{ClaimBatch, Claimed, Created, Error, NewRun, Taken, Task};
+use tasuki_store::{ClaimBatch, Claimed, Created, Error, Job, NewRun, Taken, Task};
 
 use super::super::within::within;
 use super::claims::free;
 use super::{Worker, is_aside};
 
 impl Worker {
-    /// Says to the database what it will say of the first task, of none: that is planned then.
-    pub(crate) async fn rehearse(&self) {
-        let Some(source) = self.parts.lanes.first() else { return };
+    /// What the first task of a job that was declared here will need: what its runs are made of, and that the database has
+    /// planned what it will be asked and told then, on one session. It is told the same of no task.
+    pub(crate) async fn rehearse(&self, declared: &[Job]) {
+        // Where it does not answer, the first task will find out.
+        let _ = within(self.try_to_rehearse(declared)).await;
+    }
+
+    async fn try_to_rehearse(&self, declared: &[Job]) -> Result<(), Error> {
+        let store = &self.parts.store;
+        let versions = declared.iter().map(|job| (job.id, job.newest.version));
+        self.recipes.fetch(store, versions).await?;
+        if let Some(job) = declared.first() {
+            store.job(&job.name.parse()?).await?;
+        }
+        let Some(source) = self.parts.lanes.first() else { return Ok(()) };
         let token = LeaseToken::from_random(self.parts.dice.roll());
         let lease_ttl = self.settings().lease_ttl();
         let none = ClaimBatch { worker: self.id(), token, lane: &source.lane, most: 0, lease_ttl };
-        // Where it does not answer, the first task will find out.
-        let _ = within(self.parts.store.take_in(&none, &[])).await;
+        store.take_in(&none, &[]).await.map(drop)
     }
 
     /// Makes runs of tasks, and carries them. `None`, and nothing was made: they have to wait for their turn.
