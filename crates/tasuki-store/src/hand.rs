@@ -3,7 +3,8 @@
 //! A pool asks every session that is given back whether it is still there: a round trip after each statement, and
 //! half of all that an idle node says. It also hands them out in turn, so that each of them has to parse and plan
 //! every statement before any of them is quick. So a few that are given back in order stay here: for a statement the
-//! one that has said it before, else what was used last; of too many the one goes that has said least. The pool is asked only where there is none.
+//! one that has said it before, else what was used last; of too many the one goes that has said least. The pool is
+//! asked only where there is none.
 
 use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
@@ -121,21 +122,32 @@ impl<D: Database> Hand<D> {
     /// Gives one back that was heard to its end and is in no transaction.
     pub(crate) fn give(&self, known: Known<D>) {
         let mut held = self.held();
-        let wanted_there =
-            held.waiting > 0 || known.since.elapsed() > TERM || self.pool.is_closed();
-        let to_the_pool = match wanted_there {
-            true => Some(known),
-            false => {
-                held.sessions.push((known, Instant::now()));
-                let said = held.sessions.iter().map(|(known, _)| &known.said);
-                surplus(said).map(|least| held.sessions.remove(least).0)
-            }
-        };
         if held.sessions.first().is_some_and(|(_, used)| used.elapsed() > UNUSED) {
             throw_away(held.sessions.remove(0).0);
         }
+        let wanted_there = self.is_short_of(held.waiting) || known.since.elapsed() > TERM;
+        held.sessions.push((known, Instant::now()));
+        let leaves = match wanted_there || self.pool.is_closed() {
+            true => held.sessions.pop(),
+            false => {
+                let said = held.sessions.iter().map(|(known, _)| &known.said);
+                surplus(said).map(|least| held.sessions.remove(least))
+            }
+        };
         drop(held);
-        drop(to_the_pool);
+        match leaves {
+            // The pool would ask it whether it is still there, and wait for the answer for ever.
+            Some((known, used)) if used.elapsed() >= FRESH => throw_away(known),
+            leaves => drop(leaves),
+        }
+    }
+
+    /// Whether the pool cannot give each of so many who wait a session: each is there, or may be opened, unless too many
+    /// are taken. Those who wait for one to be opened count twice.
+    fn is_short_of(&self, waiting: usize) -> bool {
+        let most = self.pool.options().get_max_connections() as usize;
+        let taken = (self.pool.size() as usize).saturating_sub(self.pool.num_idle());
+        waiting > 0 && taken + waiting > most
     }
 
     /// Closes them all.
@@ -214,6 +226,8 @@ impl<D: Database> Drop for Held<D> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -238,5 +252,45 @@ mod tests {
         assert_eq!(one_too_many(&[3, 1, 2, 1, 0]), Some(4), "also the one just given back");
         assert_eq!(one_too_many(&[0; MOST]), None);
         assert_eq!(one_too_many(&[]), None);
+    }
+
+    /// The pool with so many sessions at most, nothing at hand.
+    async fn hand(most: u32) -> Hand<sqlx::Postgres> {
+        let url = std::env::var("TASUKI_TEST_PG")
+            .expect("TASUKI_TEST_PG is not set: run ./test, which starts the server");
+        let options = sqlx::postgres::PgPoolOptions::new().max_connections(most);
+        Hand::new(options.connect(&url).await.unwrap())
+    }
+
+    /// What the sessions at hand have said, the last used last.
+    fn said(hand: &Hand<sqlx::Postgres>) -> Vec<HashSet<usize>> {
+        hand.held().sessions.iter().map(|(known, _)| known.said.clone()).collect()
+    }
+
+    #[tokio::test]
+    async fn who_opens_a_session_takes_none_that_has_planned() {
+        let hand = hand(3).await;
+        let planned = hand.take(Some(1)).await.unwrap();
+        let mut opening = Box::pin(hand.take(Some(2)));
+        assert!((&mut opening).now_or_never().is_none(), "it takes a while");
+        hand.give(planned);
+        assert_eq!(said(&hand), [[1].into()]);
+        hand.give(opening.await.unwrap());
+        assert_eq!(said(&hand), [[1].into(), [2].into()]);
+        hand.close().await;
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_a_session_gets_what_is_given_back() {
+        let hand = hand(2).await;
+        let (one, other) = (hand.take(None).await.unwrap(), hand.take(None).await.unwrap());
+        let mut waiting = Box::pin(hand.take(Some(1)));
+        assert!((&mut waiting).now_or_never().is_none(), "all are taken");
+        hand.give(one);
+        let waited = waiting.await.unwrap();
+        hand.give(waited);
+        hand.give(other);
+        assert_eq!(said(&hand), [[1].into(), [].into()]);
+        hand.close().await;
     }
 }

@@ -279,7 +279,6 @@ impl NodeBuilder {
             queues: queues.slots(settings),
         };
         let registration = registration(id, &config, &functions, &slots(&settings));
-        store.register_worker(&registration).await?;
         let calls = Calls::new(functions, keeper, Arc::clone(&clock), mail.clone(), config.log_cap);
         let hands = Arc::new(Hands { commands, calls });
         let parts = worker::Parts {
@@ -291,12 +290,14 @@ impl NodeBuilder {
             wake: wake.clone(),
             slots: Box::new(slots),
             lanes,
-            registration,
+            registration: registration.clone(),
             settle_in: Box::new(settle_in),
         };
         let me = Me::from(id);
         let worker = Arc::new(Worker::new(me.clone(), parts, settings));
-        worker.rehearse(&declared).await;
+        worker.rehearse(declared).await;
+        // From now on it is given work.
+        store.register_worker(&registration).await?;
         let here = InProcess::default();
         let peers: Arc<dyn Peers> = Arc::new(Reach { here: here.clone(), away });
         let leader = Arc::new(Leader::new(

@@ -60,7 +60,12 @@ impl Recipes {
         if missing.is_empty() {
             return Ok(());
         }
-        let found = store.job_versions(&missing).await?;
+        self.learn(store.job_versions(&missing).await?);
+        Ok(())
+    }
+
+    /// Those that somebody has read, with the names of their jobs.
+    pub(crate) fn learn(&self, found: Vec<(String, JobVersion)>) {
         let mut known = self.known();
         if known.len() + found.len() > MOST {
             known.clear();
@@ -69,7 +74,6 @@ impl Recipes {
             let key = (version.job, version.version);
             Some((key, Arc::new(read(name, version)?)))
         }));
-        Ok(())
     }
 
     fn known(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, i64), Arc<Recipe>>> {

@@ -1,6 +1,9 @@
 //! Answers that take their time: what they say was true when they were asked for, not when they came.
 
+use super::super::{Config, Node};
 use super::*;
+use crate::Functions;
+use crate::operator::JobDraft;
 use tasuki_store::{Author, Fault, Line, NewRun, Pause, Task};
 
 /// A line on which every answer takes so many microseconds of our clock.
@@ -90,17 +93,29 @@ async fn what_runs_may_run_from_before_its_lease_was_asked_for() {
 #[tokio::test]
 async fn the_first_task_of_a_declared_job_waits_for_nothing_but_itself() {
     for (declared, answers) in [(false, 2), (true, 1)] {
-        let world = World::with_patience("12:00:00").await;
-        let job = world.create("job", &World::definition(Trigger::Task, "", true)).await;
-        if declared {
-            world.worker.rehearse(std::slice::from_ref(&job)).await;
-        }
-        world.work().await;
-        world.slow_down();
-        let called = world.clock.boottime();
+        let store = Store::open("sqlite::memory:", 1).await.unwrap();
+        store.migrate().await.unwrap();
+        let clock = Arc::new(HandClock::default());
+        let line = Arc::new(SlowLine::new(Arc::clone(&clock)));
+        let builder =
+            Node::builder(Config::new("here".parse().unwrap()), store.with_line(line.clone()));
+        let builder = match declared {
+            true => builder.handler(FUNCTION, |(): (), _| async { Ok(()) }),
+            false => {
+                let draft = JobDraft::new(Work::new(What::Function(FUNCTION.to_owned())));
+                let operator = Operator::new(store.clone(), Wake::default());
+                operator.create_job(&by(), FUNCTION, &draft).await.unwrap();
+                let mut functions = Functions::default();
+                functions.add(FUNCTION, |(): (), _| async { Ok(()) });
+                builder.functions(functions)
+            }
+        };
+        let (node, _) = builder.assemble(Arc::clone(&clock) as Arc<dyn Clock>).await.unwrap();
+        node.worker.claim().await.unwrap();
+        let job = store.job(&FUNCTION.parse().unwrap()).await.unwrap().expect("it was made");
+        line.takes.store(SLOW, Ordering::Relaxed);
         let task = [Task::new(Arc::new(job.newest))];
-        assert!(world.worker.take_in(&task).await.unwrap().is_some(), "nothing waits before it");
-        assert_eq!(world.launched().len(), 1);
-        assert_eq!((world.clock.boottime() - called) / SLOW, answers, "declared: {declared}");
+        assert!(node.worker.take_in(&task).await.unwrap().is_some(), "nothing waits before it");
+        assert_eq!(clock.boottime() / SLOW, answers, "declared: {declared}");
     }
 }

@@ -1,27 +1,29 @@
 //! T0 and T1c at once: what is submitted in this process is carried here from the moment it is there, if there is room
 //! and nobody who waits is passed over.
 
-use tasuki_core::LeaseToken;
-use tasuki_store::{ClaimBatch, Claimed, Created, Error, Job, NewRun, Taken, Task};
+use tasuki_core::{JobName, LeaseToken};
+use tasuki_store::{ClaimBatch, Claimed, Created, Dialect, Error, Job, NewRun, Taken, Task};
 
 use super::super::within::within;
 use super::claims::free;
 use super::{Worker, is_aside};
 
 impl Worker {
-    /// What the first task of a job that was declared here will need: what its runs are made of, and that the database has
-    /// planned what it will be asked and told then, on one session. It is told the same of no task.
-    pub(crate) async fn rehearse(&self, declared: &[Job]) {
-        // Where it does not answer, the first task will find out.
-        let _ = within(self.try_to_rehearse(declared)).await;
+    /// What the first task of a job that was declared here will need: what its runs are made of, and that PostgreSQL has
+    /// planned, on one session, what it will be asked and told then. It is told the same of no task.
+    pub(crate) async fn rehearse(&self, declared: Vec<Job>) {
+        let asked = declared.first().and_then(|job| job.name.parse().ok());
+        self.recipes.learn(declared.into_iter().map(|job| (job.name, job.newest)).collect());
+        if self.parts.store.dialect() == Dialect::Postgres {
+            // Where it does not answer, the first task will find out.
+            let _ = within(self.say_of_none(asked)).await;
+        }
     }
 
-    async fn try_to_rehearse(&self, declared: &[Job]) -> Result<(), Error> {
+    async fn say_of_none(&self, asked: Option<JobName>) -> Result<(), Error> {
         let store = &self.parts.store;
-        let versions = declared.iter().map(|job| (job.id, job.newest.version));
-        self.recipes.fetch(store, versions).await?;
-        if let Some(job) = declared.first() {
-            store.job(&job.name.parse()?).await?;
+        if let Some(name) = asked {
+            store.job(&name).await?;
         }
         let Some(source) = self.parts.lanes.first() else { return Ok(()) };
         let token = LeaseToken::from_random(self.parts.dice.roll());
