@@ -18,7 +18,7 @@ use crate::sql::{Sql, sql};
 use crate::take::{BETWEEN_LOOKS, LOOKS};
 use crate::{
     AssignBatch, ClaimBatch, Claimed, Created, Ending, Error, NewRun, Renewed, RenewedRun, Store,
-    Taken, uuid,
+    Taken, due, uuid,
 };
 
 static CLAIM: Sql = sql!("run/claim_batch", ".postgres", ".postgres", ".postgres");
@@ -27,6 +27,7 @@ static START: Sql = sql!("run/start_batch", ".postgres", ".postgres", ".postgres
 static RENEW: Sql = sql!("lease/renew_batch", ".postgres", ".postgres", ".postgres");
 static SUCCEED: Sql = sql!("run/succeed_batch", ".postgres", ".postgres", ".postgres");
 static INSERT: Sql = sql!("run/insert_batch", ".postgres", ".postgres", ".postgres");
+static DRAW: Sql = sql!("run/draw", ".postgres", ".postgres", ".postgres");
 static INSERT_ALIKE: Sql = sql!("run/insert_alike", ".postgres", ".postgres", ".postgres");
 
 impl Store {
@@ -150,14 +151,18 @@ impl Store {
         good: &[&Ending],
         closing: &[LeaseToken],
     ) -> Result<Together, Error> {
+        let parts = stretches(good);
+        let firsts: Vec<&Ending> = parts.iter().map(|part| part[0]).collect();
         let told = params! {
+            count: good.len() as i64,
             closing: closing.iter().map(|token| uuid(token.as_bytes())).collect::<Vec<_>>(),
-            ids: good.iter().map(|ending| ending.run.0).collect::<Vec<_>>(),
-            tokens: good.iter().map(|ending| uuid(ending.token.as_bytes())).collect::<Vec<_>>(),
-            exit_codes: sparse(good.iter().map(|ending| ending.finish.exit_code)),
-            results: sparse(good.iter().map(|ending| ending.finish.result.clone())),
-            rows_affected: sparse(good.iter().map(|ending| ending.finish.rows_affected)),
-            log_refs: sparse(good.iter().map(|ending| ending.finish.log_ref.clone())),
+            firsts: firsts.iter().map(|first| first.run.0).collect::<Vec<_>>(),
+            lasts: parts.iter().map(|part| part[part.len() - 1].run.0).collect::<Vec<_>>(),
+            tokens: firsts.iter().map(|first| uuid(first.token.as_bytes())).collect::<Vec<_>>(),
+            exit_codes: sparse(firsts.iter().map(|first| first.finish.exit_code)),
+            results: sparse(firsts.iter().map(|first| first.finish.result.clone())),
+            rows_affected: sparse(firsts.iter().map(|first| first.finish.rows_affected)),
+            log_refs: sparse(firsts.iter().map(|first| first.finish.log_ref.clone())),
         };
         let rows = self.db.write(&SUCCEED, [told, printed(good)].concat()).await?;
         let row = rows.first().ok_or_else(|| Error::broken("an end was not answered"))?;
@@ -182,6 +187,14 @@ impl Store {
     ) -> Result<Vec<Created>, Error> {
         create(Trip::Alone(&self.db), new).await
     }
+}
+
+/// Those whose ids follow one another, under one token, and of which the same is told.
+fn stretches<'g, 'e>(good: &'g [&'e Ending]) -> Vec<&'g [&'e Ending]> {
+    let follows = |one: &&Ending, next: &&Ending| {
+        one.run.0 + 1 == next.run.0 && one.token == next.token && one.finish.tells_as(&next.finish)
+    };
+    good.chunk_by(follows).collect()
 }
 
 /// What those of them printed that have printed anything.
@@ -210,6 +223,19 @@ impl Trip<'_, '_> {
         match self {
             Self::Alone(db) => db.write(sql, params).await,
             Self::Within(tx) => tx.rows(sql, params).await,
+        }
+    }
+
+    /// The first of so many ids that follow one another, where there are enough of them to wait together. Two that draw at
+    /// once while they insert get them in turns, and neither has any that follow one another; and in a transaction of the
+    /// application others would have to wait until it ends.
+    async fn draw(&mut self, count: i64) -> Result<Option<i64>, Error> {
+        match self {
+            Self::Alone(db) if count >= due::STRETCH => {
+                let rows = db.write(&DRAW, params! { count: count }).await?;
+                rows.first().map_or(Ok(None), |row| row.opt_int("first"))
+            }
+            Self::Alone(_) | Self::Within(_) => Ok(None),
         }
     }
 }
@@ -303,7 +329,13 @@ async fn create_alike(
     new: &[NewRun<'_>],
 ) -> Result<Vec<Created>, Error> {
     let given = sparse(new.iter().map(|run| run.args.clone()));
-    let lists = params! { count: new.len() as i64, each: first.in_each_row(), given: given };
+    let count = new.len() as i64;
+    let lists = params! {
+        count: count,
+        first: trip.draw(count).await?,
+        each: first.in_each_row(),
+        given: given,
+    };
     let rows = trip.rows(&INSERT_ALIKE, [columns(first), lists].concat()).await?;
     let row = rows.first().ok_or_else(|| Error::broken("new runs were not answered"))?;
     let made: Vec<i64> = match row.opt_text("ids")? {

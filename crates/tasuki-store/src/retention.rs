@@ -7,6 +7,7 @@ use std::collections::HashSet;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tasuki_core::{Epoch, WorkerId};
 
 use crate::db::params;
@@ -40,6 +41,13 @@ const LANDED: Duration = Duration::from_secs(60);
 pub struct PrunePlace {
     at: i64,
     id: i64,
+}
+
+impl PrunePlace {
+    /// Before everything that is planned for this instant or a later one.
+    pub fn planned_from(at: Timestamp) -> Self {
+        Self { at: at.as_microsecond(), id: 0 }
+    }
 }
 
 impl Default for PrunePlace {

@@ -82,10 +82,10 @@ with clock as materialized (
            assigned_at = clock.now,
            started_at = clock.now,
            version = r.version + 1
-      from clock
-     where r.id = any(array(
-               select generate_series(run_id, run_id + taken - 1)
-                 from (select run_id, taken from gone union all select run_id, taken from cut) g))
+      from clock, (select run_id, taken from gone union all select run_id, taken from cut) g
+     -- The index is gone down once for each row of due, not once for each run.
+     where r.id >= g.run_id
+       and r.id < g.run_id + g.taken
        and r.state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
        and r.cancel_requested_at is null
        and r.tries < r.tries_allowed

@@ -1,10 +1,13 @@
 -- run/insert_alike: T0 in one round trip for runs that differ in nothing but what they are given, and of which none can be
 -- there already: what most tasks are that are submitted together. One list instead of seventeen, and one answer for all.
--- So many of them wait in one row, and are listed by one entry of an index, if nobody else has drawn an id in between: ids are drawn before all else, at one go.
+-- So many of them wait in one row, and are listed by one entry of an index, if nobody else has drawn an id in between: where there are many
+-- they were drawn before (run/draw), and else before all else, at one go.
 with clock as materialized (
     select :now as now
 ), drawn as materialized (
-    select array(select nextval(s.name) from generate_series(1, :count::bigint)) as ids
+    select case when :first::bigint is null
+                then array(select nextval(s.name) from generate_series(1, :count::bigint))
+                else array(select generate_series(:first::bigint, :first::bigint + :count::bigint - 1)) end as ids
       from (select pg_get_serial_sequence('tasuki_run', 'id')::regclass as name offset 0) s
 ), span as materialized (
     select ids[1] as first, ids[:count::bigint] as last, ids[:count::bigint] - ids[1] + 1 = :count::bigint as in_a_row,

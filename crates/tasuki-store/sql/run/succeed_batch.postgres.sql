@@ -1,6 +1,7 @@
 -- run/succeed_batch: T4 for a whole batch in one round trip, under whichever leases: outcomes on the rows, holds given back,
 -- runs counted, what they printed kept, and the leases closed of which the worker says that nothing else is under them, where that is so. Leases are
--- locked before their runs, as everywhere, and several in the order of their tokens.
+-- locked before their runs, as everywhere, and several in the order of their tokens. Runs whose ids follow one another and of which the same is told
+-- come as the first and the last of them: the index is gone down once for all of those.
 with clock as materialized (
     select :now as now
 ), closing as materialized (
@@ -19,9 +20,9 @@ with clock as materialized (
            rows_affected = g.rows_affected,
            log_ref = g.log_ref,
            version = r.version + 1
-      from unnest(:ids::bigint[], :tokens::uuid[], :exit_codes::bigint[], :results::text[], :rows_affected::bigint[], :log_refs::text[])
-           as g (id, token, exit_code, result, rows_affected, log_ref), clock
-     where r.id = g.id
+      from unnest(:firsts::bigint[], :lasts::bigint[], :tokens::uuid[], :exit_codes::bigint[], :results::text[], :rows_affected::bigint[],
+                  :log_refs::text[]) as g (first, last, token, exit_code, result, rows_affected, log_ref), clock
+     where r.id between g.first and g.last
        and r.state = 'RUNNING'
        and r.lease_token = g.token
        and (select count(*) from closing) >= 0
@@ -86,6 +87,6 @@ with clock as materialized (
 )
 -- Which these were is told only where it is not clear: a row for each run would cost as much again.
 select coalesce(sum(runs), 0)::bigint as ended,
-       case when coalesce(sum(runs), 0) < cardinality(:ids::bigint[]) then (select string_agg(id || '/' || lease_token, ' ') from done) end as which,
+       case when coalesce(sum(runs), 0) < :count::bigint then (select string_agg(id || '/' || lease_token, ' ') from done) end as which,
        (select string_agg(token::text, ' ') from closed) as closed
   from ends

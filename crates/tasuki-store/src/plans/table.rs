@@ -223,7 +223,7 @@ pub(super) const PLANS: &[(&[&str], &str)] = &[
     // These reach for nothing: they insert what they are given, or take a lock.
     (
         &[],
-        "run/insert run/insert_batch run/insert_alike due/put_stretch lease/open lease/open_for cursor/put cursor/begin event/emit job/insert job/version_insert
+        "run/insert run/insert_batch run/insert_alike run/draw due/put_stretch lease/open lease/open_for cursor/put cursor/begin event/emit job/insert job/version_insert
          log/add note/add audit/append setting/add worker/register leader/mint_history leader/lock_mint
          leader/lock_share token/add",
     ),

@@ -217,6 +217,43 @@ contract! {
         assert_eq!(store.leases_of(store.worker).await.unwrap(), []);
     }
 
+    /// Their ids follow one another, and so do those of others: each is ended under its own lease, and keeps what it said.
+    async fn neighbours_are_told_apart(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        given_many(store, &job, 12).await;
+        let [first, second, third] = [store.try_claim("q", 4).await, store.try_claim("q", 4).await, store.try_claim("q", 4).await];
+        let end = |token: LeaseToken, taken: &Taken| Ending::new(token, taken.id, Finish::default());
+        let mut ends: Vec<Ending> = first.1.iter().map(|taken| end(first.0, taken)).collect();
+        ends.extend(second.1.iter().map(|taken| end(second.0, taken)));
+        ends[6].finish.result = Some("7".to_owned());
+        // One of them was heard of before; the last are not the worker's under that token.
+        assert!(store.finish(first.0, ends[2].run, &Finish::default()).await.unwrap().is_applied());
+        ends.extend(third.1.iter().map(|taken| end(second.0, taken)));
+        let told = store.finish_all(&ends, &[first.0, second.0]).await.unwrap();
+        let told: Vec<bool> = told.iter().map(Outcome::is_applied).collect();
+        assert_eq!(told, [[true; 4], [true; 4], [false; 4]].concat());
+        for (index, ending) in ends.iter().enumerate() {
+            let run = store.run_now(ending.run).await;
+            let state = if index < 8 { RunState::Succeeded } else { RunState::Running };
+            assert_eq!((run.state, run.result.as_deref()), (state, (index == 6).then_some("7")), "number {index}");
+        }
+        assert_eq!(store.renew(store.worker, first.0, TTL).await.unwrap(), Renewed::Gone);
+        assert!(matches!(store.renew(store.worker, third.0, TTL).await.unwrap(), Renewed::Held { runs, .. } if runs.len() == 4));
+    }
+
+    /// Ids are drawn together, whoever else draws, so that those who come together can wait together. On MySQL they
+    /// travel in a few inserts.
+    async fn many_who_submit_at_once_do_not_part_what_came_together(store: TestStore) {
+        let job = store.given_job(&like_queue()).await;
+        let submit = async |_| given_many(store, &job, 300).await;
+        for _ in 0..5 {
+            for runs in futures_util::future::join_all((0..4).map(submit)).await {
+                let parted = runs.windows(2).filter(|pair| pair[0].0 + 1 != pair[1].0).count();
+                assert!(parted < 8, "{parted} times from {} to {}", runs[0], runs[299]);
+            }
+        }
+    }
+
     /// From behind the last of a claim the next goes on, and nothing is left out for good.
     async fn a_claim_goes_on_from_where_the_last_ended(store: TestStore) {
         let job = store.given_job(&like_queue()).await;
