@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use jiff::SignedDuration;
 use tasuki_core::work::What;
-use tasuki_store::{Error, Store};
+use tasuki_store::{Error, PrunePlace, Store};
 
 use super::bar::Bar;
 use super::bare::Bare;
@@ -26,8 +26,8 @@ const AHEAD: SignedDuration = SignedDuration::from_hours(24);
 /// Measure how fast a node works off tasks where a million runs lie ahead, or a million have ended, over where none do.
 ///
 /// Three databases of its own, made beside the one that is named and dropped in the end: one empty, one full of
-/// runs that are due tomorrow, one full of history. A node drains as many tasks in each, in turns. The user must be
-/// allowed to make databases.
+/// runs that are due tomorrow, one full of history. A node drains as many tasks in each, in turns, and what it drained is
+/// taken away again. A first round is not counted. The user must be allowed to make databases.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -42,7 +42,7 @@ pub(crate) struct BenchGrowth {
     present: u32,
 
     /// How many tasks are drained each time
-    #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     tasks: u32,
 
     /// How often each is measured, in turns
@@ -89,14 +89,16 @@ impl BenchGrowth {
         let beside = "drain where there are none";
         let mut with_ahead = of("drain beside runs that lie ahead", beside);
         let mut with_ended = of("drain beside runs that have ended", beside);
-        let bar = Bar::new("growth", 3 * u64::from(self.rounds));
-        for round in 0..self.rounds {
-            let mut order = [(empty, 0), (ahead, 1), (ended, 2)];
-            order.rotate_left(round as usize % 3);
+        let bar = Bar::new("growth", 3 * (1 + u64::from(self.rounds)));
+        // The first round is not counted, as in `drain`.
+        for round in 0..=self.rounds {
             let mut rates = [0.0; 3];
-            for (place, which) in order {
-                rates[which] = drain(place, self.tasks, SLOTS).await?;
+            for which in order(round) {
+                rates[which] = self.drain([empty, ahead, ended][which]).await?;
                 bar.add(1);
+            }
+            if round == 0 {
+                continue;
             }
             for (pair, ours) in [(&mut with_ahead, rates[1]), (&mut with_ended, rates[2])] {
                 pair.ours.push(ours);
@@ -113,6 +115,15 @@ impl BenchGrowth {
             pairs: vec![with_ahead, with_ended],
         };
         Ok(report.told(self.json))
+    }
+
+    /// Drains in a place, and leaves it as it was: what was drained is no history of the next round.
+    async fn drain(&self, place: &Place) -> Result<f64, Error> {
+        let from = PrunePlace::planned_from(place.store.clock().await?);
+        let rate = drain(place, self.tasks, SLOTS).await?;
+        place.prune(from, &Bar::new("clean up", u64::from(self.tasks))).await?;
+        place.store.tidy().await?;
+        Ok(rate)
     }
 
     async fn fill_ahead(&self, place: &Place) -> Result<(), Error> {
@@ -132,6 +143,13 @@ impl BenchGrowth {
             ended => Err(Error::Broken(format!("{} runs were made, {ended} ended", self.present))),
         }
     }
+}
+
+/// Who is first, second and third in a round: each comes after each other as often.
+fn order(round: u32) -> [usize; 3] {
+    let mut order = if round % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
+    order.rotate_left(round as usize / 2 % 3);
+    order
 }
 
 /// A database made beside another.
@@ -210,5 +228,27 @@ impl Made {
         let done = bare.database(verb, name).await;
         bare.close().await;
         done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::order;
+
+    #[test]
+    fn each_is_at_each_place_and_behind_each_other_as_often() {
+        let (mut places, mut pairs) = (HashMap::new(), HashMap::new());
+        for order in (0..6).map(order) {
+            for (place, which) in order.into_iter().enumerate() {
+                *places.entry((place, which)).or_insert(0) += 1;
+            }
+            for pair in order.windows(2) {
+                *pairs.entry([pair[0], pair[1]]).or_insert(0) += 1;
+            }
+        }
+        assert!(places.len() == 9 && places.values().all(|&often| often == 2), "{places:?}");
+        assert!(pairs.len() == 6 && pairs.values().all(|&often| often == 2), "{pairs:?}");
     }
 }

@@ -105,7 +105,12 @@ impl Place {
                 let _ = self.store.delete_job("bench", job.seen()).await?;
             }
         }
-        let mut place = Some(PrunePlace::default());
+        self.prune(PrunePlace::default(), &bar).await
+    }
+
+    /// Takes away all runs from a place on that have ended.
+    pub(crate) async fn prune(&self, from: PrunePlace, bar: &Bar) -> Result<(), Error> {
+        let mut place = Some(from);
         while let Some(from) = place {
             let pruned = self.store.prune_runs(Duration::ZERO, from, 5 * SOME).await?;
             bar.add(pruned.deleted);
