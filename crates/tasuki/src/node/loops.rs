@@ -113,10 +113,23 @@ impl Loops {
 
     /// Waits for a while or until woken. `false`: the node stops.
     async fn rest(&self, limit: Duration, woken: impl Future<Output = ()>) -> bool {
+        self.rest_until(tokio::time::sleep(limit), woken).await
+    }
+
+    /// The same for who looks after what the worker carries, and has nothing to do while that is nothing.
+    async fn rest_unless_quiet(&self, pace: Duration, woken: impl Future<Output = ()>) -> bool {
+        self.rest_until(self.worker.carries(pace), woken).await
+    }
+
+    async fn rest_until(
+        &self,
+        over: impl Future<Output = ()>,
+        woken: impl Future<Output = ()>,
+    ) -> bool {
         let mut stopped = self.stopped.clone();
         tokio::select! {
             _ = stopped.wait_for(|stopped| *stopped) => false,
-            () = tokio::time::sleep(limit) => true,
+            () = over => true,
             () = woken => true,
         }
     }
@@ -138,11 +151,11 @@ impl Loops {
 
     async fn start_due(self: Arc<Self>) {
         loop {
-            let wait = match self.outage.told("start", self.worker.start_due()).await {
-                Some(next) => until(next),
-                None => REST,
+            let rested = match self.outage.told("start", self.worker.start_due()).await {
+                Some(next) => self.rest_unless_quiet(until(next), self.worker.ordered()).await,
+                None => self.rest(REST, self.worker.ordered()).await,
             };
-            if !self.rest(wait, self.worker.ordered()).await {
+            if !rested {
                 return;
             }
         }
@@ -213,7 +226,7 @@ impl Loops {
             let mut stopped = self.stopped.clone();
             woken = tokio::select! {
                 _ = stopped.wait_for(|stopped| *stopped) => return,
-                () = tokio::time::sleep(wait) => false,
+                () = self.worker.carries(wait) => false,
                 () = self.wake.leases_woken() => true,
             };
         }
@@ -225,7 +238,7 @@ impl Loops {
             let next = self.worker.tend();
             let pace = self.worker.settings().lease_renew() / 2;
             let wait = until(next).min(pace).max(Duration::from_millis(1));
-            if !self.rest(wait, std::future::pending()).await {
+            if !self.rest_unless_quiet(wait, std::future::pending()).await {
                 return;
             }
         }
@@ -242,11 +255,11 @@ impl Loops {
             // Whoever has ended wakes us before all others that were launched with it have had their turn, and most of them
             // end in it.
             tokio::task::yield_now().await;
-            let wait = match self.outage.told("report", self.worker.report()).await {
-                Some(next) => until(next),
-                None => REST,
+            let rested = match self.outage.told("report", self.worker.report()).await {
+                Some(next) => self.rest_unless_quiet(until(next), self.mail.rung()).await,
+                None => self.rest(REST, self.mail.rung()).await,
             };
-            if !self.rest(wait, self.mail.rung()).await {
+            if !rested {
                 return;
             }
         }

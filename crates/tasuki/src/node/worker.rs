@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use tasuki_core::exit::Stopped;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
 use tasuki_store::{Error, FirstLines, NewWorker, Store};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 
 use self::apart::Apart;
 use super::attempt::{Executor, Mail};
@@ -35,6 +35,8 @@ use crate::Wake;
 const CLOCKS_PART: i64 = 200;
 /// Who finds them further apart than this must not go by what was.
 const CLOCK_WAS_SET: i64 = 50_000;
+/// Who carried nothing for so long, in microseconds, waits until it does: before that it would be woken for every single task.
+const QUIET: u64 = 10_000_000;
 
 /// What a worker is made of.
 pub(crate) struct Parts {
@@ -63,6 +65,8 @@ pub struct Worker {
     orders: Notify,
     looks: Notify,
     parted: Notify,
+    /// It carries something; heard by those who wait for that.
+    begun: watch::Sender<()>,
 }
 
 struct State {
@@ -95,6 +99,8 @@ struct State {
     calm: bool,
     /// What those printed that it carries no longer, as long as it is not kept.
     unkept: Vec<FirstLines>,
+    /// When it was last given anything.
+    carried_at: u64,
 }
 
 /// What a heartbeat says.
@@ -126,6 +132,7 @@ impl Worker {
             late: BTreeMap::new(),
             calm: false,
             unkept: Vec::new(),
+            carried_at: 0,
         };
         Self {
             me,
@@ -135,6 +142,7 @@ impl Worker {
             orders: Notify::new(),
             looks: Notify::new(),
             parted: Notify::new(),
+            begun: watch::Sender::new(()),
         }
     }
 
@@ -206,6 +214,34 @@ impl Worker {
 
     pub(crate) fn is_draining(&self) -> bool {
         self.state().draining
+    }
+
+    /// Has something to look after, from now on.
+    fn carry(&self, state: &mut State, token: LeaseToken, lease: Lease) {
+        state.leases.insert(token, lease);
+        state.carried_at = self.parts.clock.boottime();
+        if self.begun.receiver_count() > 0 {
+            self.begun.send_replace(());
+        }
+    }
+
+    /// Waits so long; or, if it carries nothing and has not for a while, until it does: whoever looks after what it carries
+    /// need not look then.
+    pub(crate) async fn carries(&self, pace: Duration) {
+        // Before the look: what comes after that is heard of.
+        let mut begun = self.begun.subscribe();
+        let is_quiet = {
+            let state = self.state();
+            let now = self.parts.clock.boottime();
+            state.leases.is_empty() && state.unkept.is_empty() && now >= state.carried_at + QUIET
+        };
+        match is_quiet {
+            true => drop(begun.changed().await),
+            false => {
+                drop(begun);
+                tokio::time::sleep(pace).await;
+            }
+        }
     }
 
     /// Whether it carries nothing.
@@ -324,7 +360,7 @@ impl Worker {
         }
         let waiting = |due_at: Timestamp| Here::Waiting { due_at, not_before };
         let runs = runs.iter().map(|&(run, due_at)| (run, waiting(due_at))).collect();
-        state.leases.insert(token, Lease { runs, ..Lease::default() });
+        self.carry(&mut state, token, Lease { runs, ..Lease::default() });
         true
     }
 
@@ -333,7 +369,7 @@ impl Worker {
         let mut state = self.state();
         if let Some((_, pool)) = state.late.remove(&token) {
             let (claim, claimed) = (Claim::Unanswered, true);
-            state.leases.insert(token, Lease { claim, claimed, pool, ..Lease::default() });
+            self.carry(&mut state, token, Lease { claim, claimed, pool, ..Lease::default() });
             self.parts.wake.leases();
         }
     }

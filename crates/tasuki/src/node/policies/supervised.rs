@@ -1,6 +1,7 @@
 //! What is not started, or lost, or in the way.
 
 use super::*;
+use futures_util::FutureExt as _;
 use tasuki_core::ErrorCode;
 use tasuki_store::{Author, NewRun};
 
@@ -175,4 +176,36 @@ async fn workers_are_forgotten_page_after_page() {
         let told = world.store.forget_workers(epoch, week, me, 5_000).await.unwrap();
         assert_eq!(told.deleted, left, "day {day}");
     }
+}
+
+/// Who looks after what a worker carries rests while it carries nothing, and hears of it when it does.
+#[tokio::test]
+async fn a_worker_that_has_long_carried_nothing_is_not_looked_after_until_it_does() {
+    let world = World::with_patience("12:00:00").await;
+    let worker = Arc::clone(&world.worker);
+    let rests = || worker.carries(Duration::ZERO);
+    // Just now somebody may have ended that was not reported yet.
+    rests().await;
+    world.jump(at("12:00:30"));
+    let mut rested = std::pin::pin!(rests());
+    assert_eq!(rested.as_mut().now_or_never(), None);
+    let run = world.task(&World::definition(Trigger::Task, "", true)).await;
+    world.work().await;
+    assert_eq!(world.run(run).await.state, RunState::Running);
+    rested.await;
+    world.jump(at("12:01:00"));
+    // Long ago, but it is still there.
+    rests().await;
+    world.hands.end(run);
+    world.work().await;
+    let mut rested = std::pin::pin!(rests());
+    assert_eq!(rested.as_mut().now_or_never(), None);
+    let run = world.task(&World::definition(Trigger::Task, "", false)).await;
+    world.lead().await;
+    assert_eq!(world.run(run).await.state, RunState::Assigned);
+    rested.await;
+    world.work().await;
+    world.hands.end(run);
+    world.work().await;
+    world.end().await;
 }

@@ -299,7 +299,7 @@ impl Worker {
         let sent = self.parts.clock.boottime();
         let (since, claim, claimed, asked) = (Some(sent), Claim::Sent, true, most);
         let lease = Lease { since, claim, claimed, pool, asked, ..Lease::default() };
-        state.leases.insert(token, lease);
+        self.carry(state, token, lease);
         Asked { token, sent, most, settings: Arc::clone(&state.settings) }
     }
 
