@@ -1,4 +1,5 @@
-//! The hot path on PostgreSQL: whole batches in one round trip, each statement a transaction.
+//! The hot path on PostgreSQL: whole batches in one round trip, each statement a transaction; where many are submitted, their
+//! ids are drawn in another before.
 //!
 //! The other databases make the same moves row by row in one transaction; what both must do stands
 //! in the contract tests. Transitions go by primary key (an `unnest` join), so that the planner has
@@ -240,7 +241,7 @@ impl Trip<'_, '_> {
     }
 }
 
-/// Makes runs with one statement. One that exists already is found, not made.
+/// Makes runs with one statement, once it has ids for them. One that exists already is found, not made.
 pub(crate) async fn create(
     mut trip: Trip<'_, '_>,
     new: &[NewRun<'_>],

@@ -71,6 +71,11 @@ with clock as materialized (
      where d.ctid = fit.place
        and fit.taken <= fit.more
     returning fit.run_id, fit.taken
+), stretches as materialized (
+    -- By themselves: who has to wait for a run looks at its row again, and at this, but cannot delete due rows again.
+    -- In the order of ids, in which others lock runs, too.
+    select run_id, taken from gone union all select run_id, taken from cut
+     order by run_id
 ), moved as (
     update tasuki_run r
        set state = 'RUNNING',
@@ -82,7 +87,7 @@ with clock as materialized (
            assigned_at = clock.now,
            started_at = clock.now,
            version = r.version + 1
-      from clock, (select run_id, taken from gone union all select run_id, taken from cut) g
+      from clock, stretches g
      -- The index is gone down once for each row of due, not once for each run.
      where r.id >= g.run_id
        and r.id < g.run_id + g.taken

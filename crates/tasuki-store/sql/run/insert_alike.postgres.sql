@@ -1,4 +1,4 @@
--- run/insert_alike: T0 in one round trip for runs that differ in nothing but what they are given, and of which none can be
+-- run/insert_alike: T0 in one statement for runs that differ in nothing but what they are given, and of which none can be
 -- there already: what most tasks are that are submitted together. One list instead of seventeen, and one answer for all.
 -- So many of them wait in one row, and are listed by one entry of an index, if nobody else has drawn an id in between: where there are many
 -- they were drawn before (run/draw), and else before all else, at one go.

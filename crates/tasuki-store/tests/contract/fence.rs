@@ -9,9 +9,9 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection, SqliteConnection};
 use tasuki_core::{Epoch, RunId, RunState, WorkerId};
-use tasuki_store::{Author, Dialect, Error, Renewed, Store};
+use tasuki_store::{Author, Dialect, Error, NewRun, Renewed, Store};
 
-use crate::given::{self, TTL, TestStore};
+use crate::given::{self, Like, TTL, TestStore};
 
 /// Somebody who holds a run's row in an open transaction.
 enum Bystander {
@@ -127,6 +127,39 @@ fn a_renewal_tells_what_is_true_after_its_wait_postgres() {
 #[test]
 fn a_renewal_tells_what_is_true_after_its_wait_mysql() {
     a_renewal_tells_what_is_true_after_its_wait(Dialect::MySql);
+}
+
+/// Somebody lists a waiting run anew, as retention does, while it is claimed: the claim waits, and takes all it asked for.
+fn a_claim_that_waited_for_a_run_takes_it(dialect: Dialect) {
+    given::run_in_parallel(dialect, 4, |store| async move {
+        let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
+        let runs: Vec<NewRun<'_>> = (0..128).map(|_| NewRun::task(&job)).collect();
+        let made = store.create(Author::Api, &runs).await.unwrap();
+        let touch = format!(
+            "update tasuki_run set args = '{{}}' where id in ({}, {})",
+            made[2].run, made[70].run
+        );
+        let bystander = Bystander::doing(&store, touch).await;
+        let worker = std::sync::Arc::clone(&store);
+        let claim = tokio::spawn(async move { worker.try_claim("q", 100).await.1 });
+        while waiting(&store).await < 1 {
+            assert!(!claim.is_finished(), "it has to wait for the runs");
+        }
+        bystander.end("commit").await;
+        let taken: Vec<RunId> = claim.await.unwrap().iter().map(|taken| taken.id).collect();
+        let first: Vec<RunId> = made[..100].iter().map(|made| made.run).collect();
+        assert_eq!(taken, first);
+    });
+}
+
+#[test]
+fn a_claim_that_waited_for_a_run_takes_it_postgres() {
+    a_claim_that_waited_for_a_run_takes_it(Dialect::Postgres);
+}
+
+#[test]
+fn a_claim_that_waited_for_a_run_takes_it_mysql() {
+    a_claim_that_waited_for_a_run_takes_it(Dialect::MySql);
 }
 
 /// Cut off while its start waits for the lease: nothing starts.

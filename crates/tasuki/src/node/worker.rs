@@ -35,7 +35,8 @@ use crate::Wake;
 const CLOCKS_PART: i64 = 200;
 /// Who finds them further apart than this must not go by what was.
 const CLOCK_WAS_SET: i64 = 50_000;
-/// Who carried nothing for so long, in microseconds, waits until it does: before that it would be woken for every single task.
+/// Who was given nothing for so long, in microseconds, and carries nothing, waits until it does: sooner, it would be woken for
+/// every single task.
 const QUIET: u64 = 10_000_000;
 
 /// What a worker is made of.
@@ -225,8 +226,8 @@ impl Worker {
         }
     }
 
-    /// Waits so long; or, if it carries nothing and has not for a while, until it does: whoever looks after what it carries
-    /// need not look then.
+    /// Waits so long; or, if it carries nothing and was given nothing for a while, until it is: whoever looks after what it
+    /// carries need not look then.
     pub(crate) async fn carries(&self, pace: Duration) {
         // Before the look: what comes after that is heard of.
         let mut begun = self.begun.subscribe();

@@ -184,7 +184,7 @@ async fn a_worker_that_has_long_carried_nothing_is_not_looked_after_until_it_doe
     let world = World::with_patience("12:00:00").await;
     let worker = Arc::clone(&world.worker);
     let rests = || worker.carries(Duration::ZERO);
-    // Just now somebody may have ended that was not reported yet.
+    // It has just begun.
     rests().await;
     world.jump(at("12:00:30"));
     let mut rested = std::pin::pin!(rests());
