@@ -66,6 +66,18 @@ contract! {
         assert_eq!(sweep_runs(store, 2).await, 0);
     }
 
+    async fn a_sweep_may_begin_with_what_is_planned_from_an_instant_on(store: TestStore) {
+        let early = store.given_run(RunState::Succeeded).await;
+        store.at(60);
+        let late = store.given_run(RunState::Succeeded).await;
+        assert!(early.scheduled_for < late.scheduled_for);
+        store.at(2 * DAY);
+        let from = PrunePlace::planned_from(late.scheduled_for);
+        assert_eq!(store.prune_runs(AGE, from, 100).await.unwrap().deleted, 1);
+        assert!(store.run(early.id).await.unwrap().is_some());
+        assert_eq!(store.run(late.id).await.unwrap(), None);
+    }
+
     /// Planned long ago, ended just now.
     async fn what_ended_late_stays(store: TestStore) {
         let run = store.given_run(RunState::Pending).await.id;
