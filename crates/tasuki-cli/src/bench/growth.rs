@@ -149,7 +149,7 @@ impl BenchGrowth {
 /// Who is first, second and third in a round: in three rounds each has each place once, in six each comes after each other
 /// as often.
 fn order(round: u32) -> [usize; 3] {
-    let mut order = if round / 3 % 2 == 0 { [0, 1, 2] } else { [2, 1, 0] };
+    let mut order = if (round / 3).is_multiple_of(2) { [0, 1, 2] } else { [2, 1, 0] };
     order.rotate_left(round as usize % 3);
     order
 }
