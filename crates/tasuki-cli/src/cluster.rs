@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki::node::coordinate::Coordinator;
-use tasuki::node::peers::Called;
+use tasuki::node::coordination::coordinate::Coordinator;
+use tasuki::node::coordination::peers::Called;
 use tasuki::node::world::RealClock;
 use tasuki::node::{Config, NodeBuilder};
 use tasuki_cluster::LOOK_EVERY;

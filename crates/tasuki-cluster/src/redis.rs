@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, Script};
 use async_trait::async_trait;
-use tasuki::node::coordinate::{Coordinator, Hearing, Presence, Sighting, Unreachable, Wanted};
+use tasuki::node::coordination::coordinate::{
+    Coordinator, Hearing, Presence, Sighting, Unreachable, Wanted,
+};
 use tasuki_core::{Epoch, Invalid, NodeName, RunId, WorkerId};
 use tasuki_store::News;
 

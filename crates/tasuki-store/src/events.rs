@@ -3,11 +3,12 @@
 use jiff::Timestamp;
 use tasuki_core::{Epoch, EventId, Invalid, JobName, Origin};
 
-use crate::create::{self, Created};
+use crate::cluster::leader;
+use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, Tx, params};
+use crate::run::create::{self, Created};
 use crate::run::timestamp;
-use crate::sql::{Dialect, Sql, sql};
-use crate::{Error, NewRun, Seen, Store, check, job, leader};
+use crate::{Error, NewRun, Seen, Store, check, job};
 
 static EMIT: Sql = sql!("event/emit", ".sqlite", ".postgres", ".mysql");
 static BY_KEY: Sql = sql!("event/by_key");

@@ -9,95 +9,62 @@
 //! is remembered between two calls.
 
 mod audit;
-mod back;
-mod bind;
-mod cancel;
 mod check;
-mod coalesce;
-mod confirm;
-mod create;
-mod cursor;
+mod cluster;
 mod db;
 mod doctor;
-mod due;
-mod errands;
 mod error;
 mod events;
-mod executions;
-mod finish;
-mod first_lines;
-mod hand;
-mod hot;
-mod intake;
 mod job;
-mod leader;
-mod lease;
-mod lists;
 mod logs;
-mod look;
-mod migrate;
-mod new_run;
-mod news;
-mod note;
-mod one_go;
 mod outcome;
-mod pass;
-mod planning;
+mod planner;
 #[cfg(test)]
 mod plans;
-mod pools;
 mod retention;
-mod retry;
-mod row;
 mod run;
-mod session;
-mod sets;
 mod settings;
-mod sql;
-mod take;
 mod token;
-mod verify;
-mod worker;
 
+pub use audit::verify::{Flaw, Verified};
 pub use audit::{Actor, AuditHead, AuditRow};
-pub use back::Recovered;
-pub use cancel::Canceled;
-pub use coalesce::{Enqueuer, Task};
-pub use create::{Author, Created, Slots};
-pub use cursor::{Cursor, CursorMove};
+pub use cluster::leader::{Leader, Term};
+pub use cluster::news::{Listener, News};
+pub use cluster::worker::{NewWorker, Worker, WorkerNow};
+pub use db::migrate::Migration;
+pub use db::sql::Dialect;
 pub use db::{AppTransaction, Fault, Line, Pause};
 pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
 pub use error::Error;
 pub use events::{Emitted, Event, NewEvent};
-pub use executions::Execution;
-pub use finish::{Ending, Finish, Finished, Succeeded};
-pub use first_lines::FirstLines;
 pub use job::{Job, JobChange, JobCreated, JobDefinition, JobSpec, JobVersion, Seen, Trigger};
-pub use leader::{Leader, Term};
-pub use lease::{Lease, Renewed, RenewedRun};
-pub use lists::{RunCursor, RunFilter, RunPage};
+pub use logs::first_lines::FirstLines;
 pub use logs::{LogLine, LogPage, Logged, Stream};
-pub use look::{Firsts, LanePlace};
-pub use migrate::Migration;
-pub use new_run::NewRun;
-pub use news::{Listener, News};
-pub use note::RunNote;
 pub use outcome::{Lost, Outcome};
-pub use planning::{Carried, Glance, Waiting};
+pub use planner::cursor::{Cursor, CursorMove};
+pub use planner::look::{Firsts, LanePlace};
+pub use planner::planning::{Carried, Glance, Waiting};
 pub use retention::{Forgotten, PrunePlace, Pruned};
 pub use run::Run;
+pub use run::back::Recovered;
+pub use run::cancel::Canceled;
+pub use run::coalesce::{Enqueuer, Task};
+pub use run::create::{Author, Created, Slots};
+pub use run::executions::Execution;
+pub use run::finish::{Ending, Finish, Finished, Succeeded};
+pub use run::lease::{Lease, Renewed, RenewedRun};
+pub use run::lists::{RunCursor, RunFilter, RunPage};
+pub use run::new_run::NewRun;
+pub use run::note::RunNote;
+pub use run::take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
 pub use settings::{SettingsChange, SettingsInForce};
-pub use sql::Dialect;
-pub use take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
 pub use tasuki_core::work::WorkKind as JobKind;
 pub use token::{NewToken, Token};
-pub use verify::{Flaw, Verified};
-pub use worker::{NewWorker, Worker, WorkerNow};
 
 use jiff::Timestamp;
 
-use crate::db::{Db, params};
-use crate::sql::{Sql, sql};
+use db::sql::{Sql, sql};
+use db::{Db, params};
 use tasuki_core::RunId;
 
 static RUN_SHOW: Sql = sql!("run/show");
@@ -118,7 +85,7 @@ impl Store {
 
     /// Whether a database is there and answers, asked once and without changing anything.
     pub async fn reach(url: &str) -> Result<(), Error> {
-        pools::Pools::reach(url).await
+        db::pools::Pools::reach(url).await
     }
 
     /// Which database it is.

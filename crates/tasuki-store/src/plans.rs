@@ -12,10 +12,10 @@ mod updates;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use crate::db::pools::Pools;
+use crate::db::session::Session;
+use crate::db::sql::{Dialect, Sql, translate};
 use crate::db::{Db, params};
-use crate::pools::Pools;
-use crate::session::Session;
-use crate::sql::{Dialect, Sql, translate};
 use given::Place;
 use plan::{Prepared, run};
 use table::PLANS;

@@ -11,9 +11,10 @@ use jiff::Timestamp;
 use tasuki_core::{Epoch, WorkerId};
 
 use crate::db::params;
+use crate::db::sql::{Sql, sql};
+use crate::run::due;
 use crate::run::micros;
-use crate::sql::{Sql, sql};
-use crate::{Author, Error, Store, due, uuid};
+use crate::{Author, Error, Store, uuid};
 
 static RUN_OLD: Sql = sql!("run/old", ".sqlite", ".postgres", ".mysql");
 static RUN_LOCK: Sql = sql!("run/lock_old", ".sqlite", ".postgres", ".mysql");

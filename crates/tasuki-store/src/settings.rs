@@ -4,8 +4,8 @@ use serde_json::{Map, Value, json};
 use tasuki_core::Settings;
 
 use crate::audit::{self, Act, Actor};
+use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
-use crate::sql::{Sql, sql};
 use crate::{Error, Store};
 
 static IN_FORCE: Sql = sql!("setting/in_force");

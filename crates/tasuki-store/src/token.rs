@@ -10,9 +10,9 @@ use serde_json::json;
 use tasuki_core::{Invalid, Role};
 
 use crate::audit::{self, Act, Actor};
+use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
 use crate::run::{micros, timestamp};
-use crate::sql::{Sql, sql};
 use crate::{Error, Store, check};
 
 static ADD: Sql = sql!("token/add");

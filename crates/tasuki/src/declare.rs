@@ -13,7 +13,7 @@ use tasuki_core::work::{What, Work};
 use tasuki_core::{Invalid, Priority, Role, Schedule};
 use tasuki_store::Trigger;
 
-use crate::node::scopes::ScopeProvider;
+use crate::node::leader::scopes::ScopeProvider;
 use crate::operator::{Actor, Error, JobDraft, JobNow, Operator};
 
 /// How often a job that changes under our hands is looked at again.

@@ -13,10 +13,10 @@ use serde_json::{Map, Value};
 use tasuki_core::{ErrorCode, RunId, Scope};
 use tasuki_store::Stream;
 
-use crate::node::attempt::Signs;
-use crate::node::functions::Stop;
-use crate::node::logs::Log;
-use crate::node::recipes::Recipe;
+use crate::node::executor::attempt::Signs;
+use crate::node::executor::functions::Stop;
+use crate::node::executor::logs::Log;
+use crate::node::worker::recipes::Recipe;
 use crate::node::world::Clock;
 use crate::output::Lines;
 
@@ -203,7 +203,7 @@ impl Context {
 
     /// The same for every attempt of a run, and for no other: what is done elsewhere under it happens once.
     pub fn idempotency_key(&self) -> String {
-        crate::node::launch::idempotency_key(self.run)
+        crate::node::executor::launch::idempotency_key(self.run)
     }
 
     /// How much of its time is left. After that it is asked to stop.

@@ -1,24 +1,22 @@
 //! tasuki as a library: what a node does, and what people may ask of it.
 
-mod announce;
 mod client;
 mod declare;
 mod handler;
 pub mod node;
+mod notify;
 pub mod operator;
 pub mod output;
 pub mod spawner;
 pub mod testing;
-mod wake;
-mod word;
 
+pub use crate::notify::wake::Wake;
 pub use client::{Client, NewTask};
 pub use declare::Job;
 pub use handler::{Arguments, Context, Done, Functions, TaskError};
 pub use node::{Node, ProviderError, ScopeProvider};
 pub use operator::{Error, Operator};
 pub use tasuki_core::Priority;
-pub use wake::Wake;
 
 #[cfg(test)]
 mod sim;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::redis::aio::{PubSubSink, PubSubStream};
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use tasuki::node::coordinate::{Hearing, Unreachable};
+use tasuki::node::coordination::coordinate::{Hearing, Unreachable};
 use tasuki_store::News;
 use tokio::time::{Instant, timeout, timeout_at};
 

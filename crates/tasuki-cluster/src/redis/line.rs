@@ -12,7 +12,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{
     Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation,
 };
-use tasuki::node::coordinate::Unreachable;
+use tasuki::node::coordination::coordinate::Unreachable;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 

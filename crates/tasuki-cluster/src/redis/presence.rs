@@ -1,6 +1,6 @@
 //! What a worker shows of itself, as the fields of a hash.
 
-use tasuki::node::coordinate::Presence;
+use tasuki::node::coordination::coordinate::Presence;
 
 /// The fields. What is not there has none.
 pub(super) fn write(presence: &Presence) -> Vec<(&'static str, String)> {
@@ -21,7 +21,7 @@ pub(super) fn write(presence: &Presence) -> Vec<(&'static str, String)> {
 mod tests {
     use super::*;
 
-    use tasuki::node::coordinate::Role;
+    use tasuki::node::coordination::coordinate::Role;
     use tasuki_core::{RunId, WorkerId};
 
     #[test]

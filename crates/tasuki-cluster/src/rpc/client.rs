@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tasuki::node::peers::{
+use tasuki::node::coordination::peers::{
     Answer, CancelOrder, ORDER, PING, Peer, Peers, Question, Silent, StartOrder, Status,
 };
 use tasuki::node::world::Clock;

@@ -4,7 +4,7 @@ use std::io;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tasuki::node::peers::ORDER;
+use tasuki::node::coordination::peers::ORDER;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

@@ -1,8 +1,10 @@
 //! Between the words of the wire and our own. Whatever comes in is checked here.
 
 use jiff::Timestamp;
-use tasuki::node::coordinate::Role;
-use tasuki::node::peers::{Answer, CancelOrder, Question, Silent, StartOrder, Status};
+use tasuki::node::coordination::coordinate::Role;
+use tasuki::node::coordination::peers::{
+    Answer, CancelOrder, Question, Silent, StartOrder, Status,
+};
 use tasuki_core::{Epoch, Invalid, LeaseToken, NodeName, RunId, WorkerId};
 use tasuki_proto::v1;
 use tasuki_proto::v1::answer::Result as Verdict;

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki::node::peers::Called;
+use tasuki::node::coordination::peers::Called;
 use tasuki_proto::v1::worker_service_server::WorkerServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tasuki::node::peers::{Answer, Called, Question};
+use tasuki::node::coordination::peers::{Answer, Called, Question};
 use tasuki_core::RunId;
 use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_server::WorkerService;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki::node::peers::{Peer, Peers as _, Question, Silent};
+use tasuki::node::coordination::peers::{Peer, Peers as _, Question, Silent};
 use tasuki::node::world::RealClock;
 use tasuki::node::{Config, Node};
 use tasuki_cluster::rpc::{Limits, RpcPeers, RpcServer};

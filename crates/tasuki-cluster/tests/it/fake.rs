@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
-use tasuki::node::coordinate::Role;
-use tasuki::node::peers::{
+use tasuki::node::coordination::coordinate::Role;
+use tasuki::node::coordination::peers::{
     Answer, Called, CancelOrder, Peer, Peers as _, Question, Silent, StartOrder, Status,
 };
 use tasuki::node::world::{Clock, RealClock};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use tasuki::node::peers::{
+use tasuki::node::coordination::peers::{
     Answer, CancelOrder, ORDER, Peer, Peers as _, Question, Silent, StartOrder,
 };
 use tasuki::node::world::RealClock;
@@ -37,7 +37,10 @@ pub(crate) fn cancel(epoch: i64) -> CancelOrder {
 async fn rpc_every_verb_goes_there_and_back() {
     let Two { fake, peers, peer, server: _server, .. } = &Two::start().await;
     assert_eq!(pinged(peers, peer).await, fake.id);
-    assert_eq!(peers.status(peer).await, Ok(tasuki::node::peers::Called::status(&**fake)));
+    assert_eq!(
+        peers.status(peer).await,
+        Ok(tasuki::node::coordination::peers::Called::status(&**fake))
+    );
     assert_eq!(peers.start(peer, &order(2)).await, Ok(Answer::Accepted));
     assert_eq!(peers.cancel(peer, &cancel(2)).await, Ok(Answer::Accepted));
     assert_eq!(peers.drain(peer, Epoch(2)).await, Ok(Answer::Accepted));

@@ -4,7 +4,7 @@ use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tasuki::node::peers::{Answer, Peer, Peers as _};
+use tasuki::node::coordination::peers::{Answer, Peer, Peers as _};
 use tasuki::node::world::RealClock;
 use tasuki_cluster::rpc::{Limits, RpcPeers, RpcServer};
 use tasuki_cluster::tls::dev::{Authority, Valid};
@@ -149,7 +149,8 @@ async fn rpc_tls_an_observer_may_look_and_not_order() {
     let peers = two.caller(&folder);
     assert_eq!(pinged(&peers, &two.peer).await, two.fake.id);
     assert!(peers.status(&two.peer).await.is_ok());
-    let question = tasuki::node::peers::Question { worker: two.fake.id, runs: Vec::new() };
+    let question =
+        tasuki::node::coordination::peers::Question { worker: two.fake.id, runs: Vec::new() };
     let refusals = [
         peers.start(&two.peer, &crate::rpc::order(2)).await.map(|_| ()),
         peers.cancel(&two.peer, &crate::rpc::cancel(2)).await.map(|_| ()),

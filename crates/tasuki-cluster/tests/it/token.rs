@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tasuki::node::peers::{Answer, Peers as _};
+use tasuki::node::coordination::peers::{Answer, Peers as _};
 use tasuki::node::world::{Clock, RealClock};
 use tasuki_cluster::rpc::{Limits, RpcPeers, RpcServer};
 use tasuki_cluster::token::{LIFE, SKEW, TokenFiles, Tokens};

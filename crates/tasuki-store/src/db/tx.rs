@@ -10,9 +10,9 @@ use sqlx::{
 
 use super::{Db, Fault, Line, Params, Row, rows, wrap};
 use crate::Error;
-use crate::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
-use crate::session::Opened;
-use crate::sql::{Dialect, Sql};
+use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
+use crate::db::session::Opened;
+use crate::db::sql::{Dialect, Sql};
 
 /// A transaction of the application, in which something of ours is to happen too: a `&mut` of a connection or
 /// of a transaction of sqlx, on the database that tasuki's tables are in.

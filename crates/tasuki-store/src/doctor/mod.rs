@@ -13,8 +13,8 @@ mod sides;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::sql::{Sql, sql};
 use crate::{Error, Store, Verified};
 
 pub use report::{Check, Finding, Report, Severity};

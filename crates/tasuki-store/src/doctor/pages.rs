@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::{Flag, MOST, note};
 use crate::Error;
+use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Tx, params};
 use crate::doctor::Report;
-use crate::due;
-use crate::sql::{Dialect, Sql, sql};
+use crate::run::due;
 
 static NEXT: Sql = sql!("doctor/next", ".sqlite", "", "");
 static RUNS: Sql = sql!("doctor/runs");

@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::Error;
+use crate::db::migrate::{self, Migration};
+use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
 use crate::doctor::Report;
-use crate::migrate::{self, Migration};
-use crate::sql::{Sql, sql};
 
 static TRIGGERS: Sql = sql!("doctor/triggers", ".sqlite", ".postgres", ".mysql");
 static KEYS: Sql = sql!("doctor/keys", ".sqlite", ".postgres", ".mysql");

@@ -5,10 +5,10 @@ use tasuki_core::{Settings, WorkerId};
 use super::pages::{Tally, next};
 use super::{Flag, MOST, note};
 use crate::Error;
+use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
 use crate::doctor::Report;
-use crate::due;
-use crate::sql::{Sql, sql};
+use crate::run::due;
 
 static TERMS: Sql = sql!("doctor/terms");
 static TERMS_ORDER: Sql = sql!("doctor/terms_order");

@@ -11,10 +11,11 @@ use tasuki_core::{LeaseToken, RunId, RunState};
 
 use super::Job;
 use crate::audit::Actor;
-use crate::cancel::{self, Asked};
+use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
-use crate::sql::{Sql, sql};
-use crate::{Error, Run, due};
+use crate::run::cancel::{self, Asked};
+use crate::run::due;
+use crate::{Error, Run};
 
 static REPLAN: Sql = sql!("cursor/replan");
 static BEGIN: Sql = sql!("cursor/begin", ".postgres", ".postgres", ".mysql");

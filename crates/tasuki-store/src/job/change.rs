@@ -6,9 +6,9 @@ use tasuki_core::{Invalid, JobId, JobName, RunId};
 use super::ahead::{self, Withdrawn};
 use super::{Job, JobDefinition, JobVersion, definition, insert_version};
 use crate::audit::{self, Act, Actor};
+use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::run::timestamp;
-use crate::sql::{Sql, sql};
 use crate::{Error, Store};
 
 static LOCK: Sql = sql!("job/lock");

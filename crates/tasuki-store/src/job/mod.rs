@@ -18,9 +18,9 @@ use tasuki_core::schedule::DstChoice;
 use tasuki_core::work::WorkKind;
 use tasuki_core::{Invalid, JobId, JobName, Schedule};
 
+use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::run::{micros, timestamp};
-use crate::sql::{Sql, sql};
 use crate::{Error, Store};
 
 pub use change::{JobChange, JobCreated, Seen};

@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, MySqlConnection, Row a
 
 use super::files;
 use crate::Store;
-use crate::sql::{Dialect, translate};
+use crate::db::sql::{Dialect, translate};
 
 /// These look at all workers, now and then: tables, and what stands for them there.
 const OF_ALL: [&str; 2] = ["worker/delete", "worker/forget"];

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
 
-use crate::sql::Ready;
+use crate::db::sql::Ready;
 
 /// A statement as the store prepares it: its text, and the types of its parameters.
 pub(super) struct Prepared {

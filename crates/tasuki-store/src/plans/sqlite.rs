@@ -5,7 +5,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, Row as _, SqliteConnec
 
 use super::files_but;
 use crate::Store;
-use crate::sql::{Dialect, translate};
+use crate::db::sql::{Dialect, translate};
 
 /// What grows with all that was ever done; the first two as the view of runs calls them.
 const HISTORY: [&str; 9] = [

@@ -12,14 +12,14 @@ use serde::Deserialize;
 use tasuki_core::{NodeName, RunId, WorkerId};
 use tasuki_store::{Error, Store};
 
-use super::attempt::{self, End};
-use super::commands::Home;
-use super::ends::lines;
-use super::folders;
-use super::launch::token_from;
-use super::recipes::Recipes;
-use super::results::read_result;
 use super::world::{Dice, RealDice};
+use crate::node::executor::attempt::{self, End};
+use crate::node::executor::commands::Home;
+use crate::node::executor::ends::lines;
+use crate::node::executor::folders;
+use crate::node::executor::launch::token_from;
+use crate::node::executor::results::read_result;
+use crate::node::worker::recipes::Recipes;
 use crate::spawner::{Exit, JobKey, Printed};
 
 /// Why a data directory cannot be used.

@@ -10,15 +10,15 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::attempt::Mail;
-use super::coordinate::Coordinator;
 use super::leader::Leader;
 use super::outage::Outage;
-use super::peers::Peers;
-use super::scopes::Scopes;
 use super::worker::{Pulse, Worker};
 use super::world::{Clock as _, Dice as _, RealClock, RealDice};
 use crate::Wake;
+use crate::node::coordination::coordinate::Coordinator;
+use crate::node::coordination::peers::Peers;
+use crate::node::executor::attempt::Mail;
+use crate::node::leader::scopes::Scopes;
 
 mod cluster;
 

@@ -3,34 +3,17 @@
 //! A node alone is both. Store, coordinator, peers, spawner, clock and dice are handed in. Whatever a loop
 //! cannot do now it tries again a little later; nothing here is remembered that the database does not know.
 
-pub mod attempt;
-mod called;
-mod carry;
-mod commands;
 pub mod config;
-pub mod coordinate;
-mod ends;
-mod folders;
-pub(crate) mod functions;
-mod hands;
+pub mod coordination;
+pub mod executor;
 mod home;
-mod keeper;
-pub(crate) mod launch;
-mod leader;
-pub(crate) mod logs;
+pub(crate) mod leader;
 mod loops;
-mod me;
 mod outage;
-pub mod peers;
-mod plan;
 #[cfg(test)]
 mod policies;
-pub(crate) mod queues;
-pub(crate) mod recipes;
-mod results;
-pub(crate) mod scopes;
 mod within;
-mod worker;
+pub(crate) mod worker;
 pub mod world;
 
 use std::process::Command;
@@ -44,27 +27,27 @@ use tasuki_store::{Error, NewWorker, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+pub use crate::node::leader::scopes::{ProviderError, ScopeProvider};
 pub use config::{Config, DjangoProject};
 pub use home::{HomeError, HomeLock};
 pub use leader::Leader;
-pub use scopes::{ProviderError, ScopeProvider};
 pub use worker::Worker;
 
 use crate::handler::{Arguments, Context, Done, Functions, TaskError};
+use crate::node::coordination::called::Callee;
+use crate::node::coordination::coordinate::{Coordinator, DatabaseOnly};
+use crate::node::coordination::peers::{Called, InProcess, Peers, Reach};
+use crate::node::executor::attempt::Mail;
+use crate::node::executor::commands::Commands;
+use crate::node::executor::functions::Calls;
+use crate::node::executor::hands::Hands;
+use crate::node::executor::keeper::Keeper;
+use crate::node::leader::scopes::Scopes;
+use crate::node::worker::me::Me;
+use crate::node::worker::queues::{Queues, Slots, Source};
 use crate::{Job, Operator, Wake, operator};
-use attempt::Mail;
-use called::Callee;
-use commands::Commands;
-use coordinate::{Coordinator, DatabaseOnly};
-use functions::Calls;
-use hands::Hands;
-use keeper::Keeper;
 use loops::{Cluster, Loops};
-use me::Me;
 use outage::Outage;
-use peers::{Called, InProcess, Peers, Reach};
-use queues::{Queues, Slots, Source};
-use scopes::Scopes;
 pub(crate) use within::within;
 use world::{Clock, Dice, RealClock, RealDice};
 
@@ -285,7 +268,7 @@ impl NodeBuilder {
             store: store.clone(),
             clock: Arc::clone(&clock),
             dice: Arc::clone(&dice),
-            executor: Arc::clone(&hands) as Arc<dyn attempt::Executor>,
+            executor: Arc::clone(&hands) as Arc<dyn executor::attempt::Executor>,
             mail: mail.clone(),
             wake: wake.clone(),
             slots: Box::new(slots),
@@ -455,7 +438,7 @@ fn slots(fixed: Option<u32>, settings: &Settings) -> u32 {
 
 fn registration(id: WorkerId, config: &Config, functions: &Functions, slots: &Slots) -> NewWorker {
     let mut labels = config.labels.clone();
-    labels.extend(functions.names().map(plan::function_label));
+    labels.extend(functions.names().map(leader::plan::function_label));
     NewWorker {
         id,
         node: config.node.clone(),

@@ -24,15 +24,15 @@ use tasuki_store::{
 };
 
 use super::Leader;
-use super::attempt::{Attempt, End, Executor, Happened, Mail};
-use super::called::Callee;
-use super::coordinate::DatabaseOnly;
-use super::me::Me;
-use super::peers::{Called, InProcess};
-use super::queues::{Queues, Slots};
 use super::worker::{Parts, Worker};
 use super::world::{Clock, Dice};
 use crate::handler::Done;
+use crate::node::coordination::called::Callee;
+use crate::node::coordination::coordinate::DatabaseOnly;
+use crate::node::coordination::peers::{Called, InProcess};
+use crate::node::executor::attempt::{Attempt, End, Executor, Happened, Mail};
+use crate::node::worker::me::Me;
+use crate::node::worker::queues::{Queues, Slots};
 use crate::operator::{Actor, Role};
 use crate::spawner::JobKey;
 use crate::{Operator, Wake};

@@ -6,11 +6,11 @@ use crate::spawner::boottime;
 
 // For simulations, which hand all of it in.
 #[cfg(test)]
-pub(crate) use super::called::Callee;
-#[cfg(test)]
-pub(crate) use super::me::Me;
-#[cfg(test)]
 pub(crate) use super::worker::{Parts, Pulse};
+#[cfg(test)]
+pub(crate) use crate::node::coordination::called::Callee;
+#[cfg(test)]
+pub(crate) use crate::node::worker::me::Me;
 
 /// Time since the machine started, also while it slept. For how long, never for when: instants are the
 /// database's.

@@ -33,7 +33,7 @@ pub use tasuki_core::Role;
 pub use tokens::{Given, hash_token, new_secret};
 
 use crate::Wake;
-use crate::announce::Announce;
+use crate::notify::announce::Announce;
 
 /// Who acts, from where, and as what.
 #[derive(Debug, Clone, PartialEq, Eq)]

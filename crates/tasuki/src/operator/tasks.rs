@@ -11,7 +11,7 @@ use tasuki_store::{
     AppTransaction, Author, Created, Enqueuer, Job, JobVersion, NewRun, Store, Task,
 };
 
-use crate::announce::Announce;
+use crate::notify::announce::Announce;
 
 use super::{Actor, Current, Error, Operator, RunNow};
 

@@ -10,7 +10,7 @@ use super::host::Tick;
 use super::stage::{SECOND, Stage};
 use super::symptoms::task;
 use super::world::World;
-use crate::node::coordinate::Role;
+use crate::node::coordination::coordinate::Role;
 
 /// Three nodes that are up, with a coordinator in memory; the first of them leads.
 fn story(tell: impl AsyncFnOnce(World)) {

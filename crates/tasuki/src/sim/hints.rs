@@ -8,8 +8,10 @@ use tasuki_core::{Epoch, NodeName, RunId, WorkerId};
 use tasuki_store::News;
 
 use super::stage::Stage;
-use crate::node::coordinate::{Coordinator, Hearing, Presence, Sighting, Unreachable, Wanted};
-use crate::node::peers::{
+use crate::node::coordination::coordinate::{
+    Coordinator, Hearing, Presence, Sighting, Unreachable, Wanted,
+};
+use crate::node::coordination::peers::{
     Answer, Called, CancelOrder, Peer, Peers, Question, Silent, StartOrder, Status,
 };
 

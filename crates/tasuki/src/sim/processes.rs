@@ -9,7 +9,7 @@ use tasuki_core::{ErrorCode, JobId, LeaseToken, RunId, Scope, WorkerId};
 
 use super::stage::{Inside, SECOND, Stage};
 use crate::handler::{Done, TaskError};
-use crate::node::attempt::{Attempt, End, Executor, Happened, Mail, Told};
+use crate::node::executor::attempt::{Attempt, End, Executor, Happened, Mail, Told};
 use crate::spawner::{Exit, JobKey, Refusal};
 
 /// A process that lives.

@@ -12,7 +12,7 @@ use super::host::{Boot, Host, Life, Pending, Tick};
 use super::people::{self, ACTS, Act, HURRIED, JOBS};
 use super::rng::Rng;
 use super::stage::{HOSTS, SECOND, SimClock, SimLine, Stage};
-use crate::node::coordinate::{Coordinator, DatabaseOnly, InMemory};
+use crate::node::coordination::coordinate::{Coordinator, DatabaseOnly, InMemory};
 use crate::node::world::Dice as _;
 
 /// How many things happen before the faults are over.
@@ -372,7 +372,11 @@ impl World {
             false => LeaseToken::from_random(self.stage.roll()),
         };
         let runs = vec![(one.run, self.stage.database_time())];
-        let order = crate::node::peers::StartOrder { epoch: tasuki_core::Epoch(99), token, runs };
+        let order = crate::node::coordination::peers::StartOrder {
+            epoch: tasuki_core::Epoch(99),
+            token,
+            runs,
+        };
         self.stage.tell(|| format!("node {host} hears a forged order for run {}", one.run));
         life.worker.hear(&order);
         Ok(())

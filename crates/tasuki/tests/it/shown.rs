@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tasuki::node::coordinate::InMemory;
+use tasuki::node::coordination::coordinate::InMemory;
 use tasuki::node::world::RealClock;
 use tasuki::node::{Config, Node};
 use tasuki::{Context, Done, Functions};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join_all};
-use tasuki::node::coordinate::Wanted;
+use tasuki::node::coordination::coordinate::Wanted;
 use tasuki_core::{Epoch, NodeName, RunId};
 
 use super::place::{LONG, Place, SHORT, eventually, new_worker, presence};

@@ -1,6 +1,6 @@
 //! The primary is killed, and another takes its place.
 
-use tasuki::node::coordinate::Coordinator as _;
+use tasuki::node::coordination::coordinate::Coordinator as _;
 use tasuki_core::Epoch;
 use tasuki_store::News;
 

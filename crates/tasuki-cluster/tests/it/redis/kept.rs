@@ -1,6 +1,6 @@
 //! What is kept in Redis, how long, and what comes back when all of it is lost.
 
-use tasuki::node::coordinate::{Coordinator as _, InMemory, Presence};
+use tasuki::node::coordination::coordinate::{Coordinator as _, InMemory, Presence};
 use tasuki::node::world::RealClock;
 use tasuki_core::{Epoch, NodeName, RunId};
 

@@ -1,6 +1,6 @@
 //! Word from one process to another.
 
-use tasuki::node::coordinate::{Coordinator, Hearing};
+use tasuki::node::coordination::coordinate::{Coordinator, Hearing};
 use tasuki_store::News;
 
 use super::place::{Place, eventually, redis};

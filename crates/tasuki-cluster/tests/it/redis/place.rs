@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use tasuki::node::coordinate::{
+use tasuki::node::coordination::coordinate::{
     Coordinator, Hearing, InMemory, Presence, Role, Sighting, Unreachable, Wanted,
 };
 use tasuki::node::world::{Dice as _, RealClock, RealDice};

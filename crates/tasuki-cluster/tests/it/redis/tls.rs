@@ -1,7 +1,7 @@
 //! Redis over TLS.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tasuki::node::coordinate::Coordinator as _;
+use tasuki::node::coordination::coordinate::Coordinator as _;
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_core::Epoch;
 use tasuki_store::News;

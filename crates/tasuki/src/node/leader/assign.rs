@@ -7,9 +7,9 @@ use tasuki_core::assign::{self, Placing};
 use tasuki_core::{Epoch, LeaseToken, RunId, Settings, WorkerId};
 use tasuki_store::{AssignBatch, Error, Wanted};
 
-use super::super::peers::{Peer, StartOrder};
-use super::super::plan;
 use super::{FEW, Leader, PAGE, PAGES, START, signed};
+use crate::node::coordination::peers::{Peer, StartOrder};
+use crate::node::leader::plan;
 
 impl Leader {
     /// Gives what is due within assign_ahead to workers, page by page while somebody has room.

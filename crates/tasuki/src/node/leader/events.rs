@@ -5,8 +5,8 @@ use serde_json::Value;
 use tasuki_core::{Epoch, JobId, JobName};
 use tasuki_store::{Error, Event, Job, NewRun};
 
-use super::super::plan;
 use super::{Leader, PAGE};
+use crate::node::leader::plan;
 
 impl Leader {
     /// Makes runs for events nobody has looked at. Whether there are more.

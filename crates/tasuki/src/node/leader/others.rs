@@ -9,11 +9,11 @@ use futures_util::future::join_all;
 use tasuki_core::{Epoch, NodeName, Settings, WorkerId};
 use tasuki_store::{Author, Error};
 
-use super::super::coordinate::Wanted;
-use super::super::peers::{PING, Peer};
-use super::super::plan;
 use super::super::within::within;
 use super::{Leader, PAGE, PAGES};
+use crate::node::coordination::coordinate::Wanted;
+use crate::node::coordination::peers::{PING, Peer};
+use crate::node::leader::plan;
 
 /// However soon somebody may fall silent, workers are looked after so many times between two heartbeats at most: where there
 /// are many, somebody always may.

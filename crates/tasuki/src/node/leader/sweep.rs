@@ -8,8 +8,8 @@ use tasuki_core::misfire::Misfire;
 use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
 use tasuki_store::{Author, Canceled, Error, Outcome, Waiting};
 
-use super::super::plan::{self, Verdict};
 use super::{FEW, Leader, PAGE, PAGES, START};
+use crate::node::leader::plan::{self, Verdict};
 
 impl Leader {
     /// Looks at what is overdue, in turn: a page each time, and all of it once in a while. So too what workers

@@ -4,9 +4,9 @@ use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::called::NAMED;
-use super::super::coordinate::Presence;
 use super::{LONGEST, Loops};
+use crate::node::coordination::called::NAMED;
+use crate::node::coordination::coordinate::Presence;
 
 impl Loops {
     pub(super) async fn look_after(self: Arc<Self>) {

@@ -9,11 +9,11 @@ use tasuki_core::exit::Stopped;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{Error, NewWorker};
 
-use super::super::carry::{Claim, Here};
-use super::super::peers::{Peer, Peers, Question};
-use super::super::plan;
 use super::super::within::within;
 use super::{Worker, running_in};
+use crate::node::coordination::peers::{Peer, Peers, Question};
+use crate::node::leader::plan;
+use crate::node::worker::carry::{Claim, Here};
 
 /// How long a question may take beyond what the settings say: for the writes before and after it.
 const SLACK: Duration = Duration::from_secs(1);

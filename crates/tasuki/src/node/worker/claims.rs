@@ -16,10 +16,10 @@ use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{LeaseToken, RunId, Settings};
 use tasuki_store::{ClaimBatch, Claimed, Dialect, Error, Firsts, LanePlace, MOST_CLAIMED, Taken};
 
-use super::super::carry::{Claim, Here, Lease};
-use super::super::queues::{Pool, Source};
 use super::super::within::within;
 use super::{State, Worker, count, our_time};
+use crate::node::worker::carry::{Claim, Here, Lease};
+use crate::node::worker::queues::{Pool, Source};
 
 /// How far ahead a claimer looks for its next work.
 const LOOK_AHEAD: Duration = Duration::from_secs(1);

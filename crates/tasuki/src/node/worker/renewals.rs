@@ -7,10 +7,10 @@ use tasuki_core::exit::Stopped;
 use tasuki_core::{ErrorCode, LeaseToken, RunId};
 use tasuki_store::{Error, Renewed, Taken};
 
-use super::super::attempt;
-use super::super::carry::{Claim, Ended, Here, Lease, Todo, after_renewal};
 use super::super::within::within;
 use super::{Worker, drop_if_empty, running_in};
+use crate::node::executor::attempt;
+use crate::node::worker::carry::{Claim, Ended, Here, Lease, Todo, after_renewal};
 use crate::spawner::JobKey;
 
 /// For how long, in microseconds, a claim that was given up may still land.

@@ -4,10 +4,10 @@ use futures_util::future::join_all;
 use tasuki_core::{LeaseToken, RunId};
 use tasuki_store::{Dialect, Ending, Error, FirstLines, Outcome, Succeeded};
 
-use super::super::attempt::{self, End, Happened};
-use super::super::carry::{Ended, Here, Lease};
 use super::super::within::within;
 use super::{State, Worker, drop_if_empty};
+use crate::node::executor::attempt::{self, End, Happened};
+use crate::node::worker::carry::{Ended, Here, Lease};
 use crate::spawner::JobKey;
 
 /// How many ends are told at the same time where they cannot be told together.

@@ -6,12 +6,12 @@ use jiff::Timestamp;
 use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Settings};
 use tasuki_store::{Error, Finish, Outcome, Taken};
 
-use super::super::attempt::{self, Attempt, End};
-use super::super::carry::{Ended, Here, Running};
-use super::super::queues::Pool;
-use super::super::recipes::Recipe;
 use super::super::within::within;
 use super::{Worker, count, database_time, drop_if_empty, is_aside, our_time};
+use crate::node::executor::attempt::{self, Attempt, End};
+use crate::node::worker::carry::{Ended, Here, Running};
+use crate::node::worker::queues::Pool;
+use crate::node::worker::recipes::Recipe;
 use crate::spawner::JobKey;
 
 /// How long after a start that came too early it is tried again.
