@@ -7,7 +7,7 @@ use tasuki::Operator;
 use tasuki::operator::{Actor, Error, JobDraft, Role};
 use tasuki_core::Schedule;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_store::Trigger;
 
 /// Adds those that are not there.

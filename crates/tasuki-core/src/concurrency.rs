@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 
 use crate::run::{RunState, SkipReason};
-use crate::word::words;
+use crate::string_enum::words;
 use crate::{Origin, RunId};
 
 words! {

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::Invalid;
 use crate::id::check_name;
-use crate::word::words;
+use crate::string_enum::words;
 
 /// The longest name of a queue: with the longest handler and priority a lane has 191 characters then.
 pub const LONGEST_QUEUE: usize = 32;

@@ -1,6 +1,6 @@
 //! The languages people are addressed in.
 
-crate::word::words! {
+crate::string_enum::words! {
     /// The language of words made for people. What is stored, logged or compared is English.
     pub enum Language, "language" {
         /// English.

@@ -1,6 +1,6 @@
 //! What people may do.
 
-use crate::word::words;
+use crate::string_enum::words;
 
 words! {
     /// What somebody may do. Each may also do what those before it may.

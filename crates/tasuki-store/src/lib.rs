@@ -46,19 +46,19 @@ pub use planner::look::{Firsts, LanePlace};
 pub use planner::planning::{Carried, Glance, Waiting};
 pub use retention::{Forgotten, PrunePlace, Pruned};
 pub use run::Run;
-pub use run::back::Recovered;
+pub use run::recover::Recovered;
 pub use run::cancel::Canceled;
-pub use run::coalesce::{Enqueuer, Task};
-pub use run::create::{Author, Created, Slots};
+pub use run::submit_batcher::{Enqueuer, Task};
+pub use run::create::{Writer, Created, Slots};
 pub use run::executions::Execution;
-pub use run::finish::{Ending, Finish, Finished, Succeeded};
+pub use run::finish::{AttemptReport, AttemptResult, Finished, Succeeded};
 pub use run::lease::{Lease, Renewed, RenewedRun};
 pub use run::lists::{RunCursor, RunFilter, RunPage};
 pub use run::new_run::NewRun;
 pub use run::note::RunNote;
-pub use run::take::{AssignBatch, ClaimBatch, Claimed, MOST_CLAIMED, Taken, Wanted};
+pub use run::take::{AssignBatch, ClaimBatch, ClaimResult, MOST_CLAIMED, Taken, DueRun};
 pub use settings::{SettingsChange, SettingsInForce};
-pub use tasuki_core::work::WorkKind as JobKind;
+pub use tasuki_core::job_spec::WorkKind as JobKind;
 pub use token::{NewToken, Token};
 
 use jiff::Timestamp;
@@ -85,7 +85,7 @@ impl Store {
 
     /// Whether a database is there and answers, asked once and without changing anything.
     pub async fn reach(url: &str) -> Result<(), Error> {
-        db::pools::Pools::reach(url).await
+        db::connect::Pools::reach(url).await
     }
 
     /// Which database it is.

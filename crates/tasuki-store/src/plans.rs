@@ -12,7 +12,7 @@ mod updates;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use crate::db::pools::Pools;
+use crate::db::connect::Pools;
 use crate::db::session::Session;
 use crate::db::sql::{Dialect, Sql, translate};
 use crate::db::{Db, params};

@@ -14,7 +14,7 @@ use crate::db::params;
 use crate::db::sql::{Sql, sql};
 use crate::run::due;
 use crate::run::micros;
-use crate::{Author, Error, Store, uuid};
+use crate::{Writer, Error, Store, uuid};
 
 static RUN_OLD: Sql = sql!("run/old", ".sqlite", ".postgres", ".mysql");
 static RUN_LOCK: Sql = sql!("run/lock_old", ".sqlite", ".postgres", ".mysql");
@@ -187,7 +187,7 @@ impl Store {
             pause: micros(LANDED),
             most: most,
         };
-        let mut tx = self.begin_as(Author::Leader(epoch)).await?;
+        let mut tx = self.begin_as(Writer::Leader(epoch)).await?;
         let deleted = tx.execute(&WORKER_DELETE, stretch.clone()).await?;
         let gone = tx.execute(&WORKER_FORGET, stretch).await?;
         tx.commit().await?;

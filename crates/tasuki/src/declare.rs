@@ -9,7 +9,7 @@ use serde_json::Value;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{Invalid, Priority, Role, Schedule};
 use tasuki_store::Trigger;
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::Value;
 use tasuki::{Functions, Wake};
-use tasuki_core::work::What;
+use tasuki_core::job_spec::What;
 use tasuki_store::Error;
 
 use super::bar::Bar;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use tasuki_core::work::What;
-use tasuki_store::{Author, Enqueuer, Error, Job, JobVersion, NewRun, Task};
+use tasuki_core::job_spec::What;
+use tasuki_store::{Writer, Enqueuer, Error, Job, JobVersion, NewRun, Task};
 
 use super::bar::Bar;
 use super::bare::{ARGS, rate};
@@ -126,7 +126,7 @@ impl BenchEnqueue {
         let began = Instant::now();
         for _ in 0..calls {
             let runs: Vec<NewRun<'_>> = (0..self.bulk).map(|_| task(job)).collect();
-            place.store.create(Author::Api, &runs).await?;
+            place.store.create(Writer::Api, &runs).await?;
         }
         Ok(rate(u64::from(calls * self.bulk), began.elapsed()))
     }

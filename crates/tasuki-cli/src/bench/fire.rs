@@ -12,9 +12,9 @@ use tasuki::node::Node;
 use tasuki::{Functions, Wake};
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{JobId, RunState, Schedule};
-use tasuki_store::{Author, Error, Job, NewRun, Run, RunFilter, Store, Trigger};
+use tasuki_store::{Writer, Error, Job, NewRun, Run, RunFilter, Store, Trigger};
 
 use super::bar::Bar;
 use super::figures::quantile;
@@ -161,7 +161,7 @@ impl BenchFire {
             let run = |n| NewRun { scheduled_for: Some(at(n)), ..NewRun::task(&job.newest) };
             let runs: Vec<NewRun<'_>> = (0..self.rate * self.seconds).map(run).collect();
             for some in runs.chunks(1_000) {
-                store.create(Author::Api, some).await?;
+                store.create(Writer::Api, some).await?;
             }
             return Ok(vec![job]);
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use jiff::SignedDuration;
-use tasuki_core::work::What;
+use tasuki_core::job_spec::What;
 use tasuki_store::{Error, PrunePlace, Store};
 
 use super::bar::Bar;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 use tasuki::{Client, Functions};
-use tasuki_core::work::What;
+use tasuki_core::job_spec::What;
 use tasuki_store::{Error, Job};
 use tokio::sync::mpsc;
 

@@ -9,10 +9,10 @@ use jiff::{SignedDuration, Timestamp};
 use tasuki::node::{Config, HomeLock, Node, NodeBuilder, NodeError};
 use tasuki::{Functions, Wake};
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::work::{Dispatch, What, Work};
+use tasuki_core::job_spec::{Dispatch, What, Work};
 use tasuki_core::{Invalid, LeaseToken, RunId, WorkerId};
 use tasuki_store::{
-    Author, ClaimBatch, Claimed, Dialect, Error, Finish, Job, JobCreated, JobDefinition, JobSpec,
+    Writer, ClaimBatch, ClaimResult, Dialect, Error, AttemptResult, Job, JobCreated, JobDefinition, JobSpec,
     NewRun, NewWorker, PrunePlace, Store, Trigger,
 };
 
@@ -151,7 +151,7 @@ impl Place {
                 }
                 let run = |_| NewRun { scheduled_for: at, ..task(job) };
                 let batch: Vec<NewRun<'_>> = (0..some).map(run).collect();
-                self.store.create(Author::Api, &batch).await?;
+                self.store.create(Writer::Api, &batch).await?;
                 bar.add(some);
             }
         };
@@ -185,12 +185,12 @@ impl Place {
             loop {
                 let token = LeaseToken::from_random(random());
                 let batch = ClaimBatch { worker, token, lane, most: SOME, lease_ttl: PATIENCE };
-                let Claimed::Runs(runs) = self.store.claim(&batch).await? else { continue };
+                let ClaimResult::Runs(runs) = self.store.claim(&batch).await? else { continue };
                 if runs.is_empty() {
                     return Ok::<u64, Error>(done);
                 }
-                let ends: Vec<(RunId, Finish)> =
-                    runs.iter().map(|run| (run.id, Finish::default())).collect();
+                let ends: Vec<(RunId, AttemptResult)> =
+                    runs.iter().map(|run| (run.id, AttemptResult::default())).collect();
                 let outcomes = self.store.finish_many(token, &ends).await?;
                 let ended = outcomes.iter().filter(|one| one.is_applied()).count() as u64;
                 bar.add(ended);

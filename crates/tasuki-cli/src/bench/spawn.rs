@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tasuki::Wake;
 use tasuki::node::Node;
-use tasuki_core::work::{Dispatch, What};
+use tasuki_core::job_spec::{Dispatch, What};
 use tasuki_store::{Error, Job, RunFilter};
 
 use super::bar::Bar;

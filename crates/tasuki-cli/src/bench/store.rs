@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{Epoch, LeaseToken, RunId, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, ClaimBatch, Claimed, Enqueuer, Error, Finish, JobKind, JobSpec,
+    AssignBatch, Writer, ClaimBatch, ClaimResult, Enqueuer, Error, AttemptResult, JobKind, JobSpec,
     JobVersion, NewRun, NewWorker, Store, Trigger,
 };
 
@@ -169,7 +169,7 @@ impl Bench {
         while left > 0 {
             let some = left.min(1_000);
             let batch: Vec<NewRun<'_>> = (0..some).map(|_| task(job)).collect();
-            self.store.create(Author::Api, &batch).await?;
+            self.store.create(Writer::Api, &batch).await?;
             left -= some;
         }
         self.store.tidy().await?;
@@ -185,7 +185,7 @@ impl Bench {
         let began = Instant::now();
         self.in_parallel(connections, move |bench| async move {
             for _ in 0..runs / connections {
-                bench.store.create(Author::Api, &[task(&bench.claimed)]).await?;
+                bench.store.create(Writer::Api, &[task(&bench.claimed)]).await?;
             }
             Ok(u64::from(runs / connections))
         })
@@ -225,7 +225,7 @@ impl Bench {
             let mut done = 0;
             while done < share {
                 let runs: Vec<NewRun<'_>> = (0..batch).map(|_| task(&bench.claimed)).collect();
-                bench.store.create(Author::Api, &runs).await?;
+                bench.store.create(Writer::Api, &runs).await?;
                 done += u64::from(batch);
             }
             Ok(done)
@@ -260,12 +260,12 @@ impl Bench {
                 most: batch,
                 lease_ttl: TTL,
             };
-            let Claimed::Runs(runs) = self.store.claim(&asked).await? else { continue };
+            let ClaimResult::Runs(runs) = self.store.claim(&asked).await? else { continue };
             if runs.is_empty() {
                 return Ok(done);
             }
-            let ends: Vec<(RunId, Finish)> =
-                runs.iter().map(|run| (run.id, Finish::default())).collect();
+            let ends: Vec<(RunId, AttemptResult)> =
+                runs.iter().map(|run| (run.id, AttemptResult::default())).collect();
             let outcomes = self.store.finish_many(token, &ends).await?;
             done += outcomes.iter().filter(|outcome| outcome.is_applied()).count() as u64;
         }
@@ -301,8 +301,8 @@ impl Bench {
                     };
                     let given = bench.store.assign(&asked).await?;
                     bench.store.start(bench.worker, token, &given, TTL).await?;
-                    let ends: Vec<(RunId, Finish)> =
-                        given.iter().map(|run| (*run, Finish::default())).collect();
+                    let ends: Vec<(RunId, AttemptResult)> =
+                        given.iter().map(|run| (*run, AttemptResult::default())).collect();
                     let outcomes = bench.store.finish_many(token, &ends).await?;
                     done += outcomes.iter().filter(|outcome| outcome.is_applied()).count() as u64;
                 }
@@ -318,7 +318,7 @@ impl Bench {
         let token = self.token();
         let lane = &self.claimed.spec.lane;
         let asked = ClaimBatch { worker: self.worker, token, lane, most: batch, lease_ttl: TTL };
-        let Claimed::Runs(runs) = self.store.claim(&asked).await? else {
+        let ClaimResult::Runs(runs) = self.store.claim(&asked).await? else {
             return Err(others_at_work());
         };
         let began = Instant::now();
@@ -327,8 +327,8 @@ impl Bench {
         }
         let told =
             figure("renew (runs kept)", batch, 1, u64::from(renewals) * runs.len() as u64, began);
-        let ends: Vec<(RunId, Finish)> =
-            runs.iter().map(|run| (run.id, Finish::default())).collect();
+        let ends: Vec<(RunId, AttemptResult)> =
+            runs.iter().map(|run| (run.id, AttemptResult::default())).collect();
         self.store.finish_many(token, &ends).await?;
         Ok(told)
     }

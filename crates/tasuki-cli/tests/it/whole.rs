@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tasuki_core::{LeaseToken, WorkerId};
-use tasuki_store::{ClaimBatch, Claimed, Finish, LogLine, NewWorker, Store, Stream, Taken};
+use tasuki_store::{ClaimBatch, ClaimResult, AttemptResult, LogLine, NewWorker, Store, Stream, Taken};
 
 use crate::fake::told;
 use crate::real::Server;
@@ -346,7 +346,7 @@ async fn taken(store: &Store, token: LeaseToken) -> Taken {
     let lane = "function greet";
     loop {
         let batch = ClaimBatch { worker, token, lane, most: 1, lease_ttl };
-        if let Claimed::Runs(mut runs) = store.claim(&batch).await.unwrap()
+        if let ClaimResult::Runs(mut runs) = store.claim(&batch).await.unwrap()
             && let Some(run) = runs.pop()
         {
             return run;
@@ -384,7 +384,7 @@ fn a_run_is_followed_while_it_happens() {
                 assert_eq!(next_line(), format!("{text}\n"));
             }
         }
-        let ended = store.finish_many(token, &[(run.id, Finish::default())]).await.unwrap();
+        let ended = store.finish_many(token, &[(run.id, AttemptResult::default())]).await.unwrap();
         assert!(ended[0].is_applied());
         store.close().await;
     });

@@ -1,7 +1,7 @@
 //! The words a run's row can hold.
 
 use super::transition;
-use crate::word::words;
+use crate::string_enum::words;
 
 words! {
     /// Where a run stands. The database row is the only authority on it.

@@ -9,7 +9,7 @@ use super::RunState::{
     self, Assigned, Canceled, Expired, Failed, Orphaned, Pending, RetryWait, Running, Skipped,
     Succeeded, TimedOut,
 };
-use crate::word::words;
+use crate::string_enum::words;
 
 words! {
     /// What is done to a run: the same word in SQL files, methods, logs, metrics, REST and CLI.

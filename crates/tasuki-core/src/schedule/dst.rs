@@ -1,6 +1,6 @@
 //! What happens when the clocks change: a rule that can be chosen and seen.
 
-use crate::word::words;
+use crate::string_enum::words;
 
 words! {
     /// What becomes of a wall time that is skipped because the clocks go forward.

@@ -20,7 +20,7 @@ pub use preview::{ClockChange, Preview, PreviewRow};
 pub use slot::Slot;
 pub use zone::Zone;
 
-use crate::word::words;
+use crate::string_enum::words;
 use crate::{Invalid, Language};
 use pattern::Pattern;
 

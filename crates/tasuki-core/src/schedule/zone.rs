@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::Invalid;
-use crate::nearest::nearest;
+use crate::did_you_mean::nearest;
 
 /// A place's clock: an IANA name such as `Asia/Tokyo` and its rules.
 ///

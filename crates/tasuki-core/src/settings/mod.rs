@@ -17,7 +17,7 @@ pub use reference::markdown;
 pub use rules::{BrokenRule, RULES, Rule};
 pub use value::Slots;
 
-use crate::nearest::nearest;
+use crate::did_you_mean::nearest;
 use crate::{Invalid, Language};
 
 impl Settings {

@@ -6,7 +6,7 @@ use std::fmt;
 
 use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 
-use crate::db::pools::Pools;
+use crate::db::connect::Pools;
 use crate::db::session::Session;
 use crate::{Error, Store};
 

@@ -10,7 +10,7 @@ use crate::audit::{self, Act, Actor};
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::run::timestamp;
-use crate::{Author, Error, Store, uuid};
+use crate::{Writer, Error, Store, uuid};
 
 static REGISTER: Sql = sql!("worker/register");
 static HEARTBEAT: Sql = sql!("worker/heartbeat", "", "", ".mysql");
@@ -187,14 +187,14 @@ impl Store {
         by: impl Into<Actor<'a>>,
         worker: WorkerId,
     ) -> Result<bool, Error> {
-        self.put_aside("drain", &DRAIN, Author::Api, by.into(), worker, None).await
+        self.put_aside("drain", &DRAIN, Writer::Api, by.into(), worker, None).await
     }
 
     /// Cut off: no new work, and what is assigned to it goes elsewhere. `false`: it is cut off already,
     /// or gone. A leader that detaches acts in its term and under its own id.
     pub async fn detach_worker<'a>(
         &self,
-        author: Author,
+        author: Writer,
         by: impl Into<Actor<'a>>,
         worker: WorkerId,
         reason: &str,
@@ -206,7 +206,7 @@ impl Store {
         &self,
         action: &'static str,
         sql: &Sql,
-        author: Author,
+        author: Writer,
         by: Actor<'_>,
         worker: WorkerId,
         reason: Option<&str>,
@@ -226,7 +226,7 @@ impl Store {
             look(&mut tx, worker).await?.ok_or_else(|| Error::broken("a worker vanished"))?;
         let mut told = after.told();
         told["reason"] = reason.into();
-        if let Author::Leader(epoch) = author {
+        if let Writer::Leader(epoch) = author {
             told["epoch"] = epoch.0.into();
         }
         let object = format!("worker {worker}");

@@ -11,7 +11,7 @@ use sqlx::{AssertSqlSafe, Database, Executor as _, MySql, Postgres};
 use tokio::runtime::Handle;
 
 use crate::Error;
-use crate::db::hand::{Hand, Known, throw_away};
+use crate::db::connection_cache::{ConnectionCache, Known, throw_away};
 use crate::db::sql::Ready;
 
 /// How long an undo may take whose caller has gone away.
@@ -49,7 +49,7 @@ impl Server for MySql {
 pub(crate) struct Session<D: Server> {
     /// Until it is given back.
     session: Option<Known<D>>,
-    hand: Hand<D>,
+    hand: ConnectionCache<D>,
     /// Something was asked whose answer was not heard to the end.
     asked: bool,
     /// Something was refused: perhaps the last thing that was said on it.
@@ -60,22 +60,22 @@ pub(crate) struct Session<D: Server> {
 
 impl<D: Server> Session<D> {
     /// Any.
-    pub(crate) async fn take(hand: &Hand<D>) -> Result<Self, Error> {
+    pub(crate) async fn take(hand: &ConnectionCache<D>) -> Result<Self, Error> {
         Self::taken(hand, None).await
     }
 
     /// One to say this statement on.
-    pub(crate) async fn to_say(statement: &Ready, hand: &Hand<D>) -> Result<Self, Error> {
+    pub(crate) async fn to_say(statement: &Ready, hand: &ConnectionCache<D>) -> Result<Self, Error> {
         Self::taken(hand, Some(statement.mark())).await
     }
 
-    async fn taken(hand: &Hand<D>, statement: Option<usize>) -> Result<Self, Error> {
+    async fn taken(hand: &ConnectionCache<D>, statement: Option<usize>) -> Result<Self, Error> {
         let session = Some(hand.take(statement).await?);
         Ok(Self { session, hand: hand.clone(), asked: false, refused: false, begun: false })
     }
 
     /// With a transaction begun like this.
-    pub(crate) async fn begin(hand: &Hand<D>, begin: &'static str) -> Result<Self, Error> {
+    pub(crate) async fn begin(hand: &ConnectionCache<D>, begin: &'static str) -> Result<Self, Error> {
         let mut this = Self::take(hand).await?;
         this.begun = true;
         this.say(begin).await?;

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::DstChoice;
-use tasuki_core::work::WorkKind;
+use tasuki_core::job_spec::WorkKind;
 use tasuki_core::{Invalid, JobId, JobName, Schedule};
 
 use crate::db::sql::{Sql, sql};

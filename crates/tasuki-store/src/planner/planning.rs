@@ -8,7 +8,7 @@ use tasuki_core::{JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
 use crate::run::{micros, timestamp};
-use crate::{Error, Job, Store, Taken, Wanted, uuid};
+use crate::{Error, Job, Store, Taken, DueRun, uuid};
 
 static ASSIGNABLE: Sql = sql!("due/assignable");
 static GLANCE: Sql = sql!("leader/glance");
@@ -24,7 +24,7 @@ static OF_EVENTS: Sql = sql!("job/of_events");
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     /// What an assignment needs.
-    pub wanted: Wanted,
+    pub wanted: DueRun,
     /// When it is too late to start it.
     pub skip_at: Option<Timestamp>,
     /// When it is given up.
@@ -70,7 +70,7 @@ impl Waiting {
     fn from_row(row: &Row) -> Result<Self, Error> {
         let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
         Ok(Self {
-            wanted: Wanted {
+            wanted: DueRun {
                 run: RunId(row.int("run_id")?),
                 due_at: timestamp(row.int("due_at")?)?,
                 attempt_no: row.int("attempt_no")? as u32,

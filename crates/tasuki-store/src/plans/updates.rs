@@ -10,7 +10,7 @@ use tasuki_core::{LeaseToken, RunId, WorkerId};
 use super::given::Place;
 use super::plan::one;
 use crate::{
-    Author, ClaimBatch, Claimed, Finish, JobCreated, JobDefinition, JobKind, JobSpec, NewRun,
+    Writer, ClaimBatch, ClaimResult, AttemptResult, JobCreated, JobDefinition, JobKind, JobSpec, NewRun,
     NewWorker, Store, Trigger,
 };
 
@@ -73,7 +73,7 @@ async fn enqueue(store: &Store) {
     let args = Some(format!("{{\"text\":\"{}\"}}", "x".repeat(100)));
     let runs = vec![NewRun { args, ..NewRun::task(&job.newest) }; BATCH as usize];
     for _ in 0..RUNS / runs.len() {
-        store.create(Author::Api, &runs).await.unwrap();
+        store.create(Writer::Api, &runs).await.unwrap();
     }
 }
 
@@ -95,14 +95,14 @@ async fn drain(store: Arc<Store>, number: u128) -> usize {
         let token = LeaseToken::from_random((number << 96) + (round << 80));
         let lease_ttl = Duration::from_secs(30);
         let batch = ClaimBatch { worker, token, lane: "bulk", most: BATCH, lease_ttl };
-        let Claimed::Runs(runs) = store.claim(&batch).await.unwrap() else {
+        let ClaimResult::Runs(runs) = store.claim(&batch).await.unwrap() else {
             panic!("the token was used before")
         };
         if runs.is_empty() {
             break;
         }
-        let finish = Finish { result: Some("{\"rows\":17}".to_owned()), ..Finish::default() };
-        let ends: Vec<(RunId, Finish)> = runs.iter().map(|run| (run.id, finish.clone())).collect();
+        let finish = AttemptResult { result: Some("{\"rows\":17}".to_owned()), ..AttemptResult::default() };
+        let ends: Vec<(RunId, AttemptResult)> = runs.iter().map(|run| (run.id, finish.clone())).collect();
         let told = store.finish_many(token, &ends).await.unwrap();
         ended += told.iter().filter(|outcome| outcome.is_applied()).count();
     }

@@ -10,7 +10,7 @@ use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Tx, params};
 use crate::run::note::{self, Note};
 use crate::run::{due, lease};
-use crate::{Author, Error, Outcome, Run, Store};
+use crate::{Writer, Error, Outcome, Run, Store};
 
 static LOCK: Sql = sql!("run/lock");
 static END_WAITING: Sql = sql!("run/end_waiting");
@@ -31,7 +31,7 @@ impl Store {
     /// Cancels what has not started, asks what runs to stop.
     pub async fn cancel<'a>(
         &self,
-        author: Author,
+        author: Writer,
         run: RunId,
         by: impl Into<Actor<'a>>,
         reason: Option<&str>,
@@ -39,11 +39,11 @@ impl Store {
         let by = by.into();
         let mut tx = self.db.begin().await?;
         let epoch = match author {
-            Author::Leader(epoch) => {
+            Writer::Leader(epoch) => {
                 leader::fence(&mut tx, epoch).await?;
                 Some(epoch)
             }
-            Author::Api => None,
+            Writer::Api => None,
         };
         // The due row before the run's own: whoever is assigning it has it, and we wait and see.
         let was_due = due::take(&mut tx, run).await?;
@@ -62,7 +62,7 @@ impl Store {
             tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain(run).await?));
         };
-        if author == Author::Api {
+        if author == Writer::Api {
             let after = if done == Canceled::Ended { RunState::Canceled } else { row.state };
             let act = Act {
                 action: Verb::Cancel.as_str(),

@@ -23,7 +23,7 @@ const TRIES: u32 = 5;
 
 /// Who makes a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Author {
+pub enum Writer {
     /// The leader of this term.
     Leader(Epoch),
     /// Somebody through the API, or the application in its own transaction.
@@ -48,7 +48,7 @@ type Made = Vec<Option<Vec<Created>>>;
 impl Store {
     /// Makes runs, all or none. A run that exists already is found, not made. What a person starts is told:
     /// [`Store::trigger`] and [`Store::rerun`] make those.
-    pub async fn create(&self, author: Author, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
+    pub async fn create(&self, author: Writer, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
         check::runs(runs)?;
         let by_hand = |run: &&NewRun<'_>| matches!(run.origin, Origin::Manual | Origin::Rerun);
         if let Some(run) = runs.iter().find(by_hand) {
@@ -68,10 +68,10 @@ impl Store {
 
     async fn try_to_create(
         &self,
-        author: Author,
+        author: Writer,
         runs: &[NewRun<'_>],
     ) -> Result<Vec<Created>, Error> {
-        if self.dialect() == Dialect::Postgres && author == Author::Api {
+        if self.dialect() == Dialect::Postgres && author == Writer::Api {
             return self.create_in_one_trip(runs).await;
         }
         let mut tx = self.begin_as(author).await?;
@@ -104,9 +104,9 @@ impl Store {
     }
 
     /// Begins a write, fenced if a leader makes it.
-    pub(crate) async fn begin_as(&self, author: Author) -> Result<Tx<'static>, Error> {
+    pub(crate) async fn begin_as(&self, author: Writer) -> Result<Tx<'static>, Error> {
         let mut tx = self.db.begin().await?;
-        if let Author::Leader(epoch) = author {
+        if let Writer::Leader(epoch) = author {
             leader::fence(&mut tx, epoch).await?;
         }
         Ok(tx)

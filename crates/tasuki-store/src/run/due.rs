@@ -7,7 +7,7 @@ use tasuki_core::RunId;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Row, Tx, params};
 use crate::run::timestamp;
-use crate::{ClaimBatch, Error, Store, Wanted};
+use crate::{ClaimBatch, Error, Store, DueRun};
 
 static PLACE: Sql = sql!("due/place");
 static TAKE: Sql = sql!("due/take");
@@ -62,7 +62,7 @@ pub(crate) fn stretch(row: &Row) -> Result<std::ops::RangeInclusive<i64>, Error>
 
 impl Store {
     /// What waits in a lane and is due until an instant, soonest first.
-    pub async fn due(&self, lane: &str, until: Timestamp, most: u32) -> Result<Vec<Wanted>, Error> {
+    pub async fn due(&self, lane: &str, until: Timestamp, most: u32) -> Result<Vec<DueRun>, Error> {
         let page = params! { lane: lane, until: until.as_microsecond(), most: most };
         let mut wanted = Vec::new();
         for row in &self.db.rows(&LIST, page).await? {
@@ -70,7 +70,7 @@ impl Store {
             let (attempt_no, exclusive) =
                 (row.int("attempt_no")? as u32, row.int("exclusive")? != 0);
             let due_at = timestamp(row.int("due_at")?)?;
-            let one = |id| Wanted { run: RunId(id), due_at, attempt_no, exclusive };
+            let one = |id| DueRun { run: RunId(id), due_at, attempt_no, exclusive };
             wanted.extend(stretch(row)?.map(one));
         }
         wanted.truncate(most as usize);

@@ -35,7 +35,7 @@ const LONGEST_MESSAGE: usize = 65_536;
 /// than 64 KiB is not kept, not even in part: a success with one ends as a failure, RESULT_TOO_LONG, that
 /// is not tried again, so that nobody takes a result that is missing for one that was not given.
 #[derive(Debug, Clone, Default)]
-pub struct Finish {
+pub struct AttemptResult {
     /// `None` is success.
     pub failure: Option<Failure>,
     /// The exit code of a command.
@@ -56,13 +56,13 @@ pub struct Finish {
 
 /// The end of one attempt, under its token.
 #[derive(Debug, Clone)]
-pub struct Ending {
+pub struct AttemptReport {
     /// Under which lease.
     pub token: LeaseToken,
     /// Of which run.
     pub run: RunId,
     /// How.
-    pub finish: Finish,
+    pub finish: AttemptResult,
     /// What it printed, where that is little and all of it: it is kept with the end.
     pub printed: Option<FirstLines>,
 }
@@ -81,7 +81,7 @@ pub struct Finished {
     pub state: RunState,
 }
 
-impl Finish {
+impl AttemptResult {
     /// It failed like this.
     pub fn failed(failure: Failure) -> Self {
         Self { failure: Some(failure), ..Self::default() }
@@ -147,9 +147,9 @@ pub struct Succeeded {
     pub open: Vec<LeaseToken>,
 }
 
-impl Ending {
+impl AttemptReport {
     /// Of one that printed nothing, or whose lines are kept already.
-    pub fn new(token: LeaseToken, run: RunId, finish: Finish) -> Self {
+    pub fn new(token: LeaseToken, run: RunId, finish: AttemptResult) -> Self {
         Self { token, run, finish, printed: None }
     }
 
@@ -173,7 +173,7 @@ impl Store {
         &self,
         token: LeaseToken,
         run: RunId,
-        finish: &Finish,
+        finish: &AttemptResult,
     ) -> Result<Outcome<Finished>, Error> {
         let outcome = self.finish_sound(token, run, &finish.sound()).await?;
         if outcome.is_applied() {
@@ -186,10 +186,10 @@ impl Store {
     pub async fn finish_many(
         &self,
         token: LeaseToken,
-        ends: &[(RunId, Finish)],
+        ends: &[(RunId, AttemptResult)],
     ) -> Result<Vec<Outcome<Finished>>, Error> {
-        let ending = |(run, finish): &(RunId, Finish)| Ending::new(token, *run, finish.clone());
-        let ends: Vec<Ending> = ends.iter().map(ending).collect();
+        let ending = |(run, finish): &(RunId, AttemptResult)| AttemptReport::new(token, *run, finish.clone());
+        let ends: Vec<AttemptReport> = ends.iter().map(ending).collect();
         self.finish_all(&ends, &[token]).await
     }
 
@@ -197,7 +197,7 @@ impl Store {
     /// knows nothing else, where that is so. Those that succeeded travel together.
     pub async fn finish_all(
         &self,
-        ends: &[Ending],
+        ends: &[AttemptReport],
         closing: &[LeaseToken],
     ) -> Result<Vec<Outcome<Finished>>, Error> {
         let Succeeded { ended, open } = self.succeed_all(ends, closing).await?;
@@ -219,13 +219,13 @@ impl Store {
     /// under them. What is not among those it tells of has still to be reported one by one.
     pub async fn succeed_all(
         &self,
-        ends: &[Ending],
+        ends: &[AttemptReport],
         closing: &[LeaseToken],
     ) -> Result<Succeeded, Error> {
         // What no database can keep is no success.
-        let ends: Vec<Cow<'_, Ending>> = ends.iter().map(Ending::sound).collect();
+        let ends: Vec<Cow<'_, AttemptReport>> = ends.iter().map(AttemptReport::sound).collect();
         let good = ends.iter().filter(|ending| ending.finish.failure.is_none());
-        let mut good: Vec<&Ending> = good.map(|ending| &**ending).collect();
+        let mut good: Vec<&AttemptReport> = good.map(|ending| &**ending).collect();
         // In one order, whoever else ends the same runs.
         good.sort_by_key(|ending| ending.run);
         let mut open: Vec<LeaseToken> = closing.to_vec();
@@ -250,7 +250,7 @@ impl Store {
     }
 
     /// Keeps what these printed. Where something is kept already, that was the same, sent before.
-    async fn keep_printed<'e>(&self, ends: impl Iterator<Item = &'e Ending>) -> Result<(), Error> {
+    async fn keep_printed<'e>(&self, ends: impl Iterator<Item = &'e AttemptReport>) -> Result<(), Error> {
         let printed: Vec<_> = ends.filter_map(|ending| ending.printed.clone()).collect();
         match printed.is_empty() {
             true => Ok(()),
@@ -259,7 +259,7 @@ impl Store {
     }
 
     /// Reports one end, as [`Store::finish`], and leaves its lease open.
-    pub async fn finish_open(&self, ending: &Ending) -> Result<Outcome<Finished>, Error> {
+    pub async fn finish_open(&self, ending: &AttemptReport) -> Result<Outcome<Finished>, Error> {
         match self.keep_printed(std::iter::once(ending)).await {
             // How it ended counts for more than what it said.
             Err(error) if !error.is_unavailable() && !error.is_contention() => {
@@ -274,7 +274,7 @@ impl Store {
         &self,
         token: LeaseToken,
         run: RunId,
-        finish: &Finish,
+        finish: &AttemptResult,
     ) -> Result<Outcome<Finished>, Error> {
         let mut tx = self.db.begin().await?;
         let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
@@ -346,7 +346,7 @@ async fn end_attempt(
     tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
-    finish: &Finish,
+    finish: &AttemptResult,
 ) -> Result<RunState, Error> {
     let key = params! { run_id: run.id.0, token: uuid(token.as_bytes()) };
     let Some(failure) = &finish.failure else {

@@ -19,7 +19,7 @@ use crate::run::finish::Together;
 use crate::run::micros;
 use crate::run::take::{BETWEEN_LOOKS, LOOKS};
 use crate::{
-    AssignBatch, ClaimBatch, Claimed, Created, Ending, Error, NewRun, Renewed, RenewedRun, Store,
+    AssignBatch, ClaimBatch, ClaimResult, Created, AttemptReport, Error, NewRun, Renewed, RenewedRun, Store,
     Taken, uuid,
 };
 
@@ -37,7 +37,7 @@ impl Store {
         &self,
         batch: &ClaimBatch<'_>,
         after: Params<'_>,
-    ) -> Result<Claimed, Error> {
+    ) -> Result<ClaimResult, Error> {
         let asked = params! {
             lane: batch.lane,
             most: batch.most,
@@ -52,7 +52,7 @@ impl Store {
             }
             let rows = match self.db.write(&CLAIM, asked.clone()).await {
                 Ok(rows) => rows,
-                Err(error) if error.is_conflict() => return Ok(Claimed::Before),
+                Err(error) if error.is_conflict() => return Ok(ClaimResult::Before),
                 Err(error) => return Err(error),
             };
             match rows.first().map(|row| row.opt_int("id")).transpose()? {
@@ -62,7 +62,7 @@ impl Store {
             }
             let mut runs = Taken::from_rows(&rows)?;
             runs.sort_by_key(|taken| (taken.due_at, taken.id));
-            return Ok(Claimed::Runs(runs));
+            return Ok(ClaimResult::Runs(runs));
         }
         self.nothing_claimed(batch.token).await
     }
@@ -150,11 +150,11 @@ impl Store {
     /// them, where that is so.
     pub(crate) async fn succeed_in_one_trip(
         &self,
-        good: &[&Ending],
+        good: &[&AttemptReport],
         closing: &[LeaseToken],
     ) -> Result<Together, Error> {
         let parts = stretches(good);
-        let firsts: Vec<&Ending> = parts.iter().map(|part| part[0]).collect();
+        let firsts: Vec<&AttemptReport> = parts.iter().map(|part| part[0]).collect();
         let told = params! {
             count: good.len() as i64,
             closing: closing.iter().map(|token| uuid(token.as_bytes())).collect::<Vec<_>>(),
@@ -192,15 +192,15 @@ impl Store {
 }
 
 /// Those whose ids follow one another, under one token, and of which the same is told.
-fn stretches<'g, 'e>(good: &'g [&'e Ending]) -> Vec<&'g [&'e Ending]> {
-    let follows = |one: &&Ending, next: &&Ending| {
+fn stretches<'g, 'e>(good: &'g [&'e AttemptReport]) -> Vec<&'g [&'e AttemptReport]> {
+    let follows = |one: &&AttemptReport, next: &&AttemptReport| {
         one.run.0 + 1 == next.run.0 && one.token == next.token && one.finish.tells_as(&next.finish)
     };
     good.chunk_by(follows).collect()
 }
 
 /// What those of them printed that have printed anything.
-fn printed(good: &[&Ending]) -> Params<'static> {
+fn printed(good: &[&AttemptReport]) -> Params<'static> {
     let logs: Vec<_> =
         good.iter().filter_map(|end| Some((end.token, end.printed.as_ref()?))).collect();
     let (bytes, bodies): (Vec<i64>, Vec<String>) = logs.iter().map(|(_, log)| log.chunk()).unzip();

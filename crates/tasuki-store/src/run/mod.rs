@@ -1,21 +1,21 @@
 //! A run as its row has it.
 
-pub(crate) mod back;
+pub(crate) mod recover;
 pub(crate) mod cancel;
-pub(crate) mod coalesce;
+pub(crate) mod submit_batcher;
 pub(crate) mod confirm;
 pub(crate) mod create;
 pub(crate) mod due;
 pub(crate) mod executions;
 pub(crate) mod finish;
 pub(crate) mod hot;
-pub(crate) mod intake;
+pub(crate) mod submit_and_claim;
 pub(crate) mod lease;
 pub(crate) mod lists;
 pub(crate) mod new_run;
 pub(crate) mod note;
 pub(crate) mod one_go;
-pub(crate) mod pass;
+pub(crate) mod skip;
 pub(crate) mod retry;
 pub(crate) mod sets;
 pub(crate) mod take;

@@ -10,7 +10,7 @@ use crate::run::due::STRETCH;
 use crate::run::finish::Together;
 use crate::run::sets::{by_token, guard, told_of};
 use crate::run::{micros, timestamp};
-use crate::{ClaimBatch, Ending, Error, Store, Taken, uuid};
+use crate::{ClaimBatch, AttemptReport, Error, Store, Taken, uuid};
 
 /// A claim, however its lease is opened.
 macro_rules! claim {
@@ -98,17 +98,17 @@ impl Store {
     /// few, or not all of them ended, or they have holds to give back.
     pub(crate) async fn end_in_one_go<'e>(
         &self,
-        good: &[&'e Ending],
+        good: &[&'e AttemptReport],
         closing: &[LeaseToken],
-    ) -> Result<(Together, Vec<&'e Ending>), Error> {
+    ) -> Result<(Together, Vec<&'e AttemptReport>), Error> {
         let (many, few): (Vec<_>, Vec<_>) =
             by_token(good).into_iter().partition(|(_, ends)| ends.len() >= MANY);
-        let mut left: Vec<&Ending> = few.into_iter().flat_map(|(_, ends)| ends).collect();
+        let mut left: Vec<&AttemptReport> = few.into_iter().flat_map(|(_, ends)| ends).collect();
         let mut together = Together::default();
         if many.is_empty() {
             return Ok((together, left));
         }
-        let errand = |(token, ends): &(LeaseToken, Vec<&Ending>)| {
+        let errand = |(token, ends): &(LeaseToken, Vec<&AttemptReport>)| {
             let ids: Vec<i64> = ends.iter().map(|ending| ending.run.0).collect();
             let count = ends.len() as i64;
             // Each once: of one that is told twice another between the first and the last would be taken to have ended.

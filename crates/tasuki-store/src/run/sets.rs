@@ -13,7 +13,7 @@ use crate::run::due::Place;
 use crate::run::finish::Together;
 use crate::run::lease;
 use crate::run::micros;
-use crate::{ClaimBatch, Created, Ending, Error, NewRun, Store, Taken, check, uuid};
+use crate::{ClaimBatch, Created, AttemptReport, Error, NewRun, Store, Taken, check, uuid};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql").without(ON_CONFLICT);
 static DUE_PUT: Sql = sql!("due/put_between", "", "", ".mysql");
@@ -223,7 +223,7 @@ impl Store {
     /// them, where that is so.
     pub(crate) async fn succeed_as_a_set(
         &self,
-        good: &[&Ending],
+        good: &[&AttemptReport],
         closing: &[LeaseToken],
     ) -> Result<Together, Error> {
         let mut together = Together::default();
@@ -249,7 +249,7 @@ impl Store {
     /// Leases are locked before their runs, as everywhere. `None`: not all of them could be ended, or none.
     async fn succeed(
         &self,
-        good: &[&Ending],
+        good: &[&AttemptReport],
         closing: &[LeaseToken],
         which: Which,
     ) -> Result<Option<Together>, Error> {
@@ -303,19 +303,19 @@ enum Which {
 }
 
 /// Those whose runs run under their tokens, held still.
-async fn running<'e>(tx: &mut Tx<'_>, good: &[&'e Ending]) -> Result<Vec<&'e Ending>, Error> {
+async fn running<'e>(tx: &mut Tx<'_>, good: &[&'e AttemptReport]) -> Result<Vec<&'e AttemptReport>, Error> {
     let ids: Vec<i64> = good.iter().map(|ending| ending.run.0).collect();
     let rows = tx.listed(&RUNNING, params! { ids: ids }).await?;
     let mut left = HashMap::with_capacity(rows.len());
     for row in &rows {
         left.insert(RunId(row.int("id")?), token_of(row)?);
     }
-    let mine = |ending: &&&Ending| left.remove(&ending.run) == Some(Some(ending.token));
+    let mine = |ending: &&&AttemptReport| left.remove(&ending.run) == Some(Some(ending.token));
     Ok(good.iter().filter(mine).copied().collect())
 }
 
 /// Ends these runs under their tokens, a few statements for all. `false`: one of them did not end.
-async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> {
+async fn succeed_each(tx: &mut Tx<'_>, ends: &[&AttemptReport]) -> Result<bool, Error> {
     for (token, ends) in by_token(ends) {
         let alike = ends.iter().all(|ending| ending.finish.tells_as(&ends[0].finish));
         let key = params! { token: uuid(token.as_bytes()) };
@@ -334,8 +334,8 @@ async fn succeed_each(tx: &mut Tx<'_>, ends: &[&Ending]) -> Result<bool, Error> 
     Ok(true)
 }
 
-pub(crate) fn by_token<'e>(ends: &[&'e Ending]) -> BTreeMap<LeaseToken, Vec<&'e Ending>> {
-    let mut under: BTreeMap<LeaseToken, Vec<&Ending>> = BTreeMap::new();
+pub(crate) fn by_token<'e>(ends: &[&'e AttemptReport]) -> BTreeMap<LeaseToken, Vec<&'e AttemptReport>> {
+    let mut under: BTreeMap<LeaseToken, Vec<&AttemptReport>> = BTreeMap::new();
     for ending in ends {
         under.entry(ending.token).or_default().push(ending);
     }
@@ -348,12 +348,12 @@ fn token_of(row: &Row) -> Result<Option<LeaseToken>, Error> {
 }
 
 /// How each ended.
-pub(crate) fn told_of(ends: &[&Ending]) -> String {
+pub(crate) fn told_of(ends: &[&AttemptReport]) -> String {
     Value::Array(ends.iter().map(|ending| told(ending)).collect()).to_string()
 }
 
 /// How a run ended; what is not there is left out, and becomes null.
-fn told(Ending { run, finish, .. }: &Ending) -> Value {
+fn told(AttemptReport { run, finish, .. }: &AttemptReport) -> Value {
     let mut end = serde_json::Map::from_iter([("id".to_owned(), json!(run.0))]);
     let mut add = |name: &str, value: Option<Value>| {
         if let Some(value) = value {

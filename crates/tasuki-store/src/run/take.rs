@@ -34,7 +34,7 @@ pub(crate) const BEGINNING: (Timestamp, RunId) = (Timestamp::MIN, RunId(0));
 
 /// A run that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct DueRun {
     /// Which.
     pub run: RunId,
     /// When it may start.
@@ -55,7 +55,7 @@ pub struct AssignBatch<'a> {
     /// The lease, made by the caller and never used before.
     pub token: LeaseToken,
     /// What.
-    pub runs: &'a [Wanted],
+    pub runs: &'a [DueRun],
     /// How far ahead.
     pub assign_ahead: Duration,
     /// How long it may stay unstarted.
@@ -156,7 +156,7 @@ impl Taken {
 
 /// What was claimed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Claimed {
+pub enum ClaimResult {
     /// These run now, under the token.
     Runs(Vec<Taken>),
     /// The token was used already: the first claim landed, renew its lease to learn what it took.
@@ -198,17 +198,17 @@ impl Store {
     }
 
     /// T1c: takes and starts what is due. A run that was once lost together with others comes alone.
-    pub async fn claim(&self, batch: &ClaimBatch<'_>) -> Result<Claimed, Error> {
-        self.claim_behind(batch, BEGINNING).await
+    pub async fn claim(&self, batch: &ClaimBatch<'_>) -> Result<ClaimResult, Error> {
+        self.claim_after(batch, BEGINNING).await
     }
 
     /// The same from behind a place in the lane, for whoever has just claimed what was before it: where much was
     /// claimed, a database takes its time to find the first that is left.
-    pub async fn claim_behind(
+    pub async fn claim_after(
         &self,
         batch: &ClaimBatch<'_>,
         place: (Timestamp, RunId),
-    ) -> Result<Claimed, Error> {
+    ) -> Result<ClaimResult, Error> {
         let batch = &ClaimBatch { most: batch.most.min(MOST_CLAIMED), ..batch.clone() };
         let after = after(place);
         if self.dialect() == Dialect::Postgres {
@@ -217,8 +217,8 @@ impl Store {
         if self.dialect() == Dialect::Sqlite {
             match self.claim_plain(batch, &after).await {
                 Ok(runs) if runs.is_empty() => {}
-                Ok(runs) => return Ok(Claimed::Runs(runs)),
-                Err(error) if error.is_conflict() => return Ok(Claimed::Before),
+                Ok(runs) => return Ok(ClaimResult::Runs(runs)),
+                Err(error) if error.is_conflict() => return Ok(ClaimResult::Before),
                 Err(error) if error.gave_up() => {}
                 Err(error) => return Err(error),
             }
@@ -238,7 +238,7 @@ impl Store {
         &self,
         batch: &ClaimBatch<'_>,
         after: &Params<'static>,
-    ) -> Result<Option<Claimed>, Error> {
+    ) -> Result<Option<ClaimResult>, Error> {
         let mut tx = self.db.begin().await?;
         if !worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active()) {
             tx.rollback().await?;
@@ -252,7 +252,7 @@ impl Store {
             Ok(taken) => taken,
             Err(error) if error.is_conflict() => {
                 tx.rollback().await?;
-                return Ok(Some(Claimed::Before));
+                return Ok(Some(ClaimResult::Before));
             }
             Err(error) => return Err(error),
         };
@@ -262,13 +262,13 @@ impl Store {
         }
         let runs = sets::taken(&mut tx, &taken).await?;
         tx.commit().await?;
-        Ok(Some(Claimed::Runs(runs)))
+        Ok(Some(ClaimResult::Runs(runs)))
     }
 
     /// Nothing was there to claim; or it was, and this very claim has taken it before.
-    pub(crate) async fn nothing_claimed(&self, token: LeaseToken) -> Result<Claimed, Error> {
+    pub(crate) async fn nothing_claimed(&self, token: LeaseToken) -> Result<ClaimResult, Error> {
         let rows = self.db.rows(&LEASE_SHOW, params! { token: uuid(token.as_bytes()) }).await?;
-        Ok(if rows.is_empty() { Claimed::Runs(Vec::new()) } else { Claimed::Before })
+        Ok(if rows.is_empty() { ClaimResult::Runs(Vec::new()) } else { ClaimResult::Before })
     }
 
     /// T2: starts what was assigned. Only what comes back as applied may be launched.
@@ -380,7 +380,7 @@ async fn claim_rows(
 async fn assign_one(
     tx: &mut Tx<'_>,
     batch: &AssignBatch<'_>,
-    wanted: &Wanted,
+    wanted: &DueRun,
 ) -> Result<bool, Error> {
     if !take_due_and_hold(tx, wanted.run, wanted.exclusive, batch.token).await? {
         return Ok(false);

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 use tasuki_core::{Epoch, ErrorCode, Origin, RunState, WorkerId};
-use tasuki_store::{Actor, AuditHead, AuditRow, Author, Dialect, Flaw, NewRun, Outcome, Verified};
+use tasuki_store::{Actor, AuditHead, AuditRow, Writer, Dialect, Flaw, NewRun, Outcome, Verified};
 
 use crate::given::{Like, TTL, TestStore, at_once, contract, noon, seen};
 
@@ -203,8 +203,8 @@ contract! {
         let (pending, running) = (store.given_run(RunState::Pending).await, store.given_run(RunState::Running).await);
         let failed = store.given_run(RunState::Failed).await;
         let start = store.audit_head().await.unwrap().seq;
-        assert!(store.cancel(Author::Api, pending.id, ann, Some("wrong day")).await.unwrap().is_applied());
-        assert!(store.cancel(Author::Api, running.id, ann, None).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, pending.id, ann, Some("wrong day")).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, running.id, ann, None).await.unwrap().is_applied());
         assert!(store.retry(failed.id, ann, None).await.unwrap().is_applied());
         let told = store.audit_list(start, 10).await.unwrap();
         let words: Vec<_> = told.iter().map(|row| (row.action.as_str(), row.object.clone())).collect();
@@ -224,9 +224,9 @@ contract! {
         let succeeded = store.given_run(RunState::Succeeded).await;
         let pending = store.given_run(RunState::Pending).await;
         let start = store.audit_head().await.unwrap();
-        assert!(matches!(store.cancel(Author::Api, succeeded.id, "ann", None).await.unwrap(), Outcome::Lost(_)));
+        assert!(matches!(store.cancel(Writer::Api, succeeded.id, "ann", None).await.unwrap(), Outcome::Lost(_)));
         assert!(matches!(store.retry(succeeded.id, "ann", None).await.unwrap(), Outcome::Lost(_)));
-        let replaced = store.cancel(Author::Leader(store.epoch), pending.id, "leader", None).await.unwrap();
+        let replaced = store.cancel(Writer::Leader(store.epoch), pending.id, "leader", None).await.unwrap();
         assert!(replaced.is_applied());
         assert_eq!(store.audit_head().await.unwrap(), start);
     }
@@ -239,7 +239,7 @@ contract! {
         let start = store.audit_head().await.unwrap();
         assert!(!store.rerun(ann, &job, run).await.unwrap().is_applied(), "it has not ended");
         assert_eq!(store.audit_head().await.unwrap(), start, "what was refused is not told");
-        assert!(store.cancel(Author::Api, run, ann, None).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, run, ann, None).await.unwrap().is_applied());
         assert!(store.rerun(ann, &other, run).await.unwrap_err().is_invalid_input(), "another job's");
         let new = store.rerun(ann, &job, run).await.unwrap().applied().unwrap();
         let told = store.audit_list(start.seq + 1, 10).await.unwrap();
@@ -289,7 +289,7 @@ contract! {
         assert_eq!(store.trigger("ann", seen(&job), &NewRun::task(&job)).await.unwrap(), None);
         for origin in [Origin::Manual, Origin::Rerun] {
             let untold = NewRun { origin, ..NewRun::task(&other) };
-            assert!(store.create(Author::Api, &[untold]).await.unwrap_err().is_invalid_input());
+            assert!(store.create(Writer::Api, &[untold]).await.unwrap_err().is_invalid_input());
         }
         assert!(store.due("", noon(), 10).await.unwrap().is_empty());
     }
@@ -299,8 +299,8 @@ contract! {
         let (worker, leader) = (store.worker, store.worker.to_string());
         assert!(store.drain_worker("ann", worker).await.unwrap());
         assert!(!store.drain_worker("ann", worker).await.unwrap(), "once");
-        assert!(store.detach_worker(Author::Leader(store.epoch), leader.as_str(), worker, "silent").await.unwrap());
-        assert!(!store.detach_worker(Author::Api, "bob", worker, "silent").await.unwrap(), "once");
+        assert!(store.detach_worker(Writer::Leader(store.epoch), leader.as_str(), worker, "silent").await.unwrap());
+        assert!(!store.detach_worker(Writer::Api, "bob", worker, "silent").await.unwrap(), "once");
         let nobody = WorkerId::from_random(99);
         assert!(!store.drain_worker("ann", nobody).await.unwrap());
         let told = store.audit_list(start, 10).await.unwrap();
@@ -345,8 +345,8 @@ contract! {
         let (one, other) = (store.given_run(RunState::Pending).await, store.given_run(RunState::Pending).await);
         let start = store.audit_head().await.unwrap().seq;
         let both = at_once(
-            store.cancel(Author::Api, one.id, "ann", None),
-            store.cancel(Author::Api, other.id, "bob", None),
+            store.cancel(Writer::Api, one.id, "ann", None),
+            store.cancel(Writer::Api, other.id, "bob", None),
         );
         assert!(both.await.into_iter().all(|outcome| outcome.unwrap().is_applied()));
         assert!(matches!(store.audit_verify(None).await.unwrap(), Verified::Whole(head) if head.seq == start + 2));
@@ -358,7 +358,7 @@ contract! {
         for _ in 0..16 {
             let run = store.given_run(RunState::Pending).await.id;
             let store = tasuki_store::Store::clone(store);
-            cancels.push(async move { store.cancel(Author::Api, run, "ann", None).await.unwrap().is_applied() });
+            cancels.push(async move { store.cancel(Writer::Api, run, "ann", None).await.unwrap().is_applied() });
         }
         let start = store.audit_head().await.unwrap().seq;
         let cancels: Vec<_> = cancels.into_iter().map(tokio::spawn).collect();
@@ -372,7 +372,7 @@ contract! {
     async fn a_long_reason_is_kept_whole(store: TestStore) {
         let reason = "x".repeat(1_000);
         let run = store.given_run(RunState::Assigned).await.id;
-        assert!(store.cancel(Author::Api, run, "ann", Some(&reason)).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, run, "ann", Some(&reason)).await.unwrap().is_applied());
         assert_eq!(store.run_now(run).await.reason, Some(reason));
     }
 

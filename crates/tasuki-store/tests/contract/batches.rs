@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Scope, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, ClaimBatch, Claimed, Ending, Error, Finish, JobVersion, NewRun, NewWorker,
+    AssignBatch, Writer, ClaimBatch, ClaimResult, AttemptReport, Error, AttemptResult, JobVersion, NewRun, NewWorker,
     Outcome, Renewed, Taken,
 };
 
@@ -16,7 +16,7 @@ use crate::given::{AHEAD, Like, REASSIGN, TTL, TestStore, applied, contract, fai
 async fn given_many(store: &TestStore, job: &JobVersion, count: usize) -> Vec<RunId> {
     let new = |number| NewRun { args: Some(format!("{{\"n\":{number}}}")), ..NewRun::task(job) };
     let runs: Vec<NewRun<'_>> = (0..count).map(new).collect();
-    let created = store.create(Author::Api, &runs).await.unwrap();
+    let created = store.create(Writer::Api, &runs).await.unwrap();
     assert!(created.iter().all(|created| !created.existed));
     created.into_iter().map(|created| created.run).collect()
 }
@@ -36,19 +36,19 @@ contract! {
             let args = store.run_now(runs[number]).await.args;
             assert_eq!(args, Some(format!("{{\"n\":{number}}}")));
         }
-        assert_eq!(store.create(Author::Api, &[]).await.unwrap(), []);
+        assert_eq!(store.create(Writer::Api, &[]).await.unwrap(), []);
     }
 
     /// A batch may hold what exists already, also twice; the rest of it is made.
     async fn keys_in_a_bulk_make_one_run_each(store: TestStore) {
         let job = store.given_job(&like_queue()).await;
         let with = |key: Option<&str>| NewRun { idempotency_key: key.map(str::to_owned), ..NewRun::task(&job) };
-        let first = store.create(Author::Api, &[with(Some("a"))]).await.unwrap();
+        let first = store.create(Writer::Api, &[with(Some("a"))]).await.unwrap();
         let batch = [with(Some("b")), with(None), with(Some("a")), with(None), with(Some("c"))];
-        let made = store.create(Author::Api, &batch).await.unwrap();
+        let made = store.create(Writer::Api, &batch).await.unwrap();
         assert_eq!(made.iter().map(|one| one.existed).collect::<Vec<_>>(), [false, false, true, false, false]);
         assert_eq!(made[2].run, first[0].run);
-        assert_eq!(store.create(Author::Api, &batch[..1]).await.unwrap()[0].run, made[0].run);
+        assert_eq!(store.create(Writer::Api, &batch[..1]).await.unwrap()[0].run, made[0].run);
         assert_eq!(store.due("q", noon(), 10).await.unwrap().len(), 5);
     }
 
@@ -60,7 +60,7 @@ contract! {
             NewRun { scope: Scope::new("tenant", "7").unwrap(), scheduled_for: Some(later), ..NewRun::task(&two) },
             NewRun { expires_at: Some(later), ..NewRun::task(&one) },
         ];
-        let made = store.create(Author::Api, &runs).await.unwrap();
+        let made = store.create(Writer::Api, &runs).await.unwrap();
         let first = store.run_now(made[0].run).await;
         assert_eq!((first.job, first.args.as_deref(), first.lane.as_str()), (one.job, Some("1"), "q"));
         let second = store.run_now(made[1].run).await;
@@ -82,7 +82,7 @@ contract! {
             lane: Some("elsewhere".to_owned()),
             ..NewRun::task(&job)
         };
-        let made = store.create(Author::Api, &[like(None), like(Some("1")), like(None)]).await.unwrap();
+        let made = store.create(Writer::Api, &[like(None), like(Some("1")), like(None)]).await.unwrap();
         for (made, args) in made.iter().zip([None, Some("1"), None]) {
             let run = store.run_now(made.run).await;
             assert_eq!((run.job, run.args.as_deref(), run.lane.as_str()), (job.job, args, "elsewhere"));
@@ -104,14 +104,14 @@ contract! {
         let (token, runs) = store.try_claim("q", 10).await;
         let odd = "{\"said\":\"\\\"quoted\\\" \\\\ 'single' \u{1f38b} \u{65e5}\u{672c}\\n\"}";
         let results = [Some(odd), None, Some("[]"), Some("\"\""), Some("null")];
-        let ends: Vec<(RunId, Finish)> = runs.iter().zip(results).enumerate().map(|(number, (run, result))| {
+        let ends: Vec<(RunId, AttemptResult)> = runs.iter().zip(results).enumerate().map(|(number, (run, result))| {
             let number = number as i64;
-            let finish = Finish {
+            let finish = AttemptResult {
                 result: result.map(str::to_owned),
                 exit_code: (number > 0).then_some(number - 1),
                 rows_affected: (number > 1).then_some(number * 10),
                 log_ref: (number > 2).then(|| format!("s3://bucket/{number}")),
-                ..Finish::default()
+                ..AttemptResult::default()
             };
             (run.id, finish)
         }).collect();
@@ -132,7 +132,7 @@ contract! {
         given_many(store, &job, 6).await;
         let (token, runs) = store.try_claim("q", 5).await;
         let (_, others) = store.try_claim("q", 1).await;
-        let good = Finish::default;
+        let good = AttemptResult::default;
         let ends = [
             (runs[0].id, good()),
             (runs[1].id, failed(ErrorCode::UNEXPECTED_ERROR)),
@@ -163,21 +163,21 @@ contract! {
         }
         let (token, runs) = store.try_claim("q", 40).await;
         assert_eq!(runs.len(), 40);
-        let end = |taken: &Taken| Ending::new(token, taken.id, Finish::default());
-        let ends: Vec<Ending> = runs.iter().map(end).collect();
+        let end = |taken: &Taken| AttemptReport::new(token, taken.id, AttemptResult::default());
+        let ends: Vec<AttemptReport> = runs.iter().map(end).collect();
         // It is mistaken: something else is under it.
         let closing = [token];
         let (told, (other, others)) = tokio::join!(store.finish_all(&ends[..30], &closing), store.try_claim("q", 12));
         assert_eq!((applied(told.unwrap()), others.len()), (30, 12));
         let held = store.renew(store.worker, token, TTL).await.unwrap();
         assert!(matches!(held, Renewed::Held { runs, .. } if runs.len() == 10));
-        let wrong = Ending { run: others[0].id, ..ends[0].clone() };
-        let rest: Vec<Ending> = ends[30..].iter().cloned().chain([wrong]).collect();
+        let wrong = AttemptReport { run: others[0].id, ..ends[0].clone() };
+        let rest: Vec<AttemptReport> = ends[30..].iter().cloned().chain([wrong]).collect();
         let told = store.finish_all(&rest, &closing).await.unwrap();
         assert_eq!(applied(told), 10, "one was reported under the token of another");
         assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), Renewed::Gone);
         assert_eq!(store.run_now(others[0].id).await.state, RunState::Running);
-        let ends: Vec<(RunId, Finish)> = others.iter().map(|taken| (taken.id, Finish::default())).collect();
+        let ends: Vec<(RunId, AttemptResult)> = others.iter().map(|taken| (taken.id, AttemptResult::default())).collect();
         assert_eq!(applied(store.finish_many(other, &ends).await.unwrap()), 12);
         assert_eq!(store.renew(store.worker, other, TTL).await.unwrap(), Renewed::Gone);
         // Told again, it is known; nothing is counted twice.
@@ -194,9 +194,9 @@ contract! {
         }
         let ending = |lease: usize, run: usize| {
             let (token, runs) = &claimed[lease];
-            Ending::new(*token, runs[run].id, Finish::default())
+            AttemptReport::new(*token, runs[run].id, AttemptResult::default())
         };
-        let wrong = Ending { token: claimed[0].0, ..ending(2, 1) };
+        let wrong = AttemptReport { token: claimed[0].0, ..ending(2, 1) };
         let ends = [ending(2, 0), ending(0, 1), wrong, ending(1, 0), ending(0, 0)];
         // It is mistaken about the second: something else is under it.
         let told = store.finish_all(&ends, &[claimed[1].0, claimed[0].0]).await.unwrap();
@@ -222,12 +222,12 @@ contract! {
         let job = store.given_job(&like_queue()).await;
         given_many(store, &job, 12).await;
         let [first, second, third] = [store.try_claim("q", 4).await, store.try_claim("q", 4).await, store.try_claim("q", 4).await];
-        let end = |token: LeaseToken, taken: &Taken| Ending::new(token, taken.id, Finish::default());
-        let mut ends: Vec<Ending> = first.1.iter().map(|taken| end(first.0, taken)).collect();
+        let end = |token: LeaseToken, taken: &Taken| AttemptReport::new(token, taken.id, AttemptResult::default());
+        let mut ends: Vec<AttemptReport> = first.1.iter().map(|taken| end(first.0, taken)).collect();
         ends.extend(second.1.iter().map(|taken| end(second.0, taken)));
         ends[6].finish.result = Some("7".to_owned());
         // One of them was heard of before; the last are not the worker's under that token.
-        assert!(store.finish(first.0, ends[2].run, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(first.0, ends[2].run, &AttemptResult::default()).await.unwrap().is_applied());
         ends.extend(third.1.iter().map(|taken| end(second.0, taken)));
         let told = store.finish_all(&ends, &[first.0, second.0]).await.unwrap();
         let told: Vec<bool> = told.iter().map(Outcome::is_applied).collect();
@@ -264,7 +264,7 @@ contract! {
         assert!(store.finish(token, lost, &failed(ErrorCode::UNEXPECTED_ERROR)).await.unwrap().is_applied());
         store.at(3600);
         let next = ClaimBatch { worker: store.worker, token: store.token(), lane: "q", most: 2, lease_ttl: TTL };
-        let Claimed::Runs(second) = store.claim_behind(&next, behind).await.unwrap() else { panic!("a fresh token") };
+        let ClaimResult::Runs(second) = store.claim_after(&next, behind).await.unwrap() else { panic!("a fresh token") };
         let ids = |runs: &[Taken]| runs.iter().map(|run| run.id).collect::<Vec<_>>();
         assert_eq!(second.len(), 2);
         assert!(ids(&second).iter().all(|run| !ids(&first).contains(run)));
@@ -282,7 +282,7 @@ contract! {
         }
         let (token, runs) = store.try_claim("q", 10).await;
         assert_eq!(runs.iter().map(|run| run.job).collect::<Vec<_>>(), [one.job, two.job, free.job, free.job]);
-        let ends: Vec<(RunId, Finish)> = runs.iter().map(|run| (run.id, Finish::default())).collect();
+        let ends: Vec<(RunId, AttemptResult)> = runs.iter().map(|run| (run.id, AttemptResult::default())).collect();
         store.finish_many(token, &ends).await.unwrap();
         let (_, runs) = store.try_claim("q", 10).await;
         assert_eq!(runs.iter().map(|run| run.job).collect::<Vec<_>>(), [one.job, two.job]);
@@ -312,7 +312,7 @@ contract! {
         let late = AssignBatch { epoch: tasuki_core::Epoch(store.epoch.0 - 1), token: store.token(), ..batch.clone() };
         assert!(matches!(store.assign(&late).await, Err(Error::Fenced(_))));
         assert!(store.drain_worker("test", small).await.unwrap());
-        store.finish_many(token, &[(runs[4], Finish::default()), (runs[3], Finish::default())]).await.unwrap();
+        store.finish_many(token, &[(runs[4], AttemptResult::default()), (runs[3], AttemptResult::default())]).await.unwrap();
         assert_eq!(store.assign(&AssignBatch { token: store.token(), ..batch }).await.unwrap(), [], "it is draining");
     }
 
@@ -333,7 +333,7 @@ contract! {
             assert_eq!(lease.lease_until, noon() + SignedDuration::from_secs(50));
         }
         assert_eq!(store.renew_many(WorkerId::from_random(99), &tokens[..1], TTL).await.unwrap(), [Renewed::Gone]);
-        assert!(store.detach_worker(Author::Api, "test", store.worker, "test").await.unwrap());
+        assert!(store.detach_worker(Writer::Api, "test", store.worker, "test").await.unwrap());
         let told = store.renew_many(store.worker, &tokens[..1], TTL).await.unwrap();
         assert!(matches!(&told[..], [Renewed::Held { detached: true, .. }]));
     }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, ClaimBatch, Claimed, Error, Finish, Finished, JobCreated, JobDefinition,
+    AssignBatch, Writer, ClaimBatch, ClaimResult, Error, AttemptResult, Finished, JobCreated, JobDefinition,
     JobKind, JobSpec, JobVersion, NewRun, NewWorker, Outcome, Store, Trigger,
 };
 
@@ -42,7 +42,7 @@ pub(crate) struct Told {
 pub(crate) struct End {
     pub(crate) run: RunId,
     pub(crate) token: LeaseToken,
-    pub(crate) finish: Finish,
+    pub(crate) finish: AttemptResult,
     pub(crate) state: RunState,
 }
 
@@ -122,12 +122,12 @@ impl Busy {
                 let expires_at = (self.dice.roll(4) == 0).then_some(soon);
                 let new: Vec<NewRun<'_>> =
                     (0..3).map(|_| NewRun { expires_at, ..NewRun::task(job) }).collect();
-                let made = self.store.create(Author::Api, &new).await?;
+                let made = self.store.create(Writer::Api, &new).await?;
                 self.told.made.extend(made.iter().map(|one| one.run));
             }
             2 | 3 => self.claim().await?,
             4 | 5 => self.assign().await?,
-            6 => drop(self.store.cancel(Author::Api, known, "test", None).await?),
+            6 => drop(self.store.cancel(Writer::Api, known, "test", None).await?),
             7 => drop(self.store.retry(known, "test", None).await?),
             _ => self.lead(known).await?,
         }
@@ -137,7 +137,7 @@ impl Busy {
     async fn claim(&mut self) -> Result<(), Error> {
         let token = self.dice.token();
         let batch = ClaimBatch { worker: self.worker, token, lane: "q", most: 4, lease_ttl: SHORT };
-        let Claimed::Runs(runs) = self.store.claim(&batch).await? else { return Ok(()) };
+        let ClaimResult::Runs(runs) = self.store.claim(&batch).await? else { return Ok(()) };
         self.end(token, runs.iter().map(|run| run.id).collect()).await
     }
 
@@ -147,7 +147,7 @@ impl Busy {
             let finish = match self.dice.roll(4) {
                 0 => continue,
                 1 => failed(ErrorCode::UNEXPECTED_ERROR),
-                _ => Finish::default(),
+                _ => AttemptResult::default(),
             };
             if let Some(Finished { state }) = self.report(token, run, &finish).await?.applied() {
                 self.told.ended.push(End { run, token, finish, state });
@@ -162,7 +162,7 @@ impl Busy {
         &mut self,
         token: LeaseToken,
         run: RunId,
-        finish: &Finish,
+        finish: &AttemptResult,
     ) -> Result<Outcome<Finished>, Error> {
         loop {
             match self.store.finish(token, run, finish).await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{LeaseToken, RunId, RunState};
-use tasuki_store::{Author, Fault, Finish, Line, NewRun, Pause};
+use tasuki_store::{Writer, Fault, AttemptResult, Line, NewRun, Pause};
 
 use crate::given::{GRACE, Like, TTL, TestStore, contract};
 
@@ -31,7 +31,7 @@ impl Line for Counted {
 async fn running(store: &TestStore, together: usize, alone: usize) -> Vec<(RunId, LeaseToken)> {
     let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
     let waiting = vec![NewRun::task(&job); together + alone];
-    store.create(Author::Api, &waiting).await.unwrap();
+    store.create(Writer::Api, &waiting).await.unwrap();
     let mut running = Vec::new();
     let most = std::iter::once(together).chain(std::iter::repeat_n(1, alone));
     for most in most {
@@ -110,7 +110,7 @@ contract! {
         let runs = running(store, 4, 2).await;
         let mut asks = runs.clone();
         // Ended; asked about already; under another token; of a lease that was taken away.
-        assert!(store.finish(runs[0].1, runs[0].0, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(runs[0].1, runs[0].0, &AttemptResult::default()).await.unwrap().is_applied());
         assert_eq!(store.confirm(&runs[1..2], PATIENCE).await.unwrap(), [runs[1].0]);
         asks[2].1 = store.token();
         store.at(20);

@@ -6,7 +6,7 @@ use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{Epoch, EventId, Origin, RunId, RunState, WorkerId};
-use tasuki_store::{AssignBatch, Author, Dialect, NewRun, Severity, Store, Wanted};
+use tasuki_store::{AssignBatch, Writer, Dialect, NewRun, Severity, Store, DueRun};
 
 use crate::given::{Like, TTL, TestStore, contract, noon};
 use crate::matrix::try_verb;
@@ -60,11 +60,11 @@ async fn event(store: &TestStore, id: i64, processed: bool, runs: Option<i64>) {
 async fn run_of_event(store: &TestStore, id: i64) -> RunId {
     let job = store.given_job(&Like::default()).await;
     let new = NewRun { origin: Origin::Event, event: Some(EventId(id)), ..NewRun::task(&job) };
-    store.create(Author::Api, &[new]).await.unwrap()[0].run
+    store.create(Writer::Api, &[new]).await.unwrap()[0].run
 }
 
 /// A new term, and an assignment in it, on connections of its own.
-fn lead_and_assign(store: &TestStore, wanted: Wanted) {
+fn lead_and_assign(store: &TestStore, wanted: DueRun) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let other = Store::open(&store.url, 1).await.unwrap();

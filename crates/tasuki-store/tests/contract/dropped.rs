@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use jiff::Timestamp;
-use tasuki_store::{Author, NewRun, Store};
+use tasuki_store::{Writer, NewRun, Store};
 
 use crate::given::{Like, TestStore, contract, noon, seen};
 
@@ -26,7 +26,7 @@ contract! {
                     drop(tokio::time::timeout(Duration::from_micros(25 * micros), asked).await);
                 }
             }
-            let made = one.create(Author::Api, &[NewRun::task(&job)]).await.unwrap();
+            let made = one.create(Writer::Api, &[NewRun::task(&job)]).await.unwrap();
             assert!(store.run(made[0].run).await.unwrap().is_some(), "{micros}: {made:?}");
         }
         one.close().await;

@@ -80,7 +80,7 @@ contract! {
     async fn only_what_an_event_made_is_counted(store: TestStore) {
         let job = store.given_job(&Like::default()).await;
         let new = NewRun { idempotency_key: Some("7".to_owned()), ..NewRun::task(&job) };
-        store.create(tasuki_store::Author::Api, std::slice::from_ref(&new)).await.unwrap();
+        store.create(tasuki_store::Writer::Api, std::slice::from_ref(&new)).await.unwrap();
         let event = store.emit(&paid(None)).await.unwrap().event;
         let created = store.take_event(store.epoch, event, &[seen(&job)], &[new, NewRun::task(&job)]).await.unwrap().unwrap();
         assert_eq!(created.iter().map(|one| one.existed).collect::<Vec<_>>(), [true, false]);

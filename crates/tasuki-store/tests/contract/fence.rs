@@ -9,7 +9,7 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use sqlx::{Connection as _, Executor as _, MySqlConnection, PgConnection, SqliteConnection};
 use tasuki_core::{Epoch, RunId, RunState, WorkerId};
-use tasuki_store::{Author, Dialect, Error, NewRun, Renewed, Store};
+use tasuki_store::{Writer, Dialect, Error, NewRun, Renewed, Store};
 
 use crate::given::{self, Like, TTL, TestStore};
 
@@ -68,7 +68,7 @@ fn an_old_write_that_waits_lands_before_the_mint_or_never(dialect: Dialect) {
         let writer = std::sync::Arc::clone(&store);
         let write =
             tokio::spawn(
-                async move { writer.cancel(Author::Leader(old), run, "replace", None).await },
+                async move { writer.cancel(Writer::Leader(old), run, "replace", None).await },
             );
         while waiting(&store).await < 1 {
             assert!(!write.is_finished(), "it has to wait for the row");
@@ -85,7 +85,7 @@ fn an_old_write_that_waits_lands_before_the_mint_or_never(dialect: Dialect) {
         assert_eq!(mint.await.unwrap().unwrap(), Some(Epoch(old.0 + 1)));
         assert!(written.is_applied(), "it was the leader's when it was written");
 
-        let late = store.cancel(Author::Leader(old), other, "replace", None).await;
+        let late = store.cancel(Writer::Leader(old), other, "replace", None).await;
         assert!(matches!(late, Err(Error::Fenced(_))), "{late:?}");
         assert_eq!(store.run_now(other).await.cancel_requested_at, None);
     });
@@ -134,7 +134,7 @@ fn a_claim_that_waited_for_a_run_takes_it(dialect: Dialect) {
     given::run_in_parallel(dialect, 4, |store| async move {
         let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
         let runs: Vec<NewRun<'_>> = (0..128).map(|_| NewRun::task(&job)).collect();
-        let made = store.create(Author::Api, &runs).await.unwrap();
+        let made = store.create(Writer::Api, &runs).await.unwrap();
         let touch = format!(
             "update tasuki_run set args = '{{}}' where id in ({}, {})",
             made[2].run, made[70].run
@@ -262,7 +262,7 @@ fn an_old_write_that_waits_comes_after_the_mint_and_is_refused_sqlite() {
         let (id, (begun, begins)) = (run.id, tokio::sync::oneshot::channel());
         let write = tokio::spawn(async move {
             begun.send(()).unwrap();
-            writer.cancel(Author::Leader(old), id, "replace", None).await
+            writer.cancel(Writer::Leader(old), id, "replace", None).await
         });
         begins.await.unwrap();
         assert_eq!(store.leader().await.unwrap().epoch, old, "nothing is committed yet");
@@ -328,7 +328,7 @@ fn the_leader_that_is_stopped() {
     let written = runtime.block_on(async {
         let store = Store::open(orders[2], 1).await.unwrap();
         let (epoch, run) = (orders[0].parse().unwrap(), orders[1].parse().unwrap());
-        store.cancel(Author::Leader(epoch), run, "replace", None).await
+        store.cancel(Writer::Leader(epoch), run, "replace", None).await
     });
     assert!(written.is_err(), "{written:?}");
 }

@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use tasuki_core::exit::Failure;
 use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, ClaimBatch, Claimed, Dialect, Finish, JobCreated, JobDefinition,
-    JobVersion, NewRun, NewWorker, Outcome, Run, Seen, Store, Taken, Trigger, Wanted,
+    AssignBatch, Writer, ClaimBatch, ClaimResult, Dialect, AttemptResult, JobCreated, JobDefinition,
+    JobVersion, NewRun, NewWorker, Outcome, Run, Seen, Store, Taken, Trigger, DueRun,
 };
 
 pub(crate) use crate::like::Like;
@@ -238,7 +238,7 @@ impl TestStore {
             expires_at: like.expire_after.map(later),
             ..NewRun::task(job)
         };
-        self.create(Author::Api, &[new]).await.unwrap()[0].run
+        self.create(Writer::Api, &[new]).await.unwrap()[0].run
     }
 
     /// A run that waits since just now.
@@ -275,10 +275,10 @@ impl TestStore {
             RunState::TimedOut => self.given_failure(id, ErrorCode::RUNTIME_TIMEOUT).await,
             RunState::Succeeded => {
                 let token = self.given_running(id).await;
-                assert!(self.finish(token, id, &Finish::default()).await.unwrap().is_applied());
+                assert!(self.finish(token, id, &AttemptResult::default()).await.unwrap().is_applied());
             }
             RunState::Canceled => {
-                let canceled = self.cancel(Author::Api, id, "test", None).await.unwrap();
+                let canceled = self.cancel(Writer::Api, id, "test", None).await.unwrap();
                 assert!(canceled.is_applied());
             }
             RunState::Skipped => {
@@ -298,9 +298,9 @@ impl TestStore {
         self.run(id).await.unwrap().unwrap()
     }
 
-    pub(crate) async fn wanted(&self, id: RunId) -> Wanted {
+    pub(crate) async fn wanted(&self, id: RunId) -> DueRun {
         let run = self.run_now(id).await;
-        Wanted {
+        DueRun {
             run: id,
             due_at: run.due_at(),
             attempt_no: run.counters.attempt_no,
@@ -309,7 +309,7 @@ impl TestStore {
     }
 
     /// Tries to assign a run to the worker.
-    pub(crate) async fn try_assign(&self, wanted: Wanted) -> Option<LeaseToken> {
+    pub(crate) async fn try_assign(&self, wanted: DueRun) -> Option<LeaseToken> {
         let token = self.token();
         let batch = AssignBatch {
             epoch: self.epoch,
@@ -347,8 +347,8 @@ impl TestStore {
         let token = self.token();
         let batch = ClaimBatch { worker: self.worker, token, lane, most, lease_ttl: TTL };
         match self.claim(&batch).await.unwrap() {
-            Claimed::Runs(runs) => (token, runs),
-            Claimed::Before => panic!("a fresh token was used before"),
+            ClaimResult::Runs(runs) => (token, runs),
+            ClaimResult::Before => panic!("a fresh token was used before"),
         }
     }
 
@@ -363,9 +363,9 @@ pub(crate) fn seen(job: &JobVersion) -> Seen {
     Seen { job: job.job, version: job.version }
 }
 
-pub(crate) fn failed(code: ErrorCode) -> Finish {
+pub(crate) fn failed(code: ErrorCode) -> AttemptResult {
     let retryable = code.is_retryable();
-    Finish::failed(Failure { code, retryable })
+    AttemptResult::failed(Failure { code, retryable })
 }
 
 /// How many of these were applied.

@@ -2,7 +2,7 @@
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{ErrorCode, RunId, RunState, WorkerId};
-use tasuki_store::{AssignBatch, ClaimBatch, Claimed, Ending, Finish, NewWorker, Renewed};
+use tasuki_store::{AssignBatch, ClaimBatch, ClaimResult, AttemptReport, AttemptResult, NewWorker, Renewed};
 
 use crate::given::{AHEAD, GRACE, Like, REASSIGN, TTL, TestStore, contract, failed, noon};
 
@@ -31,8 +31,8 @@ contract! {
         let (token, runs) = store.try_claim("q", 5).await;
         assert_eq!(runs.len(), 1);
         let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 5, lease_ttl: TTL };
-        assert_eq!(store.claim(&batch).await.unwrap(), Claimed::Before);
-        assert_eq!(store.claim(&ClaimBatch { token: store.token(), ..batch }).await.unwrap(), Claimed::Runs(vec![]));
+        assert_eq!(store.claim(&batch).await.unwrap(), ClaimResult::Before);
+        assert_eq!(store.claim(&ClaimBatch { token: store.token(), ..batch }).await.unwrap(), ClaimResult::Runs(vec![]));
     }
 
     /// What it took waits for its next try, and its lease has not been closed yet: it takes nothing before its time.
@@ -40,11 +40,11 @@ contract! {
         let job = store.given_job(&queue()).await;
         let run = store.given_waiting(&job, &queue()).await;
         let (token, _) = store.try_claim("q", 5).await;
-        let ending = Ending::new(token, run, failed(ErrorCode::UNEXPECTED_ERROR));
+        let ending = AttemptReport::new(token, run, failed(ErrorCode::UNEXPECTED_ERROR));
         assert!(store.finish_open(&ending).await.unwrap().is_applied());
         assert_eq!(store.run_now(run).await.state, RunState::RetryWait);
         let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 5, lease_ttl: TTL };
-        assert_eq!(store.claim(&batch).await.unwrap(), Claimed::Before);
+        assert_eq!(store.claim(&batch).await.unwrap(), ClaimResult::Before);
         assert_eq!(store.run_now(run).await.state, RunState::RetryWait);
         assert!(store.close_if_empty(token).await.is_ok());
     }
@@ -58,7 +58,7 @@ contract! {
         let (_, runs) = store.try_claim("q", 1).await;
         assert_eq!(runs.iter().map(|run| run.id).collect::<Vec<_>>(), [behind]);
         assert_eq!(store.try_claim("q", 1).await.1, []);
-        assert!(store.finish(token, first[0].id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, first[0].id, &AttemptResult::default()).await.unwrap().is_applied());
         assert_eq!(store.try_claim("q", 1).await.1[0].id, second);
     }
 
@@ -115,7 +115,7 @@ contract! {
             store.given_waiting(&function, &queue()).await;
         }
         let claim = ClaimBatch { worker: small, token: store.token(), lane: "q", most: 3, lease_ttl: TTL };
-        assert!(matches!(store.claim(&claim).await.unwrap(), Claimed::Runs(runs) if runs.len() == 3));
+        assert!(matches!(store.claim(&claim).await.unwrap(), ClaimResult::Runs(runs) if runs.len() == 3));
         let runs = [store.given_waiting(&command, &Like::default()).await, store.given_waiting(&command, &Like::default()).await];
         let wanted = store.due("", noon(), 10).await.unwrap();
         let batch = AssignBatch {

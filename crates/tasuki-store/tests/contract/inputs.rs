@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState};
 use tasuki_store::{
-    Author, Created, Dialect, Enqueuer, Finish, JobDefinition, JobSpec, NewRun, Store, Task,
+    Writer, Created, Dialect, Enqueuer, AttemptResult, JobDefinition, JobSpec, NewRun, Store, Task,
     Trigger,
 };
 
@@ -19,22 +19,22 @@ fn q() -> Like {
 async fn given_started(store: &TestStore, count: usize) -> (LeaseToken, Vec<RunId>) {
     let job = store.given_job(&q()).await;
     let new: Vec<_> = (0..count).map(|_| NewRun::task(&job)).collect();
-    store.create(Author::Api, &new).await.unwrap();
+    store.create(Writer::Api, &new).await.unwrap();
     let (token, runs) = store.try_claim("q", count as u32).await;
     assert_eq!(runs.len(), count);
     (token, runs.iter().map(|run| run.id).collect())
 }
 
-fn gave(result: impl Into<String>) -> Finish {
-    Finish { result: Some(result.into()), ..Finish::default() }
+fn gave(result: impl Into<String>) -> AttemptResult {
+    AttemptResult { result: Some(result.into()), ..AttemptResult::default() }
 }
 
 contract! {
     /// PostgreSQL keeps no NUL in a text.
     async fn a_nul_in_what_a_job_says_is_marked_and_costs_nobody_anything(store: TestStore) {
         let (token, runs) = given_started(store, 4).await;
-        let spoke = Finish { log_ref: Some("log\0".to_owned()), ..gave("a\0b") };
-        let erred = Finish { error_message: Some("bad \0 byte".to_owned()), ..failed(ErrorCode::INVALID_INPUT) };
+        let spoke = AttemptResult { log_ref: Some("log\0".to_owned()), ..gave("a\0b") };
+        let erred = AttemptResult { error_message: Some("bad \0 byte".to_owned()), ..failed(ErrorCode::INVALID_INPUT) };
         let ends = [(runs[0], gave("1")), (runs[1], spoke), (runs[2], erred), (runs[3], gave("2"))];
         let told = store.finish_many(token, &ends).await.unwrap();
         assert!(told.iter().all(tasuki_store::Outcome::is_applied));
@@ -53,7 +53,7 @@ contract! {
 
     async fn a_result_that_is_too_long_fails_its_own_run_and_says_so(store: TestStore) {
         let (token, runs) = given_started(store, 4).await;
-        let erred = Finish { result: Some("x".repeat(65_537)), error_message: Some("no".to_owned()), ..failed(ErrorCode::NOT_FOUND) };
+        let erred = AttemptResult { result: Some("x".repeat(65_537)), error_message: Some("no".to_owned()), ..failed(ErrorCode::NOT_FOUND) };
         let ends = [(runs[0], gave("x".repeat(65_537))), (runs[1], gave("x".repeat(65_536))), (runs[2], erred), (runs[3], gave("2"))];
         let told = store.finish_many(token, &ends).await.unwrap();
         let states: Vec<_> = told.into_iter().map(|one| one.applied().unwrap().state).collect();
@@ -81,7 +81,7 @@ contract! {
 
     async fn a_message_is_cut_where_it_gets_too_long(store: TestStore) {
         let (token, runs) = given_started(store, 1).await;
-        let erred = Finish { error_message: Some("日".repeat(1 << 20)), ..failed(ErrorCode::INVALID_INPUT) };
+        let erred = AttemptResult { error_message: Some("日".repeat(1 << 20)), ..failed(ErrorCode::INVALID_INPUT) };
         assert!(store.finish(token, runs[0], &erred).await.unwrap().is_applied());
         let said = store.executions(runs[0]).await.unwrap().remove(0).error_message.unwrap();
         assert!(said.len() <= 65_536 && said.ends_with("日…"), "{}", said.len());
@@ -102,7 +102,7 @@ contract! {
         let job = store.given_job(&q()).await;
         let long = format!("\"{}\"", "x".repeat((1 << 20) - 2));
         let new: Vec<_> = (0..40).map(|_| NewRun { args: Some(long.clone()), ..NewRun::task(&job) }).collect();
-        let made = store.create(Author::Api, &new).await.unwrap();
+        let made = store.create(Writer::Api, &new).await.unwrap();
         assert_eq!(store.run_now(made[39].run).await.args.unwrap().len(), 1 << 20);
     }
 
@@ -119,13 +119,13 @@ contract! {
             (given("\"a\0\"".to_owned()), "args: found a NUL character, expected JSON"),
             (given("x".repeat((1 << 20) + 1)), "args: found a longer one, expected at most 1048576 bytes"),
         ] {
-            for author in [Author::Api, Author::Leader(store.epoch)] {
+            for author in [Writer::Api, Writer::Leader(store.epoch)] {
                 let refused = store.create(author, &[NewRun::task(&job), wrong.clone()]).await.unwrap_err();
                 assert!(refused.is_invalid_input() && refused.to_string().starts_with(expected), "{refused}");
             }
         }
         assert!(store.due("q", noon(), 10).await.unwrap().is_empty(), "all or none");
-        let longest = store.create(Author::Api, &[keyed(&"日".repeat(191)), given("1".to_owned())]).await.unwrap();
+        let longest = store.create(Writer::Api, &[keyed(&"日".repeat(191)), given("1".to_owned())]).await.unwrap();
         assert!(longest.iter().all(|one| !one.existed));
     }
 
@@ -169,8 +169,8 @@ contract! {
         let args = |number: usize| Some(number.to_string());
         let new: Vec<_> = (0..5).map(|number| NewRun { args: args(number), ..NewRun::task(&job) }).collect();
         // Another server's run lies between them.
-        store.create(Author::Api, &new[..1]).await.unwrap();
-        let made = one.create(Author::Api, &new).await.unwrap();
+        store.create(Writer::Api, &new[..1]).await.unwrap();
+        let made = one.create(Writer::Api, &new).await.unwrap();
         for (number, one) in made.iter().enumerate() {
             assert_eq!(store.run_now(one.run).await.args, args(number));
         }
@@ -184,7 +184,7 @@ contract! {
             idempotency_key: key.map(str::to_owned), args: Some(args.to_owned()), ..NewRun::task(&job)
         };
         let runs = [new(Some("c"), "1"), new(None, "2"), new(Some("a"), "3"), new(None, "4"), new(Some("b"), "5"), new(Some("a"), "6")];
-        for author in [Author::Api, Author::Leader(store.epoch)] {
+        for author in [Writer::Api, Writer::Leader(store.epoch)] {
             let made = store.create(author, &runs).await.unwrap();
             for (new, made) in runs[..5].iter().zip(&made) {
                 assert_eq!(store.run_now(made.run).await.args, new.args);
@@ -208,7 +208,7 @@ fn keys_in_opposite_orders_do_not_wait_for_each_other() {
                 let up: Vec<_> = (0..50).map(keyed).collect();
                 let down: Vec<_> = (0..50).rev().map(keyed).collect();
                 let (one, other) =
-                    tokio::join!(store.create(Author::Api, &up), store.create(Author::Api, &down));
+                    tokio::join!(store.create(Writer::Api, &up), store.create(Writer::Api, &down));
                 let (one, mut other) = (one.unwrap(), other.unwrap());
                 other.reverse();
                 let ids = |made: &[Created]| made.iter().map(|one| one.run).collect::<Vec<_>>();

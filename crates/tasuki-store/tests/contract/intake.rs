@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{LeaseToken, RunState};
 use tasuki_store::{
-    Author, ClaimBatch, Error, Finish, JobVersion, NewRun, Renewed, RunFilter, Taken,
+    Writer, ClaimBatch, Error, AttemptResult, JobVersion, NewRun, Renewed, RunFilter, Taken,
 };
 
 use crate::given::{GRACE, Like, TTL, TestStore, contract, noon};
@@ -52,7 +52,7 @@ contract! {
         let renewed = store.renew(store.worker, token, TTL).await.unwrap();
         assert!(matches!(renewed, Renewed::Held { runs, .. } if runs.len() == 7));
         for taken in &taken {
-            assert!(store.finish(token, taken.id, &Finish::default()).await.unwrap().is_applied());
+            assert!(store.finish(token, taken.id, &AttemptResult::default()).await.unwrap().is_applied());
         }
         assert_eq!(store.run_now(taken[0].id).await.state, RunState::Succeeded);
     }
@@ -67,13 +67,13 @@ contract! {
         store.at(7_200);
         let (token, again) = store.try_claim(LANE, 5).await;
         assert_eq!(again.iter().map(|run| (run.id, run.attempt_no)).collect::<Vec<_>>(), [(taken[0].id, 2)]);
-        assert!(store.finish(token, taken[0].id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, taken[0].id, &AttemptResult::default()).await.unwrap().is_applied());
     }
 
     async fn nothing_is_made_where_somebody_waits(store: TestStore) {
         let job = store.given_job(&mail()).await;
         let later = NewRun { scheduled_for: Some(noon() + SignedDuration::from_secs(9)), ..given(&job, "{}") };
-        store.create(Author::Api, &[later]).await.unwrap();
+        store.create(Writer::Api, &[later]).await.unwrap();
         assert_eq!(take_in(store, store.token(), &[given(&job, "{}")]).await.unwrap().len(), 1);
         store.at(9);
         assert_eq!(take_in(store, store.token(), &[given(&job, "{}")]).await.unwrap(), []);

@@ -9,7 +9,7 @@ use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, FoldRule, GapRule, ScheduleKind};
 use tasuki_core::{JobName, RunState, Schedule};
 use tasuki_store::{
-    Actor, Author, Job, JobChange, JobCreated, JobDefinition, JobKind, JobSpec, NewRun, Store,
+    Actor, Writer, Job, JobChange, JobCreated, JobDefinition, JobKind, JobSpec, NewRun, Store,
     Trigger,
 };
 
@@ -210,7 +210,7 @@ contract! {
 
     async fn a_deleted_job_keeps_its_history_and_its_name_is_free(store: TestStore) {
         let job = given(store, "report", &task()).await;
-        let run = store.create(Author::Api, &[NewRun::task(&job.newest)]).await.unwrap()[0].run;
+        let run = store.create(Writer::Api, &[NewRun::task(&job.newest)]).await.unwrap()[0].run;
         let paused = applied(store.pause_job("ann", job.seen(), "old", None).await.unwrap());
         let gone = applied(store.delete_job("ann", paused.seen()).await.unwrap());
         assert_eq!(store.job(&name("report")).await.unwrap(), None);

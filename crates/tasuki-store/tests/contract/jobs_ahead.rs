@@ -8,7 +8,7 @@ use tasuki_core::misfire::{Misfire, Moment, plan};
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::{JobId, Origin, RunId, RunState, Schedule, Scope};
 use tasuki_store::{
-    AssignBatch, Author, CursorMove, Dialect, Error, Finish, Job, JobChange, JobCreated,
+    AssignBatch, Writer, CursorMove, Dialect, Error, AttemptResult, Job, JobChange, JobCreated,
     JobDefinition, JobSpec, NewRun, RunFilter, Store, Trigger,
 };
 
@@ -132,7 +132,7 @@ contract! {
         let edited = on(every("10s"), &more_tries(&Like::default()));
         let _ = applied(store.edit_job("ann", jobs[1].seen(), &edited, Some(after_noon(10))).await.unwrap());
         let (_, at) = slots(&jobs[2], &[20]);
-        let there = store.create(Author::Leader(store.epoch), &of(&jobs[2], &runs(&jobs[2], &at))).await.unwrap();
+        let there = store.create(Writer::Leader(store.epoch), &of(&jobs[2], &runs(&jobs[2], &at))).await.unwrap();
 
         let batch: Vec<tasuki_store::Slots<'_>> = jobs
             .iter()
@@ -195,7 +195,7 @@ contract! {
         let job = given_job(store, &Like::default()).await;
         let runs = planned(store, &job).await;
         let task = NewRun { scheduled_for: Some(after_noon(25)), ..NewRun::task(&job.newest) };
-        let task = store.create(Author::Api, &[task]).await.unwrap()[0].run;
+        let task = store.create(Writer::Api, &[task]).await.unwrap()[0].run;
         store.at(20);
         let token = store.given_running(runs[0]).await;
         let edit = on(every("10s"), &more_tries(&Like::default()));
@@ -204,7 +204,7 @@ contract! {
         assert_eq!(store.run_now(runs[0]).await.state, RunState::Running);
         assert_eq!(store.run_now(runs[1]).await.state, RunState::Pending, "it is due");
         assert_eq!(store.run_now(task).await.state, RunState::Pending, "somebody asked for it");
-        assert!(store.finish(token, runs[0], &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, runs[0], &AttemptResult::default()).await.unwrap().is_applied());
         let anew = planned(store, &now).await;
         assert_eq!(store.run_now(anew[0]).await.scheduled_for, after_noon(30));
     }
@@ -299,7 +299,7 @@ contract! {
         let schedule = resumed.schedule().unwrap().unwrap();
         let slot = schedule.next_after(after_noon(5)).unwrap().slot;
         let twice = NewRun { origin: Origin::Time, slot: Some(slot), scheduled_for: Some(after_noon(10)), ..NewRun::task(&job.newest) };
-        let made = store.create(Author::Leader(store.epoch), &[twice]).await.unwrap();
+        let made = store.create(Writer::Leader(store.epoch), &[twice]).await.unwrap();
         assert_eq!((made[0].run, made[0].existed), (again[0], true));
     }
 

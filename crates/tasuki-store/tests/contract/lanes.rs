@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{Lane, Priority, RunId};
-use tasuki_store::{Author, Enqueuer, Finish, JobVersion, LanePlace, NewRun, Task};
+use tasuki_store::{Writer, Enqueuer, AttemptResult, JobVersion, LanePlace, NewRun, Task};
 
 use crate::given::{AHEAD, Like, TestStore, contract, noon};
 
@@ -34,9 +34,9 @@ contract! {
         let key = |key: &str| Some(key.to_owned());
         let keyed = NewRun { idempotency_key: key("k"), ..in_lane(&job, &urgent) };
         let all = [NewRun::task(&job), in_lane(&job, &urgent), in_lane(&job, "low default/mail"), keyed.clone()];
-        let made = store.create(Author::Api, &all[..3]).await.unwrap();
-        let found = store.create(Author::Api, &all[2..]).await.unwrap();
-        let again = store.create(Author::Api, &[keyed]).await.unwrap();
+        let made = store.create(Writer::Api, &all[..3]).await.unwrap();
+        let found = store.create(Writer::Api, &all[2..]).await.unwrap();
+        let again = store.create(Writer::Api, &[keyed]).await.unwrap();
         assert_eq!((again[0].run, again[0].existed), (found[1].run, true));
         let (enqueuer, work) = Enqueuer::new((*store).clone());
         let task = Task { lane: Some(urgent.clone()), ..Task::new(job.clone().into()) };
@@ -57,17 +57,17 @@ contract! {
         let (token, taken) = store.try_claim(&urgent, 10).await;
         assert_eq!(taken.len(), 3);
         for run in taken {
-            assert!(store.finish(token, run.id, &Finish::default()).await.unwrap().is_applied());
+            assert!(store.finish(token, run.id, &AttemptResult::default()).await.unwrap().is_applied());
         }
     }
 
     async fn a_lane_is_no_way_round_the_leader(store: TestStore) {
         let assigned = store.given_job(&Like::default()).await;
-        let refused = store.create(Author::Api, &[in_lane(&assigned, USUAL)]).await.unwrap_err();
+        let refused = store.create(Writer::Api, &[in_lane(&assigned, USUAL)]).await.unwrap_err();
         let wanted = "lane: found \"function mail\", expected none where the leader assigns";
         assert!(refused.to_string().ends_with(wanted), "{refused}");
         let claimed = store.given_job(&mail()).await;
-        let refused = store.create(Author::Api, &[in_lane(&claimed, "")]).await.unwrap_err();
+        let refused = store.create(Writer::Api, &[in_lane(&claimed, "")]).await.unwrap_err();
         assert!(refused.to_string().contains("lane: found nothing"), "{refused}");
     }
 
@@ -76,7 +76,7 @@ contract! {
         let urgent = urgent();
         let at = |lane: &str, seconds| NewRun { scheduled_for: Some(later(seconds)), ..in_lane(&job, lane) };
         let runs = [at(USUAL, -60), at(USUAL, -90), at(&urgent, 3), at("low default/mail", 100)];
-        store.create(Author::Api, &runs).await.unwrap();
+        store.create(Writer::Api, &runs).await.unwrap();
         let lanes = [&urgent, USUAL, "nobody's", "low default/mail"];
         let asked: Vec<_> = lanes.iter().map(|lane| LanePlace::start_of(lane)).collect();
         let firsts = store.firsts(&asked, AHEAD).await.unwrap();
@@ -93,7 +93,7 @@ contract! {
     async fn a_look_goes_on_from_a_place(store: TestStore) {
         let job = store.given_job(&mail()).await;
         let at = |seconds| NewRun { scheduled_for: Some(later(seconds)), ..NewRun::task(&job) };
-        let made = store.create(Author::Api, &[at(-60), at(-30), at(-10)]).await.unwrap();
+        let made = store.create(Writer::Api, &[at(-60), at(-30), at(-10)]).await.unwrap();
         let behind = |seconds, run| [LanePlace { lane: USUAL, at: later(seconds), run }];
         let first = async |place: [LanePlace<'static>; 1]| store.firsts(&place, AHEAD).await.unwrap().due[0];
         let (token, taken) = store.try_claim(USUAL, 1).await;
@@ -101,7 +101,7 @@ contract! {
         assert_eq!(first(behind(-60, taken[0].id)).await, Some(later(-30)));
         assert_eq!(first(behind(-29, RunId(0))).await, Some(later(-10)));
         assert_eq!(first(behind(-9, RunId(0))).await, None);
-        assert!(store.finish(token, taken[0].id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, taken[0].id, &AttemptResult::default()).await.unwrap().is_applied());
     }
 
     /// It is given up, however late whoever does that comes.
@@ -109,14 +109,14 @@ contract! {
         let job = store.given_job(&mail()).await;
         let until = |seconds| NewRun { expires_at: Some(later(seconds)), ..NewRun::task(&job) };
         let new = [until(5), until(7), NewRun { slot: None, ..NewRun::task(&job) }];
-        let made = store.create(Author::Api, &new).await.unwrap();
+        let made = store.create(Writer::Api, &new).await.unwrap();
         let keyed = NewRun { idempotency_key: Some("k".to_owned()), ..until(5) };
-        let keyed = store.create(Author::Api, &[keyed]).await.unwrap()[0].run;
+        let keyed = store.create(Writer::Api, &[keyed]).await.unwrap()[0].run;
         store.at(6);
         let (token, taken) = store.try_claim(USUAL, 10).await;
         assert_eq!(taken.iter().map(|run| run.id).collect::<Vec<_>>(), [made[1].run, made[2].run]);
         for run in taken {
-            assert!(store.finish(token, run.id, &Finish::default()).await.unwrap().is_applied());
+            assert!(store.finish(token, run.id, &AttemptResult::default()).await.unwrap().is_applied());
         }
         for run in [made[0].run, keyed] {
             assert!(store.expire(store.epoch, run).await.unwrap().is_applied());

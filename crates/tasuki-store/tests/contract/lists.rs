@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use tasuki_core::{AttemptOutcome, ErrorCode, JobName, Origin, RunId, RunState, Scope};
-use tasuki_store::{Author, NewRun, RunCursor, RunFilter};
+use tasuki_store::{Writer, NewRun, RunCursor, RunFilter};
 
 use crate::given::{Like, TestStore, contract, noon, seen};
 
@@ -62,7 +62,7 @@ contract! {
         for seconds in [30, 10, 10, 10, 20, 20] {
             let at = noon() + SignedDuration::from_secs(seconds);
             let new = NewRun { scheduled_for: Some(at), ..NewRun::task(&job) };
-            expected.push((seconds, store.create(Author::Api, &[new]).await.unwrap()[0].run));
+            expected.push((seconds, store.create(Writer::Api, &[new]).await.unwrap()[0].run));
         }
         expected.sort_unstable();
         expected.reverse();
@@ -74,7 +74,7 @@ contract! {
         let first = store.runs(&RunFilter::default(), None, 2).await.unwrap();
         let at = noon() + SignedDuration::from_secs(25);
         let new = NewRun { scheduled_for: Some(at), ..NewRun::task(&job) };
-        store.create(Author::Api, &[new.clone(), NewRun { scheduled_for: Some(noon() + SignedDuration::from_secs(99)), ..new }]).await.unwrap();
+        store.create(Writer::Api, &[new.clone(), NewRun { scheduled_for: Some(noon() + SignedDuration::from_secs(99)), ..new }]).await.unwrap();
         let second = store.runs(&RunFilter::default(), first.next.as_ref(), 2).await.unwrap();
         assert_eq!(second.runs.iter().map(|run| run.id).collect::<Vec<_>>(), expected[2..4]);
     }
@@ -85,10 +85,10 @@ contract! {
         let later = noon() + SignedDuration::from_secs(60);
         let base = NewRun::task(&job);
         let new = [base.clone(), NewRun::task(&other), NewRun { scope: scope.clone(), ..base.clone() }];
-        let mut made = store.create(Author::Api, &new).await.unwrap();
+        let mut made = store.create(Writer::Api, &new).await.unwrap();
         made.push(store.trigger("ann", seen(&job), &base).await.unwrap().unwrap());
         let last = NewRun { scheduled_for: Some(later), ..base };
-        made.extend(store.create(Author::Api, &[last]).await.unwrap());
+        made.extend(store.create(Writer::Api, &[last]).await.unwrap());
         let ids: Vec<RunId> = made.iter().map(|one| one.run).collect();
         let nothing = RunFilter::default;
         for (filter, expected) in [
@@ -110,7 +110,7 @@ contract! {
         let job = store.given_job(&Like::default()).await;
         let wanted = store.trigger("ann", seen(&job), &NewRun::task(&job)).await.unwrap().unwrap().run;
         let many: Vec<NewRun<'_>> = (0..1_100).map(|_| NewRun::task(&job)).collect();
-        store.create(Author::Api, &many).await.unwrap();
+        store.create(Writer::Api, &many).await.unwrap();
         let filter = RunFilter { origin: Some(Origin::Manual), ..RunFilter::default() };
         let page = store.runs(&filter, None, 10).await.unwrap();
         assert_eq!((page.runs.len(), page.looked_at, page.looked_to), (0, 1_000, Some(noon())));
@@ -141,7 +141,7 @@ contract! {
         assert_eq!(live.iter().map(|one| (one.attempt_no, one.outcome)).collect::<Vec<_>>(), [(1, Some(AttemptOutcome::Failed)), (2, None)]);
         assert_eq!((live[0].error_code.clone(), live[1].worker), (Some(ErrorCode::UNEXPECTED_ERROR), store.worker));
         let token = store.run_now(run).await.token.unwrap();
-        assert!(store.finish(token, run, &tasuki_store::Finish { exit_code: Some(0), ..Default::default() }).await.unwrap().is_applied());
+        assert!(store.finish(token, run, &tasuki_store::AttemptResult { exit_code: Some(0), ..Default::default() }).await.unwrap().is_applied());
         let ended = store.executions(run).await.unwrap();
         assert_eq!((ended.len(), ended[1].outcome, ended[1].exit_code), (2, Some(AttemptOutcome::Succeeded), Some(0)));
     }

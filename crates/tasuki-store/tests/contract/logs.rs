@@ -1,7 +1,7 @@
 //! Logs: kept once, in order, within their cap.
 
 use tasuki_core::{ErrorCode, RunId, RunState};
-use tasuki_store::{Ending, Finish, FirstLines, LogLine, Logged, Stream};
+use tasuki_store::{AttemptReport, AttemptResult, FirstLines, LogLine, Logged, Stream};
 
 use crate::given::{TestStore, at_once, contract, failed, noon};
 
@@ -61,8 +61,8 @@ contract! {
             let run = store.given_run(RunState::Running).await;
             let lines = [text].into_iter().filter(|text| !text.is_empty()).map(line).collect();
             let printed = Some(FirstLines { run: run.id, attempt_no: 1, lines });
-            let end = Ending::new(run.token.unwrap(), run.id, Finish::default());
-            ends.push(Ending { printed: printed.filter(|printed| !printed.lines.is_empty()), ..end });
+            let end = AttemptReport::new(run.token.unwrap(), run.id, AttemptResult::default());
+            ends.push(AttemptReport { printed: printed.filter(|printed| !printed.lines.is_empty()), ..end });
         }
         ends[1].finish = failed(ErrorCode::UNEXPECTED_ERROR);
         ends[2].token = store.token();

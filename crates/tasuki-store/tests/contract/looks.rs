@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{Epoch, ErrorCode, JobId, RunState, Scope, WorkerId};
-use tasuki_store::{Author, Finish, Glance, JobChange, NewEvent, NewRun, SettingsChange};
+use tasuki_store::{Writer, AttemptResult, Glance, JobChange, NewEvent, NewRun, SettingsChange};
 
 use crate::given::{AHEAD, Like, TTL, TestStore, contract, failed, noon, seen};
 
@@ -29,7 +29,7 @@ contract! {
         let per_worker = store.leases_per_worker().await.unwrap();
         assert_eq!(per_worker.get(&store.worker), Some(&1));
         assert_eq!(per_worker.get(&WorkerId::from_random(99)), None);
-        assert!(store.finish(token, run.id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, run.id, &AttemptResult::default()).await.unwrap().is_applied());
         assert_eq!(store.lease(token).await.unwrap(), None);
         assert!(store.leases_per_worker().await.unwrap().is_empty());
     }
@@ -39,9 +39,9 @@ contract! {
         let none = Glance { clock: noon(), fires: false, events: false, waiting: false };
         assert_eq!(nothing, none);
         let job = store.given_job(&Like::default()).await;
-        let made = store.create(Author::Api, &[NewRun::task(&job)]).await.unwrap();
+        let made = store.create(Writer::Api, &[NewRun::task(&job)]).await.unwrap();
         assert_eq!(store.glance(AHEAD).await.unwrap(), Glance { waiting: true, ..none });
-        assert!(store.cancel(Author::Api, made[0].run, "ann", None).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, made[0].run, "ann", None).await.unwrap().is_applied());
         let event = NewEvent {
             event_type: "paid",
             source: "shop",
@@ -86,7 +86,7 @@ contract! {
         let like = Like { lane: "bulk", concurrency: ConcurrencyPolicy::Forbid, ..Like::default() };
         let job = store.given_job(&like).await;
         let twice = vec![NewRun::task(&job); 2];
-        let made = store.create(Author::Api, &twice).await.unwrap();
+        let made = store.create(Writer::Api, &twice).await.unwrap();
         let waiting = store.run_now(made[1].run).await;
         assert_eq!(store.holder_before(&waiting).await.unwrap(), None);
         let (_, taken) = store.try_claim("bulk", 2).await;
@@ -97,11 +97,11 @@ contract! {
     async fn a_run_says_where_it_came_from_and_how_it_ended(store: TestStore) {
         let job = store.given_job(&Like { lane: "bulk", ..Like::default() }).await;
         let new = NewRun { idempotency_key: Some("k".to_owned()), ..NewRun::task(&job) };
-        let id = store.create(Author::Api, &[new]).await.unwrap()[0].run;
+        let id = store.create(Writer::Api, &[new]).await.unwrap()[0].run;
         let (token, _) = store.try_claim("bulk", 1).await;
         let run = store.run_now(id).await;
         assert_eq!((run.idempotency_key.as_deref(), run.assigned_at), (Some("k"), Some(noon())));
-        let finish = Finish {
+        let finish = AttemptResult {
             exit_signal: Some(9),
             error_message: Some("gone".to_owned()),
             rows_affected: Some(17),
@@ -115,7 +115,7 @@ contract! {
         assert_eq!(run.log_ref.as_deref(), Some("https://log/1"));
         let again = store.rerun("ann", &job, id).await.unwrap().applied().unwrap();
         assert_eq!(store.run_now(again).await.rerun_of, Some(id));
-        assert!(store.cancel(Author::Api, again, "ann", None).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, again, "ann", None).await.unwrap().is_applied());
         assert_eq!(store.run_now(again).await.cancel_requested_by.as_deref(), Some("ann"));
     }
 }

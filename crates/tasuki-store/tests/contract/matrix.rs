@@ -3,7 +3,7 @@
 use tasuki_core::run::SkipReason;
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{ErrorCode, RunState};
-use tasuki_store::{Author, Finish, Renewed};
+use tasuki_store::{Writer, AttemptResult, Renewed};
 
 use crate::given::{GRACE, Like, TTL, TestStore, contract, failed};
 
@@ -58,7 +58,7 @@ pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> 
             Renewed::Gone => false,
         },
         Verb::Finish => {
-            let first = store.finish(token, run.id, &Finish::default()).await.unwrap().is_applied();
+            let first = store.finish(token, run.id, &AttemptResult::default()).await.unwrap().is_applied();
             // Its own ending, told again, is no second move.
             first && before.state == RunState::Running
         }
@@ -76,7 +76,7 @@ pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> 
             let recovered = store.recover(store.epoch, &lease, GRACE, 0).await.unwrap().unwrap();
             recovered.iter().any(|one| one.run == run.id)
         }
-        Verb::Cancel => store.cancel(Author::Api, run.id, "test", None).await.unwrap().is_applied(),
+        Verb::Cancel => store.cancel(Writer::Api, run.id, "test", None).await.unwrap().is_applied(),
         Verb::Skip => {
             store.at(10);
             store.skip(store.epoch, run.id, SkipReason::Late).await.unwrap().is_applied()
@@ -103,7 +103,7 @@ contract! {
             let like = Like { max_attempts, ..Like::default() };
             let run = store.given_run_like(RunState::Running, &like).await;
             if cancel {
-                assert!(store.cancel(Author::Api, run.id, "test", None).await.unwrap().is_applied());
+                assert!(store.cancel(Writer::Api, run.id, "test", None).await.unwrap().is_applied());
             }
             let finished = store.finish(run.token.unwrap(), run.id, &failed(code)).await.unwrap();
             assert_eq!(finished.applied().unwrap().state, expected);

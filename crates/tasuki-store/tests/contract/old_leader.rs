@@ -8,7 +8,7 @@ use tasuki_core::run::SkipReason;
 use tasuki_core::schedule::{Fire, ScheduleKind};
 use tasuki_core::{Epoch, EventId, Origin, RunState, Schedule, Scope, WorkerId};
 use tasuki_store::{
-    AssignBatch, Author, CursorMove, Error, JobVersion, Lease, NewEvent, NewRun, Run, Wanted,
+    AssignBatch, Writer, CursorMove, Error, JobVersion, Lease, NewEvent, NewRun, Run, DueRun,
 };
 
 use crate::given::{AHEAD, GRACE, Like, REASSIGN, TTL, TestStore, contract, noon, seen};
@@ -57,7 +57,7 @@ struct Scene {
     job: JobVersion,
     fire: Fire,
     events: [EventId; 3],
-    wanted: Wanted,
+    wanted: DueRun,
     assigned: Run,
     lapsed: Lease,
     late: Run,
@@ -120,7 +120,7 @@ impl Scene {
 
     /// A leader of this term writes. Whether it is a fact then.
     async fn write(&self, store: &TestStore, write: Write, epoch: Epoch) -> Result<bool, Error> {
-        let author = Author::Leader(epoch);
+        let author = Writer::Leader(epoch);
         let [paid, unwanted, broken] = self.events;
         let applied = match write {
             Write::Create => {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Scope};
 use tasuki_store::{
-    AssignBatch, Author, Canceled, ClaimBatch, Claimed, Dialect, Error, Finish, Lease, NewRun,
+    AssignBatch, Writer, Canceled, ClaimBatch, ClaimResult, Dialect, Error, AttemptResult, Lease, NewRun,
     Outcome, Renewed,
 };
 
@@ -103,7 +103,7 @@ type Carried = Arc<Vec<(RunId, LeaseToken)>>;
 async fn given_waiting(store: &TestStore, like: &Like) -> Vec<RunId> {
     let job = store.given_job(like).await;
     let runs: Vec<NewRun<'_>> = (0..RUNS).map(|_| NewRun::task(&job)).collect();
-    store.create(Author::Api, &runs).await.unwrap().iter().map(|created| created.run).collect()
+    store.create(Writer::Api, &runs).await.unwrap().iter().map(|created| created.run).collect()
 }
 
 /// A thousand assigned runs, `together` of them under each lease.
@@ -165,7 +165,7 @@ race! {
             let ((run, token), steps) = (carried[run], Arc::clone(&steps));
             async move {
                 if steps.fetch_add(1, Ordering::Relaxed) == ATTEMPTS / 8 {
-                    store.detach_worker(Author::Api, "test", store.worker, "test").await?;
+                    store.detach_worker(Writer::Api, "test", store.worker, "test").await?;
                 }
                 if task % 2 == 0 {
                     return Ok(store.start(store.worker, token, &[run], TTL).await?[0].is_applied());
@@ -264,7 +264,7 @@ race! {
             let ((run, token), lease, told) = (fought[index], leases[index].clone(), Arc::clone(&told));
             async move {
                 if task % 2 == 0 {
-                    if store.finish(token, run, &Finish::default()).await?.is_applied() {
+                    if store.finish(token, run, &AttemptResult::default()).await?.is_applied() {
                         told.lock().unwrap().insert(run);
                     }
                 } else {
@@ -290,7 +290,7 @@ race! {
                 if task % 2 == 0 {
                     return Ok(store.start(store.worker, token, &[run], TTL).await?[0].is_applied());
                 }
-                let canceled = store.cancel(Author::Api, run, "test", None).await?;
+                let canceled = store.cancel(Writer::Api, run, "test", None).await?;
                 Ok(canceled == Outcome::Applied(Canceled::Ended))
             }
         }).await;
@@ -308,10 +308,10 @@ race! {
             let (run, token) = fought[run];
             async move {
                 if task % 2 == 0 {
-                    let end = if task % 4 == 0 { Finish::default() } else { failed(ErrorCode::UNEXPECTED_ERROR) };
+                    let end = if task % 4 == 0 { AttemptResult::default() } else { failed(ErrorCode::UNEXPECTED_ERROR) };
                     store.finish(token, run, &end).await.map(drop)?;
                 } else {
-                    let canceled = store.cancel(Author::Api, run, "test", None).await?;
+                    let canceled = store.cancel(Writer::Api, run, "test", None).await?;
                     // What waits for its next try is canceled outright; what runs is only asked.
                     let state = store.run_now(run).await.state;
                     assert!(canceled != Outcome::Applied(Canceled::Ended) || state == RunState::Canceled);
@@ -321,7 +321,7 @@ race! {
         }).await;
         for (run, token) in carried.iter() {
             // What waits for its next try when all have been there is canceled now.
-            drop(store.cancel(Author::Api, *run, "test", None).await.unwrap());
+            drop(store.cancel(Writer::Api, *run, "test", None).await.unwrap());
             let run = store.run_now(*run).await;
             assert!(run.state.is_ended(), "{:?}", run.state);
             assert!(run.counters.tries == 1 && run.token.is_none_or(|now| now == *token));
@@ -331,7 +331,7 @@ race! {
     async fn retry_and_retry(store: Arc<TestStore>) {
         let carried = given_running(&store, 100).await;
         for some in carried.chunks(100) {
-            let ends: Vec<(RunId, Finish)> =
+            let ends: Vec<(RunId, AttemptResult)> =
                 some.iter().map(|(run, _)| (*run, failed(ErrorCode::INVALID_INPUT))).collect();
             assert_eq!(given::applied(store.finish_many(some[0].1, &ends).await.unwrap()), 100);
         }
@@ -349,7 +349,7 @@ race! {
         let late = given::noon() + jiff::SignedDuration::from_secs(5);
         let new: Vec<NewRun<'_>> = (0..RUNS).map(|_| NewRun { skip_at: Some(late), ..NewRun::task(&job) }).collect();
         let runs: Arc<Vec<RunId>> =
-            Arc::new(store.create(Author::Api, &new).await.unwrap().iter().map(|one| one.run).collect());
+            Arc::new(store.create(Writer::Api, &new).await.unwrap().iter().map(|one| one.run).collect());
         let all = Arc::clone(&runs);
         let steps = Arc::new(AtomicUsize::new(0));
         let wins = fight(&store, RUNS, move |store, task, run| {
@@ -389,7 +389,7 @@ race! {
         let scope = |number: usize| Scope::new("tenant", &(number % 100).to_string()).unwrap();
         let new: Vec<NewRun<'_>> =
             (0..RUNS).map(|number| NewRun { scope: scope(number), ..NewRun::task(&job) }).collect();
-        store.create(Author::Api, &new).await.unwrap();
+        store.create(Writer::Api, &new).await.unwrap();
         let under_way: Arc<Mutex<HashSet<Scope>>> = Arc::default();
         let done = Arc::new(AtomicUsize::new(0));
         let mut tasks = Vec::new();
@@ -399,13 +399,13 @@ race! {
                 while done.load(Ordering::Relaxed) < RUNS {
                     let token = store.token();
                     let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 20, lease_ttl: TTL };
-                    let Claimed::Runs(runs) = patient(|| store.claim(&batch)).await else { panic!("a new token") };
+                    let ClaimResult::Runs(runs) = patient(|| store.claim(&batch)).await else { panic!("a new token") };
                     for run in &runs {
                         assert!(under_way.lock().unwrap().insert(run.scope.clone()), "two of {}", run.scope);
                     }
                     for run in &runs {
                         under_way.lock().unwrap().remove(&run.scope);
-                        let good = Finish::default();
+                        let good = AttemptResult::default();
                         let finished = patient(|| store.finish(token, run.id, &good)).await;
                         assert!(finished.is_applied());
                         done.fetch_add(1, Ordering::Relaxed);
@@ -432,7 +432,7 @@ race! {
                 let token = store.token();
                 if task % 2 == 0 {
                     let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 1, lease_ttl: TTL };
-                    if let Claimed::Runs(runs) = store.claim(&batch).await? {
+                    if let ClaimResult::Runs(runs) = store.claim(&batch).await? {
                         told.lock().unwrap().extend(runs.iter().map(|run| run.id));
                     }
                     return Ok(false);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::RunState;
 use tasuki_store::{
-    Author, LogLine, NewEvent, NewRun, PrunePlace, RunFilter, SettingsChange, Stream, Verified,
+    Writer, LogLine, NewEvent, NewRun, PrunePlace, RunFilter, SettingsChange, Stream, Verified,
 };
 
 use crate::given::{Like, TestStore, contract};
@@ -37,7 +37,7 @@ contract! {
         };
 
         let run = store.given_run_now().await;
-        assert!(store.cancel(Author::Api, run, "ann", None).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, run, "ann", None).await.unwrap().is_applied());
         near(store.run_now(run).await.finished_at.unwrap());
         let told = store.audit_list(store.audit_head().await.unwrap().seq - 1, 1).await.unwrap();
         near(told[0].at);
@@ -57,7 +57,7 @@ contract! {
         store.append_log(made[0].run, 1, 0, &[line], 1000).await.unwrap().unwrap();
         assert!(store.archive_log(made[0].run, 1, 1, "file", [1; 32]).await.unwrap());
         assert!(store.delete_log_body(made[0].run, 1).await.unwrap());
-        assert!(store.finish(token, made[0].run, &tasuki_store::Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, made[0].run, &tasuki_store::AttemptResult::default()).await.unwrap().is_applied());
 
         assert_eq!(store.runs(&RunFilter::default(), None, 10).await.unwrap().runs.len(), 3);
         let year = Duration::from_secs(365 * 86_400);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tasuki_core::{ErrorCode, NodeName, RunState, WorkerId};
 use tasuki_store::{
-    Author, ClaimBatch, Claimed, Finish, LogLine, NewEvent, NewRun, NewWorker, PrunePlace,
+    Writer, ClaimBatch, ClaimResult, AttemptResult, LogLine, NewEvent, NewRun, NewWorker, PrunePlace,
     RunFilter, Stream,
 };
 
@@ -98,7 +98,7 @@ contract! {
             let line = LogLine { stream: Stream::Out, at: noon(), text: "hello".to_owned() };
             assert!(store.append_log(run, 1, 0, &[line], 1000).await.unwrap().is_some());
         }
-        assert!(store.cancel(Author::Api, old, "ann", None).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, old, "ann", None).await.unwrap().is_applied());
         store.at(2 * DAY);
         assert_eq!(sweep_runs(store, 10).await, 1);
         assert_eq!((store.run(old).await.unwrap(), store.executions(old).await.unwrap()), (None, vec![]));
@@ -161,7 +161,7 @@ contract! {
         assert!(store.worker_gone(left).await.unwrap());
         assert!(store.report_dead(dead, &node()).await.unwrap());
         for id in [cut_off, alive] {
-            assert!(store.detach_worker(Author::Api, "ann", id, "a test").await.unwrap());
+            assert!(store.detach_worker(Writer::Api, "ann", id, "a test").await.unwrap());
         }
         let run = store.given_run(RunState::Running).await.id;
         store.at(DAY);
@@ -211,7 +211,7 @@ contract! {
     /// It slept for longer than a week, wakes up, and claims before its heart has beaten.
     async fn who_counts_as_gone_claims_nothing_and_what_was_landing_is_seen(store: TestStore) {
         let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
-        store.create(Author::Api, &vec![NewRun::task(&job); 2]).await.unwrap();
+        store.create(Writer::Api, &vec![NewRun::task(&job); 2]).await.unwrap();
         let late = WorkerId::from_random(21);
         store.register_worker(&new_worker(late)).await.unwrap();
         let claim = |token| ClaimBatch { worker: late, token, lane: "q", most: 1, lease_ttl: TTL };
@@ -219,16 +219,16 @@ contract! {
         store.at(2 * DAY);
         store.heartbeat(store.worker).await.unwrap();
         let token = store.token();
-        let Claimed::Runs(taken) = store.claim(&claim(token)).await.unwrap() else { panic!("a fresh token") };
+        let ClaimResult::Runs(taken) = store.claim(&claim(token)).await.unwrap() else { panic!("a fresh token") };
         assert_eq!(taken.len(), 1);
         assert!(store.worker_gone(late).await.unwrap());
-        assert_eq!(store.claim(&claim(store.token())).await.unwrap(), Claimed::Runs(vec![]));
+        assert_eq!(store.claim(&claim(store.token())).await.unwrap(), ClaimResult::Runs(vec![]));
         store.at(2 * DAY + 3600);
         assert_eq!(forgotten(store, 10).await.0, 0, "it carries something");
         assert!(store.worker(late).await.unwrap().is_some());
-        assert!(store.finish(token, taken[0].id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, taken[0].id, &AttemptResult::default()).await.unwrap().is_applied());
         assert_eq!(forgotten(store, 10).await.0, 1);
-        assert_eq!(store.claim(&claim(store.token())).await.unwrap(), Claimed::Runs(vec![]));
+        assert_eq!(store.claim(&claim(store.token())).await.unwrap(), ClaimResult::Runs(vec![]));
     }
 
     async fn nothing_to_do_is_done(store: TestStore) {

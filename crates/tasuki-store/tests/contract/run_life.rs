@@ -4,7 +4,7 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::SkipReason;
 use tasuki_core::{AttemptOutcome, ErrorCode, Origin, RunState, Scope, WorkerId};
 use tasuki_store::{
-    Author, Canceled, ClaimBatch, Claimed, CursorMove, Finish, MOST_CLAIMED, NewRun, NewWorker,
+    Writer, Canceled, ClaimBatch, ClaimResult, CursorMove, AttemptResult, MOST_CLAIMED, NewRun, NewWorker,
     Outcome, Recovered, Renewed, Seen,
 };
 
@@ -24,7 +24,7 @@ contract! {
         let job = store.given_job(&Like::default()).await;
         let soon = noon() + jiff::SignedDuration::from_secs(10);
         let new = NewRun { scheduled_for: Some(soon), ..NewRun::task(&job) };
-        let id = store.create(Author::Api, &[new]).await.unwrap()[0].run;
+        let id = store.create(Writer::Api, &[new]).await.unwrap()[0].run;
         let token = store.given_assigned(id).await;
         assert_eq!(store.try_start(token, id).await, Outcome::NotYet);
         store.at(10);
@@ -41,12 +41,12 @@ contract! {
     async fn a_detached_worker_starts_nothing_and_is_told(store: TestStore) {
         let assigned = store.given_run(RunState::Assigned).await;
         let running = store.given_run(RunState::Running).await;
-        assert!(store.detach_worker(Author::Api, "test", store.worker, "silent").await.unwrap());
+        assert!(store.detach_worker(Writer::Api, "test", store.worker, "silent").await.unwrap());
         assert!(!store.try_start(assigned.token.unwrap(), assigned.id).await.is_applied());
         let renewed = store.renew(store.worker, running.token.unwrap(), TTL).await.unwrap();
         let Renewed::Held { runs, detached } = renewed else { panic!("its lease holds") };
         assert_eq!((runs.len(), detached), (1, true));
-        assert!(store.finish(running.token.unwrap(), running.id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(running.token.unwrap(), running.id, &AttemptResult::default()).await.unwrap().is_applied());
         assert!(store.orphan(store.epoch, assigned.id, assigned.token.unwrap()).await.unwrap().is_applied(), "at once");
     }
 
@@ -61,7 +61,7 @@ contract! {
     async fn a_finish_told_again_is_applied_and_changes_nothing(store: TestStore) {
         let run = store.given_run(RunState::Running).await;
         let token = run.token.unwrap();
-        let finish = Finish { exit_code: Some(0), result: Some("{}".to_owned()), ..Finish::default() };
+        let finish = AttemptResult { exit_code: Some(0), result: Some("{}".to_owned()), ..AttemptResult::default() };
         assert!(store.finish(token, run.id, &finish).await.unwrap().is_applied());
         let after = store.run_now(run.id).await;
         assert!(store.finish(token, run.id, &finish).await.unwrap().is_applied());
@@ -88,25 +88,25 @@ contract! {
         assert!(store.release(old, run.id).await.unwrap().is_applied());
         let new = store.given_running(run.id).await;
         assert_ne!(old, new);
-        assert!(!store.finish(old, run.id, &Finish::default()).await.unwrap().is_applied());
+        assert!(!store.finish(old, run.id, &AttemptResult::default()).await.unwrap().is_applied());
         assert!(!store.release(old, run.id).await.unwrap().is_applied());
-        assert!(store.finish(new, run.id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(new, run.id, &AttemptResult::default()).await.unwrap().is_applied());
     }
 
     async fn a_success_wins_over_a_cancel_that_was_asked(store: TestStore) {
         let run = store.given_run(RunState::Running).await;
-        let asked = store.cancel(Author::Api, run.id, "ann", Some("wrong day")).await.unwrap();
+        let asked = store.cancel(Writer::Api, run.id, "ann", Some("wrong day")).await.unwrap();
         assert_eq!(asked, Outcome::Applied(Canceled::Asked));
-        assert!(!store.cancel(Author::Api, run.id, "bob", None).await.unwrap().is_applied(), "asked once");
+        assert!(!store.cancel(Writer::Api, run.id, "bob", None).await.unwrap().is_applied(), "asked once");
         let Renewed::Held { runs, .. } = store.renew(store.worker, run.token.unwrap(), TTL).await.unwrap() else { panic!("held") };
         assert!(runs[0].cancel_asked);
-        let finished = store.finish(run.token.unwrap(), run.id, &Finish::default()).await.unwrap();
+        let finished = store.finish(run.token.unwrap(), run.id, &AttemptResult::default()).await.unwrap();
         assert_eq!(finished.applied().unwrap().state, RunState::Succeeded);
     }
 
     async fn a_canceled_assignment_never_starts(store: TestStore) {
         let run = store.given_run(RunState::Assigned).await;
-        let canceled = store.cancel(Author::Api, run.id, "ann", None).await.unwrap();
+        let canceled = store.cancel(Writer::Api, run.id, "ann", None).await.unwrap();
         assert_eq!(canceled, Outcome::Applied(Canceled::Ended));
         assert!(!store.try_start(run.token.unwrap(), run.id).await.is_applied());
         assert_eq!(store.leases_of(store.worker).await.unwrap(), [], "its lease went with it");
@@ -135,7 +135,7 @@ contract! {
         assert_eq!(store.run_now(one).await.counters.tries_allowed, 3, "lost alone, charged");
         assert_eq!(store.run_now(two).await.counters.releases, 1);
         assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), Renewed::Gone);
-        assert!(!store.finish(token, one, &Finish::default()).await.unwrap().is_applied(), "too late");
+        assert!(!store.finish(token, one, &AttemptResult::default()).await.unwrap().is_applied(), "too late");
         assert!(!store.try_start(token, two).await.is_applied());
         assert_eq!(store.recover(store.epoch, &lapsed[0], GRACE, 0).await.unwrap(), None, "once");
     }
@@ -195,7 +195,7 @@ contract! {
 
     async fn a_lost_run_that_was_canceled_is_canceled(store: TestStore) {
         let run = store.given_run(RunState::Running).await;
-        assert!(store.cancel(Author::Api, run.id, "ann", None).await.unwrap().is_applied());
+        assert!(store.cancel(Writer::Api, run.id, "ann", None).await.unwrap().is_applied());
         store.at(40);
         let lapsed = store.lapsed(GRACE, 10).await.unwrap();
         store.recover(store.epoch, &lapsed[0], GRACE, 0).await.unwrap().unwrap();
@@ -213,7 +213,7 @@ contract! {
         assert_eq!(store.due("", noon(), 10).await.unwrap().len(), 1, "it keeps its due row");
         assert!(store.try_start(token, one).await.is_applied());
         assert!(store.skip(store.epoch, two, SkipReason::Concurrent).await.unwrap().is_applied());
-        assert!(store.finish(token, one, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, one, &AttemptResult::default()).await.unwrap().is_applied());
         let three = store.given_waiting(&job, &like).await;
         assert!(store.try_assign(store.wanted(three).await).await.is_some(), "the hold was given back");
     }
@@ -227,7 +227,7 @@ contract! {
         let (token, runs) = store.try_claim("mail", 10).await;
         assert_eq!(runs.len(), 1);
         assert_eq!(store.try_claim("mail", 10).await.1, []);
-        assert!(store.finish(token, runs[0].id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, runs[0].id, &AttemptResult::default()).await.unwrap().is_applied());
         assert_eq!(store.try_claim("mail", 10).await.1.len(), 1);
     }
 
@@ -239,7 +239,7 @@ contract! {
         assert_eq!(runs[0].tries, 1);
         store.given_waiting(&job, &like).await;
         let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 1, lease_ttl: TTL };
-        assert_eq!(store.claim(&batch).await.unwrap(), Claimed::Before);
+        assert_eq!(store.claim(&batch).await.unwrap(), ClaimResult::Before);
         assert_eq!(store.due("q", noon(), 10).await.unwrap().len(), 1, "nothing was taken");
     }
 
@@ -259,14 +259,14 @@ contract! {
         let made = store.create_slots(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap().unwrap();
         assert!(!made[0].existed);
         assert_eq!(store.create_slots(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap(), None, "it has moved");
-        let again = store.create(Author::Leader(store.epoch), &[new]).await.unwrap();
+        let again = store.create(Writer::Leader(store.epoch), &[new]).await.unwrap();
         assert_eq!((again[0].run, again[0].existed), (made[0].run, true));
     }
 
     async fn the_same_key_is_the_same_run(store: TestStore) {
         let job = store.given_job(&Like::default()).await;
         let new = NewRun { idempotency_key: Some("order 7".to_owned()), ..NewRun::task(&job) };
-        let first = store.create(Author::Api, &[new.clone(), new.clone()]).await.unwrap();
+        let first = store.create(Writer::Api, &[new.clone(), new.clone()]).await.unwrap();
         assert_eq!((first[0].existed, first[1].existed), (false, true));
         assert_eq!(first[0].run, first[1].run);
         assert_eq!(store.due("", noon(), 10).await.unwrap().len(), 1);
@@ -280,7 +280,7 @@ contract! {
         assert_eq!(after.counters.tries_allowed, run.counters.tries_allowed + 1);
         assert_eq!((after.outcome, after.finished_at, after.token), (None, None, None));
         let token = store.given_running(run.id).await;
-        assert!(store.finish(token, run.id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, run.id, &AttemptResult::default()).await.unwrap().is_applied());
         assert!(!store.retry(run.id, "ann", None).await.unwrap().is_applied(), "history does not move");
     }
 
@@ -289,7 +289,7 @@ contract! {
         let id = store.given_waiting(&job, &Like::default()).await;
         assert!(!store.rerun("ann", &job, id).await.unwrap().is_applied(), "it has not ended");
         let token = store.given_running(id).await;
-        assert!(store.finish(token, id, &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, id, &AttemptResult::default()).await.unwrap().is_applied());
         let new = store.rerun("ann", &job, id).await.unwrap().applied().unwrap();
         assert_eq!(store.run_now(new).await.origin, Origin::Rerun);
         assert_eq!(store.run_now(id).await.state, RunState::Succeeded);
@@ -317,9 +317,9 @@ contract! {
         store.register_worker(&new).await.unwrap();
         let job = store.given_job(&Like { lane: "q", ..Like::default() }).await;
         let waiting = vec![NewRun::task(&job); MOST_CLAIMED as usize + 1];
-        assert_eq!(store.create(Author::Api, &waiting).await.unwrap().len(), waiting.len());
+        assert_eq!(store.create(Writer::Api, &waiting).await.unwrap().len(), waiting.len());
         let batch = ClaimBatch { worker: wide, token: store.token(), lane: "q", most: u32::MAX, lease_ttl: TTL };
-        let Claimed::Runs(taken) = store.claim(&batch).await.unwrap() else { panic!("a fresh token") };
+        let ClaimResult::Runs(taken) = store.claim(&batch).await.unwrap() else { panic!("a fresh token") };
         assert_eq!(taken.len(), MOST_CLAIMED as usize);
     }
 

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{LeaseToken, RunId, RunState};
 use tasuki_store::{
-    Author, ClaimBatch, Claimed, Dialect, Finish, JobVersion, NewRun, Outcome, PrunePlace,
+    Writer, ClaimBatch, ClaimResult, Dialect, AttemptResult, JobVersion, NewRun, Outcome, PrunePlace,
     RunCursor, RunFilter, Taken,
 };
 
@@ -26,7 +26,7 @@ fn like_queue() -> Like {
 
 async fn given_many(store: &TestStore, job: &JobVersion, count: usize) -> Vec<RunId> {
     let runs: Vec<NewRun<'_>> = (0..count).map(|_| NewRun::task(job)).collect();
-    store.create(Author::Api, &runs).await.unwrap().into_iter().map(|made| made.run).collect()
+    store.create(Writer::Api, &runs).await.unwrap().into_iter().map(|made| made.run).collect()
 }
 
 /// What waits, in its order.
@@ -108,8 +108,8 @@ async fn given_ended(
     let (token, taken) = store.try_claim(LANE, most as u32).await;
     assert_eq!(taken.len(), most);
     store.at(at + 5);
-    let mut left: Vec<(RunId, Finish)> =
-        taken.iter().map(|taken| (taken.id, Finish::default())).collect();
+    let mut left: Vec<(RunId, AttemptResult)> =
+        taken.iter().map(|taken| (taken.id, AttemptResult::default())).collect();
     left.sort_by_key(|(run, _)| *run);
     for part in parts {
         let some: Vec<_> = left.drain(..*part).collect();
@@ -153,7 +153,7 @@ contract! {
             NewRun { skip_at: later, ..NewRun::task(&plain) },
         ] {
             let before = rows(store).await;
-            store.create(Author::Api, &[run.clone(), run.clone(), run]).await.unwrap();
+            store.create(Writer::Api, &[run.clone(), run.clone(), run]).await.unwrap();
             assert_eq!(rows(store).await, before + 3);
         }
     }
@@ -180,10 +180,10 @@ contract! {
         let mut left = given_many(store, &job, 3 * ROW).await;
         for index in [0, 5, ROW - 3, ROW - 3, ROW, 2 * ROW, left.len() - 8] {
             let run = left.remove(index);
-            assert!(store.cancel(Author::Api, run, "test", None).await.unwrap().is_applied());
+            assert!(store.cancel(Writer::Api, run, "test", None).await.unwrap().is_applied());
             assert_eq!(store.run_now(run).await.state, RunState::Canceled);
             assert_eq!(waiting(store).await, left, "without number {index}");
-            assert!(!store.cancel(Author::Api, run, "test", None).await.unwrap().is_applied());
+            assert!(!store.cancel(Writer::Api, run, "test", None).await.unwrap().is_applied());
         }
         while let Some(&next) = left.first() {
             let (_, taken) = store.try_claim(LANE, 50).await;
@@ -197,7 +197,7 @@ contract! {
         let runs = given_many(store, &job, 70).await;
         for step in [3, 2, 1] {
             for run in runs.iter().step_by(step) {
-                let _ = store.cancel(Author::Api, *run, "test", None).await.unwrap();
+                let _ = store.cancel(Writer::Api, *run, "test", None).await.unwrap();
             }
         }
         for run in &runs {
@@ -262,7 +262,7 @@ contract! {
         // The whole of the second row goes, and of the others all but a few, the first of the first among those that go.
         let stay = [1, 5, ROW - 1, 2 * ROW, 3 * ROW - 1].map(|place| runs[place]);
         for run in runs.iter().filter(|run| !stay.contains(run)) {
-            assert!(store.finish(token, *run, &Finish::default()).await.unwrap().is_applied());
+            assert!(store.finish(token, *run, &AttemptResult::default()).await.unwrap().is_applied());
         }
         store.at(3 * DAY);
         let pruned = store.prune_runs(AGE, PrunePlace::default(), 1_000).await.unwrap();
@@ -306,7 +306,7 @@ contract! {
         let planned = |ago: i64| Some(noon() + SignedDuration::from_secs(40 - ago));
         let new = |ago: i64| NewRun { scheduled_for: planned(ago), ..NewRun::task(&job) };
         store.at(40);
-        let made = store.create(Author::Api, &(0..20).map(new).collect::<Vec<_>>()).await.unwrap();
+        let made = store.create(Writer::Api, &(0..20).map(new).collect::<Vec<_>>()).await.unwrap();
         let mut ended: Vec<RunId> = made.iter().map(|made| made.run).rev().collect();
         let late = ended.split_off(15);
         assert_eq!(given_ended(store, 40, &[15], &mut expected).await, ended);
@@ -323,15 +323,15 @@ contract! {
         let runs = given_many(store, &job, 12).await;
         let (token, taken) = store.try_claim(LANE, 12).await;
         assert_eq!(ids(&taken), runs);
-        let told: Vec<(RunId, Finish)> =
-            [0, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|place| (runs[place], Finish::default())).into();
+        let told: Vec<(RunId, AttemptResult)> =
+            [0, 0, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|place| (runs[place], AttemptResult::default())).into();
         let ended = store.finish_many(token, &told).await.unwrap();
         assert!(ended.iter().all(Outcome::is_applied));
         for (place, run) in runs.iter().enumerate() {
             let expected = if place == 1 { RunState::Running } else { RunState::Succeeded };
             assert_eq!(store.run_now(*run).await.state, expected, "number {place}");
         }
-        assert!(store.finish(token, runs[1], &Finish::default()).await.unwrap().is_applied());
+        assert!(store.finish(token, runs[1], &AttemptResult::default()).await.unwrap().is_applied());
         assert_eq!(counted(store).await[0], 12);
         assert_eq!(store.findings().await, [] as [String; 0]);
     }
@@ -343,7 +343,7 @@ contract! {
         let (token, taken) = store.try_claim(LANE, 10).await;
         assert_eq!(ids(&taken), runs[..10]);
         let again = ClaimBatch { worker: store.worker, token, lane: LANE, most: 10, lease_ttl: TTL };
-        assert_eq!(store.claim(&again).await.unwrap(), Claimed::Before);
+        assert_eq!(store.claim(&again).await.unwrap(), ClaimResult::Before);
         assert_eq!(waiting(store).await, runs[10..]);
     }
 
@@ -354,9 +354,9 @@ contract! {
         let (token, _) = store.try_claim(LANE, 10).await;
         store.drain_worker("test", store.worker).await.unwrap();
         let again = ClaimBatch { worker: store.worker, token, lane: LANE, most: 10, lease_ttl: TTL };
-        assert_eq!(store.claim(&again).await.unwrap(), Claimed::Before);
+        assert_eq!(store.claim(&again).await.unwrap(), ClaimResult::Before);
         let anew = ClaimBatch { token: store.token(), ..again };
-        assert_eq!(store.claim(&anew).await.unwrap(), Claimed::Runs(Vec::new()));
+        assert_eq!(store.claim(&anew).await.unwrap(), ClaimResult::Runs(Vec::new()));
     }
 
     /// However small what came together was, a claim gets what it asks for, in order.
@@ -438,16 +438,16 @@ fn claims_and_cancels_meet(dialect: Dialect) {
                     let (worker, lane, lease_ttl) = (claimer.worker, LANE, TTL);
                     let batch = ClaimBatch { worker, token, lane, most, lease_ttl };
                     match claimer.claim(&batch).await {
-                        Ok(Claimed::Runs(some)) if some.is_empty() => {
+                        Ok(ClaimResult::Runs(some)) if some.is_empty() => {
                             if waiting(&claimer).await.is_empty() {
                                 break;
                             }
                         }
-                        Ok(Claimed::Runs(some)) => {
+                        Ok(ClaimResult::Runs(some)) => {
                             assert!(some.len() <= most as usize);
                             taken.extend(ids(&some));
                         }
-                        Ok(Claimed::Before) => {}
+                        Ok(ClaimResult::Before) => {}
                         Err(error) => assert!(error.is_contention(), "{error}"),
                     }
                 }
@@ -458,7 +458,7 @@ fn claims_and_cancels_meet(dialect: Dialect) {
                 let mut canceled = Vec::new();
                 for run in mine.into_iter().skip(task * 3).step_by(24) {
                     loop {
-                        match canceler.cancel(Author::Api, run, "test", None).await {
+                        match canceler.cancel(Writer::Api, run, "test", None).await {
                             Ok(outcome) => {
                                 let state = canceler.run_now(run).await.state;
                                 assert_ne!(state, RunState::Pending, "it waits, and nobody has it");

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use tasuki::operator::JobDraft;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::DstChoice;
-use tasuki_core::work::{What, Work, WorkKind};
+use tasuki_core::job_spec::{What, Work, WorkKind};
 use tasuki_core::{Invalid, Schedule};
 use tasuki_store::Trigger;
 use utoipa::ToSchema;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use tasuki::operator::{JobDraft, JobNow};
 use tasuki_core::misfire::Misfire;
-use tasuki_core::work::What;
+use tasuki_core::job_spec::What;
 use tasuki_core::{Invalid, Lane, Language, Schedule, duration};
 use tasuki_store::Trigger;
 use utoipa::ToSchema;

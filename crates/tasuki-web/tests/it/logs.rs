@@ -5,7 +5,7 @@ use std::time::Duration;
 use reqwest::Method;
 use serde_json::{Value, json};
 use tasuki_core::RunId;
-use tasuki_store::Finish;
+use tasuki_store::AttemptResult;
 
 use crate::workshop::{Hand, Server};
 
@@ -29,7 +29,7 @@ async fn a_log_is_read_page_by_page_while_it_grows() {
     );
     assert_eq!((&page["lines"][1]["n"], &page["lines"][1]["text"]), (&json!(1), &json!("zwei")));
     assert_eq!(page["lines"][1]["stream"], "out");
-    hand.finish(id, Finish::default()).await;
+    hand.finish(id, AttemptResult::default()).await;
     let rest = server.get(&format!("/runs/{run}/logs?from=2&attempt=1")).await.ok(200);
     assert_eq!((&rest["lines"][0]["text"], &rest["ended"]), (&json!("三"), &json!(true)));
     assert_eq!((&rest["lines"][0]["n"], &rest["next"]), (&json!(2), &json!(3)));
@@ -111,7 +111,7 @@ async fn a_follower_hears_every_line_every_state_and_the_end() {
     hand.print(id, 1, 0, &["one", "two"]).await;
     follower.hears("two").await;
     hand.print(id, 1, 2, &["three"]).await;
-    hand.finish(id, Finish::default()).await;
+    hand.finish(id, AttemptResult::default()).await;
     let events = follower.rest().await;
     assert_eq!(lines(&events), [("1.0", "one"), ("1.1", "two"), ("1.2", "three")]);
     let states: Vec<&str> = events
@@ -141,7 +141,7 @@ async fn a_follower_hears_the_last_line_of_a_server_that_stops() {
     let many: Vec<String> = (0..2_500).map(|n| format!("line {n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     hand.print(id, 1, 1, &many).await;
-    hand.finish(id, Finish::default()).await;
+    hand.finish(id, AttemptResult::default()).await;
     let (events, _) = tokio::join!(follower.rest(), server.stop());
     assert_eq!(lines(&events).len(), 2_501);
     assert_eq!(lines(&events).last(), Some(&("1.2500", "line 2499")));

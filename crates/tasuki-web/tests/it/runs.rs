@@ -6,13 +6,13 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tasuki_core::ErrorCode;
 use tasuki_core::exit::Failure;
-use tasuki_store::Finish;
+use tasuki_store::AttemptResult;
 
 use crate::workshop::{Hand, Server, answer};
 
-fn failed() -> Finish {
+fn failed() -> AttemptResult {
     let failure = Failure { code: ErrorCode::UNEXPECTED_ERROR, retryable: true };
-    Finish { exit_code: Some(3), error_message: Some("no".to_owned()), ..Finish::failed(failure) }
+    AttemptResult { exit_code: Some(3), error_message: Some("no".to_owned()), ..AttemptResult::failed(failure) }
 }
 
 #[tokio::test]
@@ -256,7 +256,7 @@ async fn only_what_ended_badly_is_tried_again_and_only_what_ended_runs_again() {
         (&json!("RETRY_WAIT"), &json!(2))
     );
     hand.claim().await;
-    hand.finish(id, Finish { result: Some(r#"{"rows":17}"#.to_owned()), ..Finish::default() })
+    hand.finish(id, AttemptResult { result: Some(r#"{"rows":17}"#.to_owned()), ..AttemptResult::default() })
         .await;
     let ended = server.get(&format!("/runs/{run}")).await.ok(200);
     assert_eq!((&ended["state"], &ended["result"]), (&json!("SUCCEEDED"), &json!({ "rows": 17 })));
@@ -281,7 +281,7 @@ async fn a_wait_ends_with_the_run_or_with_the_time() {
     let finish = async {
         let mut hand = Hand::new(&server.store).await;
         let id = hand.claim().await[0];
-        hand.finish(id, Finish::default()).await;
+        hand.finish(id, AttemptResult::default()).await;
     };
     let (waited, ()) = tokio::join!(server.get(&path), finish);
     assert_eq!(waited.ok(200)["state"], "SUCCEEDED");

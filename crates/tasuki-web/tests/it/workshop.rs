@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tasuki::operator::{Actor, Role};
 use tasuki::{Operator, Wake};
 use tasuki_core::{LeaseToken, RunId, WorkerId};
-use tasuki_store::{ClaimBatch, Claimed, Finish, LogLine, NewWorker, Store, Stream};
+use tasuki_store::{ClaimBatch, ClaimResult, AttemptResult, LogLine, NewWorker, Store, Stream};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -228,7 +228,7 @@ impl<'a> Hand<'a> {
             most: 8,
             lease_ttl: Duration::from_secs(60),
         };
-        let Claimed::Runs(runs) = self.store.claim(&batch).await.unwrap() else {
+        let ClaimResult::Runs(runs) = self.store.claim(&batch).await.unwrap() else {
             panic!("a token of its own");
         };
         runs.iter().map(|run| run.id).collect()
@@ -242,7 +242,7 @@ impl<'a> Hand<'a> {
         self.store.append_log(run, attempt, from, &lines, 1 << 20).await.unwrap().unwrap();
     }
 
-    pub(crate) async fn finish(&self, run: RunId, finish: Finish) {
+    pub(crate) async fn finish(&self, run: RunId, finish: AttemptResult) {
         assert!(self.store.finish(self.token, run, &finish).await.unwrap().is_applied());
     }
 }

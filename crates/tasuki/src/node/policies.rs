@@ -16,7 +16,7 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::exit::Stopped;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{JobId, LeaseToken, RunId, RunState, Schedule, Settings, WorkerId};
 use tasuki_store::{
     Job, JobCreated, JobDefinition, JobSpec, NewWorker, Run, RunFilter, SettingsChange, Store,

@@ -3,7 +3,7 @@
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{Epoch, WorkerId};
 use tasuki_store::{
-    AuditHead, AuditRow, Author, Leader, SettingsChange, SettingsInForce, Term, Worker,
+    AuditHead, AuditRow, Writer, Leader, SettingsChange, SettingsInForce, Term, Worker,
 };
 
 use super::{Actor, Current, Error, Operator};
@@ -86,7 +86,7 @@ impl Operator {
         worker: WorkerId,
         reason: &str,
     ) -> Result<WorkerNow, Error> {
-        let hit = self.store.detach_worker(Author::Api, by.told(), worker, reason).await?;
+        let hit = self.store.detach_worker(Writer::Api, by.told(), worker, reason).await?;
         self.put_aside(worker, hit, "detached").await
     }
 

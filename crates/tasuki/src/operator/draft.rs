@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::work::{Dispatch, Work, WorkKind};
+use tasuki_core::job_spec::{Dispatch, Work, WorkKind};
 use tasuki_core::{Invalid, Settings, filter};
 use tasuki_store::{Job, JobDefinition, JobSpec, Trigger};
 
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
     use tasuki_core::Schedule;
     use tasuki_core::schedule::{DstChoice, ScheduleKind};
-    use tasuki_core::work::What;
+    use tasuki_core::job_spec::What;
 
     fn command() -> JobDraft {
         JobDraft::new(Work::new(What::Command(vec!["true".to_owned()])))

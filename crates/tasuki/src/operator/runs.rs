@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{JobId, RunId};
 use tasuki_store::{
-    Author, Canceled, Execution, LogPage, Lost, Outcome, Run, RunCursor, RunFilter, RunNote,
+    Writer, Canceled, Execution, LogPage, Lost, Outcome, Run, RunCursor, RunFilter, RunNote,
 };
 
 use super::explain::{self, Around};
@@ -135,7 +135,7 @@ impl Operator {
         run: RunId,
         reason: Option<&str>,
     ) -> Result<(RunNow, bool), Error> {
-        let outcome = self.store.cancel(Author::Api, run, by.told(), reason).await?;
+        let outcome = self.store.cancel(Writer::Api, run, by.told(), reason).await?;
         let done = self.applied("cancel", outcome).await?;
         let now = self.run(run).await?;
         if let (Canceled::Asked, Some(worker)) = (done, now.run.worker) {

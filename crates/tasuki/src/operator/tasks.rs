@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tasuki_core::{Invalid, Lane, Priority, Queue, RunId, Scope};
 use tasuki_store::{
-    AppTransaction, Author, Created, Enqueuer, Job, JobVersion, NewRun, Store, Task,
+    AppTransaction, Writer, Created, Enqueuer, Job, JobVersion, NewRun, Store, Task,
 };
 
 use crate::notify::announce::Announce;
@@ -169,7 +169,7 @@ impl Operator {
     /// Submits many tasks, all or none; answers in the same order.
     pub async fn submit_all(&self, tasks: &[TaskDraft]) -> Result<Vec<Created>, Error> {
         let jobs = self.known_jobs(tasks).await?;
-        let created = self.store.create(Author::Api, &runs(tasks, &jobs)?).await?;
+        let created = self.store.create(Writer::Api, &runs(tasks, &jobs)?).await?;
         if created.iter().any(|made| !made.existed) {
             jobs.values().for_each(|job| tell_of(&self.wake, &job.newest.spec.lane));
         }
@@ -320,7 +320,7 @@ async fn make(
         return Ok(created);
     }
     let runs: Vec<NewRun<'_>> = tasks.iter().map(Task::run).collect();
-    let created = store.create(Author::Api, &runs).await?;
+    let created = store.create(Writer::Api, &runs).await?;
     for (task, _) in tasks.iter().zip(&created).filter(|(_, made)| !made.existed) {
         tell_of(&announce, task.lane());
     }

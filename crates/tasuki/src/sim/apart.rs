@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasuki_core::{ErrorCode, RunId, RunState};
-use tasuki_store::{Author, Fault, Run};
+use tasuki_store::{Writer, Fault, Run};
 
 use super::host::Tick;
 use super::stage::{SECOND, Stage};
@@ -72,7 +72,7 @@ fn worker(world: &World, host: usize) -> tasuki_core::WorkerId {
 
 async fn detach(world: &World, host: usize) {
     let id = worker(world, host);
-    let cut = world.store.detach_worker(Author::Api, "somebody", id, "a test").await;
+    let cut = world.store.detach_worker(Writer::Api, "somebody", id, "a test").await;
     assert!(cut.expect("an answer"));
 }
 

@@ -52,7 +52,7 @@ impl World {
             inside.processes.iter().map(|one| (one.run(), one.key, one.token, one.kind)).collect()
         };
         for (run, key, token, kind) in alive {
-            if kind == tasuki_core::work::WorkKind::Function {
+            if kind == tasuki_core::job_spec::WorkKind::Function {
                 continue;
             }
             let run = self.store.run(run).await?;

@@ -6,10 +6,10 @@ use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::work::{Dispatch, What, Work};
+use tasuki_core::job_spec::{Dispatch, What, Work};
 use tasuki_core::{JobName, RunState, Schedule, WorkerId};
 use tasuki_store::{
-    Author, Error, Job, JobDefinition, JobSpec, NewEvent, NewRun, RunFilter, Store, Trigger,
+    Writer, Error, Job, JobDefinition, JobSpec, NewEvent, NewRun, RunFilter, Store, Trigger,
 };
 
 use super::host::FUNCTION;
@@ -121,7 +121,7 @@ pub(super) async fn act(stage: Stage, store: Store, act: Act, mut rng: Rng) -> R
                 None => vec![run; count],
                 Some(_) => vec![run],
             };
-            let created = store.create(Author::Api, &runs).await?;
+            let created = store.create(Writer::Api, &runs).await?;
             stage.promise(key.map(|key| format!("run under {key}")), created[0].run.0);
         }
         Act::Trigger => {
@@ -144,7 +144,7 @@ pub(super) async fn act(stage: Stage, store: Store, act: Act, mut rng: Rng) -> R
             let run = &page[rng.below(page.len() as u64) as usize];
             let told = match act {
                 Act::Cancel => {
-                    let told = store.cancel(Author::Api, run.id, by, None).await?;
+                    let told = store.cancel(Writer::Api, run.id, by, None).await?;
                     format!("{told:?}")
                 }
                 Act::Retry => format!("{:?}", store.retry(run.id, by, None).await?),
@@ -217,7 +217,7 @@ pub(super) async fn act(stage: Stage, store: Store, act: Act, mut rng: Rng) -> R
                 workers = store.workers().await?.iter().map(|worker| worker.id).collect();
             }
             if !workers.is_empty() {
-                store.detach_worker(Author::Api, by, rng.pick(&workers), "go away").await?;
+                store.detach_worker(Writer::Api, by, rng.pick(&workers), "go away").await?;
             }
         }
         Act::Depose => {

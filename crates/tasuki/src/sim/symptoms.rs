@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tasuki_core::{RunId, RunState};
-use tasuki_store::{Author, ClaimBatch, Fault, NewRun};
+use tasuki_store::{Writer, ClaimBatch, Fault, NewRun};
 
 use super::host::Tick;
 use super::people;
@@ -33,7 +33,7 @@ pub(super) async fn task(world: &World, job: &str) -> RunId {
     }
     let job = world.store.job(&name).await.expect("an answer").expect("it was made");
     let run = NewRun::task(&job.newest);
-    let made = world.store.create(Author::Api, &[run]).await.expect("a run");
+    let made = world.store.create(Writer::Api, &[run]).await.expect("a run");
     made[0].run
 }
 

@@ -11,7 +11,7 @@ use tasuki::operator::Error;
 use tasuki::{Client, Context, Done, Job, TaskError};
 use tasuki_core::misfire::Misfire;
 use tasuki_core::{RunState, Scope};
-use tasuki_store::{Author, Store};
+use tasuki_store::{Writer, Store};
 
 const ENOUGH: Duration = Duration::from_secs(30);
 
@@ -291,7 +291,7 @@ async fn many_callers_at_once_each_get_their_own_run() {
     assert_eq!((runs.len(), different.len()), (320, 320));
     let job = client.operator().job("bill").await.unwrap().job;
     let stale = tasuki_store::NewRun::task(&job.newest);
-    assert_eq!(client.store().create(Author::Api, &[stale]).await.unwrap().len(), 1);
+    assert_eq!(client.store().create(Writer::Api, &[stale]).await.unwrap().len(), 1);
     base.end(client).await;
 }
 

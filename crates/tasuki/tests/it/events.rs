@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tasuki::operator::{Actor, EventDraft, JobDraft, Role};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{EventId, JobId, Origin, RunState};
 use tasuki_store::{Event, Trigger};
 

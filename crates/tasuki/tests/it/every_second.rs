@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki::Functions;
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{JobId, RunState};
 use tasuki_store::{JobCreated, JobDefinition, Run, RunFilter};
 

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde_json::json;
 use tasuki::{Functions, TaskError};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{ErrorCode, RunId, RunState};
-use tasuki_store::{Author, JobSpec, Trigger};
+use tasuki_store::{Writer, JobSpec, Trigger};
 use tokio::sync::watch;
 
 use crate::place::{Place, spec};
@@ -154,7 +154,7 @@ async fn a_canceled_function_is_asked_to_stop_and_then_aborted() {
         let job = place.job(name, Trigger::Task, patient).await;
         let run = place.submit(&job, None).await;
         place.until_running(run).await;
-        assert!(place.store.cancel(Author::Api, run, "ann", None).await.unwrap().is_applied());
+        assert!(place.store.cancel(Writer::Api, run, "ann", None).await.unwrap().is_applied());
         place.wake.all();
         let run = place.ended(run).await;
         assert_eq!((run.state, run.counters.tries), (RunState::Canceled, 1), "{name} {run:?}");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{ErrorCode, RunState};
 
 use crate::place::{Place, command, shell};

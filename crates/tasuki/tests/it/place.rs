@@ -14,10 +14,10 @@ use tasuki::{Functions, Operator, Wake};
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{JobId, RunId, RunState, Schedule};
 use tasuki_store::{
-    Author, Error, Job, JobChange, JobCreated, JobDefinition, JobSpec, NewRun, Run, RunFilter,
+    Writer, Error, Job, JobChange, JobCreated, JobDefinition, JobSpec, NewRun, Run, RunFilter,
     SettingsChange, Store, Trigger,
 };
 
@@ -163,7 +163,7 @@ impl Place {
     pub(crate) async fn submit(&self, job: &Job, args: Option<Value>) -> RunId {
         let args = args.map(|args| args.to_string());
         let run = NewRun { args, ..NewRun::task(&job.newest) };
-        let made = self.store.create(Author::Api, &[run]).await.unwrap();
+        let made = self.store.create(Writer::Api, &[run]).await.unwrap();
         self.wake.all();
         made[0].run
     }

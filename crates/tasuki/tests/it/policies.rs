@@ -7,8 +7,8 @@ use tasuki::Functions;
 use tasuki::node::Node;
 use tasuki_core::RunState;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::work::{COMMAND_LANE, Work};
-use tasuki_store::{Author, Job, JobSpec, NewRun, Run, Trigger};
+use tasuki_core::job_spec::{COMMAND_LANE, Work};
+use tasuki_store::{Writer, Job, JobSpec, NewRun, Run, Trigger};
 
 use crate::place::{Place, every, shell, spec};
 
@@ -37,7 +37,7 @@ impl Place {
     /// Runs of one job, made in one moment.
     async fn submit_some(&self, job: &Job, count: usize) -> Vec<tasuki_core::RunId> {
         let runs = vec![NewRun::task(&job.newest); count];
-        let made = self.store.create(Author::Api, &runs).await.unwrap();
+        let made = self.store.create(Writer::Api, &runs).await.unwrap();
         self.wake.all();
         made.into_iter().map(|made| made.run).collect()
     }
@@ -165,7 +165,7 @@ async fn replace_cuts_off_what_runs_when_the_next_slot_comes() {
     crate::place::applied(place.store.disable_job("test", job.seen()).await);
     let by = "test";
     for run in place.runs_of(job.id, 1, |state| state == RunState::Running).await {
-        let _ = place.store.cancel(Author::Api, run.id, by, None).await.unwrap();
+        let _ = place.store.cancel(Writer::Api, run.id, by, None).await.unwrap();
         place.wake.all();
         place.ended(run.id).await;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tasuki::node::NodeError;
 use tasuki::operator::{Actor, Error, JobDraft, Role};
 use tasuki::{Client, Context, Job, Priority, TaskError};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_core::{RunId, RunState};
 use tokio::sync::Semaphore;
 

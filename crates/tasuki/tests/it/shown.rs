@@ -6,7 +6,7 @@ use tasuki::node::coordination::coordinate::InMemory;
 use tasuki::node::world::RealClock;
 use tasuki::node::{Config, Node};
 use tasuki::{Context, Done, Functions};
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tokio::sync::Notify;
 
 use crate::place::Place;

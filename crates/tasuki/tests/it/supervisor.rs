@@ -6,9 +6,9 @@ use jiff::SignedDuration;
 use serde_json::json;
 use tasuki::Functions;
 use tasuki_core::run::AttemptOutcome;
-use tasuki_core::work::Work;
+use tasuki_core::job_spec::Work;
 use tasuki_core::{ErrorCode, RunState};
-use tasuki_store::{Author, JobSpec, NewRun, Run, Trigger};
+use tasuki_store::{Writer, JobSpec, NewRun, Run, Trigger};
 
 use crate::place::{Place, command, shell, spec};
 
@@ -124,7 +124,7 @@ async fn a_queue_longer_than_the_workers_room_is_worked_off_without_going_round(
     let node = place.node_like(Functions::default(), |config| config.slots = Some(2)).await;
     let job = place.task("sleep", &command(&["sleep", "0.6"])).await;
     let runs = vec![NewRun::task(&job.newest); 8];
-    let made = place.store.create(Author::Api, &runs).await.unwrap();
+    let made = place.store.create(Writer::Api, &runs).await.unwrap();
     place.wake.all();
     for made in made {
         let run = place.ended(made.run).await;
@@ -144,14 +144,14 @@ async fn a_task_that_finds_no_worker_in_time_expires() {
     let clock = place.store.clock().await.unwrap();
     let soon = Some(clock + SignedDuration::from_millis(300));
     let expiring = NewRun { expires_at: soon, ..NewRun::task(&job.newest) };
-    let made = place.store.create(Author::Api, &[expiring, NewRun::task(&job.newest)]).await;
+    let made = place.store.create(Writer::Api, &[expiring, NewRun::task(&job.newest)]).await;
     let [expiring, patient] = made.unwrap()[..] else { panic!("two were made") };
     place.wake.all();
     let run = place.ended(expiring.run).await;
     assert_eq!((run.state, run.counters.tries), (RunState::Expired, 0), "{run:?}");
     let patient = place.store.run(patient.run).await.unwrap().unwrap();
     assert_eq!(patient.state, RunState::Pending, "nobody is good for it, and it waits");
-    let _ = place.store.cancel(Author::Api, patient.id, "test", None).await.unwrap();
+    let _ = place.store.cancel(Writer::Api, patient.id, "test", None).await.unwrap();
     node.stop().await;
     place.end().await;
 }
@@ -206,7 +206,7 @@ async fn what_runs_when_its_node_stops_may_finish() {
         let clock = place.store.clock().await.unwrap();
         let at = Some(clock + SignedDuration::from_secs(5));
         let later = NewRun { scheduled_for: at, ..NewRun::task(&job.newest) };
-        place.store.create(Author::Api, &[later]).await.unwrap()[0].run
+        place.store.create(Writer::Api, &[later]).await.unwrap()[0].run
     };
     place.wake.all();
     for (run, state) in [(run, RunState::Running), (later, RunState::Assigned)] {
@@ -247,7 +247,7 @@ async fn what_outlasts_the_drain_is_stopped_and_tried_again_elsewhere() {
     let node = place
         .node_like(functions.clone(), |config| config.drain = Duration::from_millis(100))
         .await;
-    let wait = Work::new(tasuki_core::work::What::Function("wait".to_owned()));
+    let wait = Work::new(tasuki_core::job_spec::What::Function("wait".to_owned()));
     let script = shell("if [ $TASUKI_ATTEMPT = 1 ]; then exec sleep 60; fi");
     let mut runs = Vec::new();
     for (name, times, work) in [("twice", 2, &script), ("once", 1, &script), ("function", 2, &wait)]

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use tasuki_core::argv::overlay;
 use tasuki_core::exit::{Failure, ProcessEnd, Stopped};
 use tasuki_core::{ErrorCode, Invalid, LeaseToken};
-use tasuki_store::{Finish, FirstLines, Taken};
+use tasuki_store::{AttemptResult, FirstLines, Taken};
 use tokio::sync::Notify;
 
 use crate::handler::{Done, TaskError};
@@ -162,7 +162,7 @@ pub struct Told {
 }
 
 /// What the end of an attempt means for its run.
-pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: u32) -> Finish {
+pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: u32) -> AttemptResult {
     let rules = &recipe.rules;
     match end {
         End::Exited { exit, told, .. } => {
@@ -174,7 +174,7 @@ pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: 
             };
             let failure = rules.judge(process, stopped, told.error_code.as_ref());
             let message = failure.as_ref().map(|_| in_words(exit, stopped, &told));
-            Finish {
+            AttemptResult {
                 failure,
                 exit_code: exit.code.map(i64::from),
                 exit_signal: exit.signal.map(i64::from),
@@ -189,11 +189,11 @@ pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: 
             (Some(stopped), _) => {
                 failed(rules.failure(stopped.error_code(), None), why(stopped), dice)
             }
-            (None, Ok(Done { result, rows_affected })) => Finish {
+            (None, Ok(Done { result, rows_affected })) => AttemptResult {
                 result: result.map(|result| result.to_string()),
                 rows_affected,
                 dice,
-                ..Finish::default()
+                ..AttemptResult::default()
             },
             (None, Err(error)) => {
                 let failure = rules.failure(error.code, None);
@@ -227,8 +227,8 @@ pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: 
 }
 
 /// An attempt that failed without an exit.
-pub(crate) fn failed(failure: Failure, message: impl Into<String>, dice: u32) -> Finish {
-    Finish { error_message: Some(cut(message.into())), dice, ..Finish::failed(failure) }
+pub(crate) fn failed(failure: Failure, message: impl Into<String>, dice: u32) -> AttemptResult {
+    AttemptResult { error_message: Some(cut(message.into())), dice, ..AttemptResult::failed(failure) }
 }
 
 fn in_words(exit: Exit, stopped: Option<Stopped>, told: &Told) -> String {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tasuki_core::exit::Stopped;
-use tasuki_core::work::What;
+use tasuki_core::job_spec::What;
 use tasuki_core::{ErrorCode, LeaseToken};
 use tokio::sync::Notify;
 

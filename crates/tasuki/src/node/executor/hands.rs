@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tasuki_core::LeaseToken;
 use tasuki_core::exit::Stopped;
-use tasuki_core::work::WorkKind;
+use tasuki_core::job_spec::WorkKind;
 
 use super::attempt::{Attempt, Executor};
 use super::commands::Commands;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use serde_json::Value;
-use tasuki_core::work::What;
+use tasuki_core::job_spec::What;
 use tasuki_core::{Invalid, LeaseToken, RunId, argv};
 
 use super::attempt::Attempt;
@@ -147,7 +147,7 @@ mod tests {
 
     use jiff::Timestamp;
     use serde_json::json;
-    use tasuki_core::work::{What, Work};
+    use tasuki_core::job_spec::{What, Work};
     use tasuki_core::{JobId, Origin, Scope};
     use tasuki_store::Taken;
 

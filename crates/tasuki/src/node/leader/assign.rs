@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use jiff::Timestamp;
 use tasuki_core::assign::{self, Placing};
 use tasuki_core::{Epoch, LeaseToken, RunId, Settings, WorkerId};
-use tasuki_store::{AssignBatch, Error, Wanted};
+use tasuki_store::{AssignBatch, Error, DueRun};
 
 use super::{FEW, Leader, PAGE, PAGES, START, signed};
 use crate::node::coordination::peers::{Peer, StartOrder};
@@ -52,7 +52,7 @@ impl Leader {
                 });
             }
             let placed = placing.place(&wanted);
-            let mut by_worker: BTreeMap<WorkerId, Vec<Wanted>> = BTreeMap::new();
+            let mut by_worker: BTreeMap<WorkerId, Vec<DueRun>> = BTreeMap::new();
             for one in placed {
                 let run = page.iter().find(|waiting| waiting.wanted.run == one.run);
                 let run = run.expect("placed from this page").wanted;
@@ -78,7 +78,7 @@ impl Leader {
         &self,
         epoch: Epoch,
         peer: Peer,
-        runs: &[Wanted],
+        runs: &[DueRun],
         settings: &Settings,
     ) -> Result<(), Error> {
         let (worker, token) = (peer.worker, LeaseToken::from_random(self.dice.roll()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tasuki_core::{Epoch, NodeName, Settings, WorkerId};
-use tasuki_store::{Author, Error};
+use tasuki_store::{Writer, Error};
 
 use super::super::within::within;
 use super::{Leader, PAGE, PAGES};
@@ -109,7 +109,7 @@ impl Leader {
         }
         let me = self.me.id().to_string();
         let reason = "no heartbeat, and no answer when it was called";
-        let by = Author::Leader(epoch);
+        let by = Writer::Leader(epoch);
         let cut = within(self.store.detach_worker(by, me.as_str(), worker, reason)).await;
         if self.unless_fenced(cut)? == Some(true) {
             tracing::warn!(worker_id = %worker, %epoch, "a silent worker was detached");

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tasuki_core::assign::{Candidate, Standing};
 use tasuki_core::concurrency::{self, Holder, Turn};
 use tasuki_core::run::SkipReason;
-use tasuki_core::work::What;
+use tasuki_core::job_spec::What;
 use tasuki_core::{RunId, RunState, WorkerId, filter};
 use tasuki_store::{Carried, Event, Job, Leader, Run, Waiting, Worker};
 

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::misfire::Misfire;
 use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
-use tasuki_store::{Author, Canceled, Error, Outcome, Waiting};
+use tasuki_store::{Writer, Canceled, Error, Outcome, Waiting};
 
 use super::{FEW, Leader, PAGE, PAGES, START};
 use crate::node::leader::plan::{self, Verdict};
@@ -95,12 +95,12 @@ impl Leader {
                 Verdict::Expire => drop(self.store.expire(epoch, run).await?),
                 Verdict::Skip(reason) => drop(self.store.skip(epoch, run, reason).await?),
                 Verdict::Replace(_) | Verdict::Leave if replaces && outdone => {
-                    let author = Author::Leader(epoch);
+                    let author = Writer::Leader(epoch);
                     let why = Some("a newer run takes its place");
                     let _ = self.store.cancel(author, run, me.as_str(), why).await?;
                 }
                 Verdict::Replace(older) => {
-                    let author = Author::Leader(epoch);
+                    let author = Writer::Leader(epoch);
                     let why = format!("run {run} takes its place");
                     let asked = self.store.cancel(author, older, me.as_str(), Some(&why)).await?;
                     if let Outcome::Applied(done) = asked {

@@ -3,7 +3,7 @@
 use super::*;
 use futures_util::FutureExt as _;
 use tasuki_core::{Lane, Priority};
-use tasuki_store::{Author, NewRun, Task};
+use tasuki_store::{Writer, NewRun, Task};
 
 /// As many as the worker runs at once.
 const SLOTS: usize = 50;
@@ -12,7 +12,7 @@ impl World {
     async fn submit_all(&self, job: &Job, priority: Priority, count: usize) -> Vec<RunId> {
         let lane = Lane { priority, ..Lane::new(FUNCTION) }.to_string();
         let runs = vec![NewRun { lane: Some(lane), ..NewRun::task(&job.newest) }; count];
-        let made = self.store.create(Author::Api, &runs).await.unwrap();
+        let made = self.store.create(Writer::Api, &runs).await.unwrap();
         made.into_iter().map(|made| made.run).collect()
     }
 
@@ -189,7 +189,7 @@ async fn what_comes_due_behind_what_is_blocked_is_waited_for() {
     world.submit_all(&single, Priority::Normal, 2).await;
     let soon = at("12:00:00") + SignedDuration::from_millis(800);
     let later = NewRun { scheduled_for: Some(soon), ..NewRun::task(&job.newest) };
-    world.store.create(Author::Api, &[later]).await.unwrap();
+    world.store.create(Writer::Api, &[later]).await.unwrap();
     world.work().await;
     assert_eq!(world.hands.open.lock().unwrap().len(), 1);
     assert_eq!(world.worker.claim().await.unwrap(), Some(800_000));

@@ -4,7 +4,7 @@ use super::super::{Config, Node};
 use super::*;
 use crate::Functions;
 use crate::operator::JobDraft;
-use tasuki_store::{Author, Fault, Line, NewRun, Pause, Task};
+use tasuki_store::{Writer, Fault, Line, NewRun, Pause, Task};
 
 /// A line on which every answer takes so many microseconds of our clock.
 pub(super) struct SlowLine {
@@ -71,7 +71,7 @@ async fn what_runs_may_run_from_before_its_lease_was_asked_for() {
         world.lead().await;
         world.worker.pulse().await.unwrap();
         let run = NewRun::task(&job.newest);
-        world.store.create(Author::Api, &[run]).await.unwrap();
+        world.store.create(Writer::Api, &[run]).await.unwrap();
         world.lead().await;
         let kill_after = world.settings().await.kill_after().as_micros() as u64;
         world.slow_down();

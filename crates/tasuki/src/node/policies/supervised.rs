@@ -3,7 +3,7 @@
 use super::*;
 use futures_util::FutureExt as _;
 use tasuki_core::ErrorCode;
-use tasuki_store::{Author, NewRun};
+use tasuki_store::{Writer, NewRun};
 
 const STEP: SignedDuration = SignedDuration::from_millis(500);
 
@@ -16,7 +16,7 @@ impl World {
 
     async fn submit(&self, job: &Job) -> RunId {
         let run = NewRun::task(&job.newest);
-        self.store.create(Author::Api, &[run]).await.unwrap()[0].run
+        self.store.create(Writer::Api, &[run]).await.unwrap()[0].run
     }
 
     async fn run(&self, run: RunId) -> Run {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::exit::Stopped;
-use tasuki_core::work::WorkKind;
+use tasuki_core::job_spec::WorkKind;
 use tasuki_core::{RunId, RunState};
-use tasuki_store::{Finish, FirstLines, RenewedRun};
+use tasuki_store::{AttemptResult, FirstLines, RenewedRun};
 
 use super::queues::Pool;
 use super::recipes::Recipe;
@@ -99,7 +99,7 @@ pub(crate) struct Running {
 #[derive(Debug, Clone)]
 pub(crate) struct Ended {
     pub(crate) key: JobKey,
-    pub(crate) finish: Finish,
+    pub(crate) finish: AttemptResult,
     /// What it printed, where that is kept with its end.
     pub(crate) printed: Option<FirstLines>,
     /// Since when it waits for company.
@@ -110,7 +110,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     /// One of which nothing else is known, and that may stir others.
-    pub(crate) fn unheard(key: JobKey, finish: Finish, at: u64) -> Self {
+    pub(crate) fn unheard(key: JobKey, finish: AttemptResult, at: u64) -> Self {
         Self { key, finish, printed: None, at, stirs: true }
     }
 }
@@ -311,7 +311,7 @@ pub(crate) mod tests {
     use super::*;
     use tasuki_core::concurrency::ConcurrencyPolicy;
     use tasuki_core::exit::FailureRules;
-    use tasuki_core::work::{What, Work};
+    use tasuki_core::job_spec::{What, Work};
     use tasuki_store::JobSpec;
 
     pub(crate) fn recipe(work: Work) -> Recipe {
@@ -377,7 +377,7 @@ pub(crate) mod tests {
     fn what_a_renewal_asks_of_a_worker() {
         use RunState::{Assigned, Running};
         let ended = || {
-            let finish = Finish::default();
+            let finish = AttemptResult::default();
             Here::Ended(Box::new(Ended::unheard(JobKey::default(), finish, 0)))
         };
         let run = RunId(1);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::future::{MaybeDone, join, maybe_done};
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{LeaseToken, RunId, Settings};
-use tasuki_store::{ClaimBatch, Claimed, Dialect, Error, Firsts, LanePlace, MOST_CLAIMED, Taken};
+use tasuki_store::{ClaimBatch, ClaimResult, Dialect, Error, Firsts, LanePlace, MOST_CLAIMED, Taken};
 
 use super::super::within::within;
 use super::{State, Worker, count, our_time};
@@ -269,7 +269,7 @@ impl Worker {
         let batch = self.batch(&asked, &self.source(course.lane).lane);
         let store = &self.parts.store;
         let claimed = match onward {
-            Some(onward) => within(store.claim_behind(&batch, onward.behind)).await,
+            Some(onward) => within(store.claim_after(&batch, onward.behind)).await,
             None => within(store.claim(&batch)).await,
         };
         let runs = self.hear_of(&asked, claimed)?;
@@ -312,21 +312,21 @@ impl Worker {
     pub(super) fn hear_of(
         &self,
         asked: &Asked,
-        claimed: Result<Claimed, Error>,
+        claimed: Result<ClaimResult, Error>,
     ) -> Result<Vec<Taken>, Error> {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&asked.token) else { return Ok(Vec::new()) };
         let runs = match claimed {
-            Ok(Claimed::Runs(runs)) if runs.is_empty() => {
+            Ok(ClaimResult::Runs(runs)) if runs.is_empty() => {
                 state.leases.remove(&asked.token);
                 return Ok(runs);
             }
-            Ok(Claimed::Runs(runs)) => {
+            Ok(ClaimResult::Runs(runs)) => {
                 lease.claim = Claim::Known;
                 lease.runs.extend(runs.iter().map(|taken| (taken.id, Here::Starting)));
                 runs
             }
-            Ok(Claimed::Before) => {
+            Ok(ClaimResult::Before) => {
                 lease.claim = Claim::Unanswered;
                 return Ok(Vec::new());
             }

@@ -2,7 +2,7 @@
 //! and nobody who waits is passed over.
 
 use tasuki_core::{JobName, LeaseToken};
-use tasuki_store::{ClaimBatch, Claimed, Created, Dialect, Error, Job, NewRun, Taken, Task};
+use tasuki_store::{ClaimBatch, ClaimResult, Created, Dialect, Error, Job, NewRun, Taken, Task};
 
 use super::super::within::within;
 use super::claims::free;
@@ -53,7 +53,7 @@ impl Worker {
             runs.iter().map(|taken| Created { run: taken.id, existed: false }).collect()
         };
         let made = taken.as_ref().ok().filter(|runs| !runs.is_empty()).map(made);
-        let taken = self.hear_of(&asked, taken.map(Claimed::Runs))?;
+        let taken = self.hear_of(&asked, taken.map(ClaimResult::Runs))?;
         self.launch(asked.token, taken).await;
         Ok(made)
     }

@@ -3,7 +3,7 @@
 //! Each of its ticks reads, decides and writes with a guard; the loops around them own pace and stopping.
 //! What it carries is remembered here, but only the database says whether it still does.
 
-pub(crate) mod apart;
+pub(crate) mod continuation;
 pub(crate) mod carry;
 mod claims;
 mod intake;
@@ -24,7 +24,7 @@ use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
 use tasuki_store::{Error, FirstLines, NewWorker, Store};
 use tokio::sync::{Notify, watch};
 
-use self::apart::Apart;
+use self::continuation::Apart;
 use super::within::within;
 use super::world::{Clock, Dice};
 use crate::Wake;

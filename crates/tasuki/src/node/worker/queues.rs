@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tasuki_core::work::COMMAND_LANE;
+use tasuki_core::job_spec::COMMAND_LANE;
 use tasuki_core::{Invalid, Lane, Priority, Queue, Settings};
 
 /// Whose slots a run uses.

@@ -2,7 +2,7 @@
 
 use futures_util::future::join_all;
 use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{Dialect, Ending, Error, FirstLines, Outcome, Succeeded};
+use tasuki_store::{Dialect, AttemptReport, Error, FirstLines, Outcome, Succeeded};
 
 use super::super::within::within;
 use super::{State, Worker, drop_if_empty};
@@ -15,7 +15,7 @@ const AT_ONCE: usize = 4;
 
 /// What is to be reported.
 struct Ends {
-    endings: Vec<Ending>,
+    endings: Vec<AttemptReport>,
     /// What else is known of each.
     known: Vec<Known>,
     /// Leases under which there is nothing else.
@@ -213,7 +213,7 @@ impl Worker {
                 if let Here::Ended(ended) = here {
                     ends.known.push(Known { key: ended.key, stirs: ended.stirs });
                     let Ended { finish, printed, .. } = (**ended).clone();
-                    ends.endings.push(Ending { token, run, finish, printed });
+                    ends.endings.push(AttemptReport { token, run, finish, printed });
                 }
             }
             if lease.report_at() == Some(0) {
@@ -227,14 +227,14 @@ impl Worker {
     }
 
     /// What was carried and is reported: there is room again.
-    fn done(&self, told: &[(&Ending, &Known)]) {
+    fn done(&self, told: &[(&AttemptReport, &Known)]) {
         if told.is_empty() {
             return;
         }
         let now = self.parts.clock.boottime();
         let (mut assigned, mut stirs) = (false, false);
         let mut state = self.state();
-        for (Ending { token, run, .. }, known) in told {
+        for (AttemptReport { token, run, .. }, known) in told {
             stirs |= known.stirs;
             let Some(lease) = state.leases.get_mut(token) else { continue };
             assigned |= !lease.claimed;

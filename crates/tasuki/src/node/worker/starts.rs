@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Settings};
-use tasuki_store::{Error, Finish, Outcome, Taken};
+use tasuki_store::{Error, AttemptResult, Outcome, Taken};
 
 use super::super::within::within;
 use super::{Worker, count, database_time, drop_if_empty, is_aside, our_time};
@@ -225,7 +225,7 @@ impl Worker {
         &self,
         token: LeaseToken,
         taken: Taken,
-    ) -> Result<Result<Attempt, Box<Finish>>, Error> {
+    ) -> Result<Result<Attempt, Box<AttemptResult>>, Error> {
         let store = &self.parts.store;
         let recipe = match self.recipes.at_hand(taken.job, taken.job_version) {
             Some(recipe) => Some(recipe),
@@ -250,7 +250,7 @@ impl Worker {
         taken: Taken,
         recipe: &Arc<Recipe>,
         payload: Option<String>,
-    ) -> Result<Attempt, Box<Finish>> {
+    ) -> Result<Attempt, Box<AttemptResult>> {
         Attempt::new(token, taken, Arc::clone(recipe), payload).map_err(|refused| {
             Box::new(attempt::finish(recipe, End::Unfit(refused), None, self.roll()))
         })

@@ -6,7 +6,7 @@ use super::*;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::Counters;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::work::WorkKind;
+use tasuki_core::job_spec::WorkKind;
 use tasuki_core::{Epoch, EventId, JobId, LeaseToken, Scope, WorkerId};
 
 fn at(time: &str) -> Timestamp {

@@ -1,7 +1,7 @@
 //! What is known of jobs is never old, and those who submit do not wait for it.
 
 use tasuki_core::Role;
-use tasuki_core::work::{What, Work};
+use tasuki_core::job_spec::{What, Work};
 use tasuki_store::{Fault, Line, Pause};
 use tokio::sync::Semaphore;
 

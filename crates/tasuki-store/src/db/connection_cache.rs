@@ -28,7 +28,7 @@ const ANSWER: Duration = Duration::from_secs(2);
 pub(crate) const UNUSED: Duration = Duration::from_mins(1);
 
 /// A pool, and what of it is at hand.
-pub(crate) struct Hand<D: Database> {
+pub(crate) struct ConnectionCache<D: Database> {
     pool: Pool<D>,
     held: Arc<Mutex<Held<D>>>,
 }
@@ -70,13 +70,13 @@ impl<D: Database> DerefMut for Known<D> {
     }
 }
 
-impl<D: Database> Clone for Hand<D> {
+impl<D: Database> Clone for ConnectionCache<D> {
     fn clone(&self) -> Self {
         Self { pool: self.pool.clone(), held: Arc::clone(&self.held) }
     }
 }
 
-impl<D: Database> Hand<D> {
+impl<D: Database> ConnectionCache<D> {
     /// Nothing at hand yet.
     pub(crate) fn new(pool: Pool<D>) -> Self {
         let held = Held { sessions: Vec::new(), waiting: 0 };
@@ -209,7 +209,7 @@ pub(crate) fn throw_away<D: Database>(known: Known<D>) {
 }
 
 /// Somebody waits, until this is dropped.
-struct Waiting<'a, D: Database>(&'a Hand<D>);
+struct Waiting<'a, D: Database>(&'a ConnectionCache<D>);
 
 impl<D: Database> Drop for Waiting<'_, D> {
     fn drop(&mut self) {
@@ -255,15 +255,15 @@ mod tests {
     }
 
     /// The pool with so many sessions at most, nothing at hand.
-    async fn hand(most: u32) -> Hand<sqlx::Postgres> {
+    async fn hand(most: u32) -> ConnectionCache<sqlx::Postgres> {
         let url = std::env::var("TASUKI_TEST_PG")
             .expect("TASUKI_TEST_PG is not set: run ./test, which starts the server");
         let options = sqlx::postgres::PgPoolOptions::new().max_connections(most);
-        Hand::new(options.connect(&url).await.unwrap())
+        ConnectionCache::new(options.connect(&url).await.unwrap())
     }
 
     /// What the sessions at hand have said, the last used last.
-    fn said(hand: &Hand<sqlx::Postgres>) -> Vec<HashSet<usize>> {
+    fn said(hand: &ConnectionCache<sqlx::Postgres>) -> Vec<HashSet<usize>> {
         hand.held().sessions.iter().map(|(known, _)| known.said.clone()).collect()
     }
 

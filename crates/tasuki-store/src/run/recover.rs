@@ -11,7 +11,7 @@ use tasuki_core::{AttemptOutcome, Epoch, ErrorCode, LeaseToken, RunId, RunState}
 use crate::cluster::leader;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
-use crate::run::finish::{Finish, append, settle, wait_again};
+use crate::run::finish::{AttemptResult, append, settle, wait_again};
 use crate::run::lease;
 use crate::run::micros;
 use crate::run::note::{self, Note};
@@ -123,7 +123,7 @@ async fn give_up(
     actor: &str,
     epoch: Option<Epoch>,
 ) -> Result<(), Error> {
-    append(tx, run.id, AttemptOutcome::Released, Finish::default().columns()).await?;
+    append(tx, run.id, AttemptOutcome::Released, AttemptResult::default().columns()).await?;
     let back = Run { counters: run.counters.released(), ..run.clone() };
     wait_again(tx, &back, token, RunState::Orphaned, 0).await?;
     lease::give_hold(tx, run, token).await?;
@@ -148,7 +148,7 @@ async fn lose(
     };
     let failure = Failure { code: ErrorCode::HEARTBEAT_TIMEOUT, retryable: limits.retry_lost };
     let next = decide(&at_the_end, &failure, &limits.backoff, dice);
-    let columns = Finish::failed(failure).columns();
+    let columns = AttemptResult::failed(failure).columns();
     let state = settle(tx, &run, token, next, AttemptOutcome::Lost, columns).await?;
     lease::give_hold(tx, &run, token).await?;
     note(tx, &run, token, Verb::Recover, "supervisor", Some("its lease lapsed"), Some(epoch))

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tasuki_core::{RunId, Scope};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{Author, Created, Error, JobVersion, NewRun, Store, check};
+use crate::{Writer, Created, Error, JobVersion, NewRun, Store, check};
 
 /// The most runs that travel in one insert.
 const MOST: usize = 256;
@@ -95,7 +95,7 @@ impl Enqueuer {
             let store = store.clone();
             async move {
                 let runs: Vec<NewRun<'_>> = tasks.iter().map(Task::run).collect();
-                store.create(Author::Api, &runs).await
+                store.create(Writer::Api, &runs).await
             }
         })
     }

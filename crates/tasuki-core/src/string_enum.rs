@@ -43,7 +43,7 @@ macro_rules! words {
                     _ => Err($crate::Invalid::typed(
                         $field,
                         typed,
-                        $crate::word::one_of(Self::ALL.iter().map(|one| one.as_str())),
+                        $crate::string_enum::one_of(Self::ALL.iter().map(|one| one.as_str())),
                     )),
                 }
             }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::exit::FailureRules;
 use crate::lane::LONGEST_HANDLER;
-use crate::word::words;
+use crate::string_enum::words;
 use crate::{ErrorCode, Invalid, Lane, Priority, Queue, duration};
 
 words! {

@@ -14,7 +14,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Postgres}
 
 use crate::Error;
 use crate::db::errands::Errands;
-use crate::db::hand::{FRESH, Hand, UNUSED};
+use crate::db::connection_cache::{FRESH, ConnectionCache, UNUSED};
 
 /// How long a session may sit in an open transaction, wait for a lock, or run a statement. A leader
 /// that is stopped in mid-write delays the next mint by no more than this.
@@ -37,8 +37,8 @@ pub(crate) enum Pools {
         readers: SqlitePool,
         errands: Errands,
     },
-    Postgres(Hand<Postgres>),
-    MySql(Hand<MySql>),
+    Postgres(ConnectionCache<Postgres>),
+    MySql(ConnectionCache<MySql>),
 }
 
 impl Pools {
@@ -185,7 +185,7 @@ async fn open_postgres(url: &str, connections: u32) -> Result<Pools, Error> {
         })
         .connect_with(options)
         .await?;
-    Ok(Pools::Postgres(Hand::new(pool)))
+    Ok(Pools::Postgres(ConnectionCache::new(pool)))
 }
 
 fn mysql_options(url: &str) -> Result<MySqlConnectOptions, Error> {
@@ -239,7 +239,7 @@ async fn open_mysql(url: &str, connections: u32) -> Result<Pools, Error> {
         })
         .connect_with(options)
         .await?;
-    Ok(Pools::MySql(Hand::new(pool)))
+    Ok(Pools::MySql(ConnectionCache::new(pool)))
 }
 
 fn is_unknown_variable(error: &sqlx::Error) -> bool {
