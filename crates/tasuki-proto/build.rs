@@ -1,4 +1,4 @@
-//! Compiles the messages. Nothing has to be installed for it: the compiler is a library.
+//! Compiles the `.proto` files with a Rust library, so `protoc` does not have to be installed.
 
 use std::error::Error;
 use std::path::PathBuf;
@@ -11,8 +11,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").ok_or("cargo sets OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
-        // These carry lease tokens, which are never printed.
-        .skip_debug([".tasuki.v1.StartJobRequest", ".tasuki.v1.CarriedRun"])
+        // These contain lease tokens, which must not be printed; `src/lib.rs` implements Debug without them.
+        .skip_debug([".tasuki.v1.StartJobRequest", ".tasuki.v1.LeasedRun"])
         .compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Whatever a user types as a schedule is refused with words or fires in order, quickly.
+//! Fuzz target: parses arbitrary input as a schedule. The parser must return a readable error or a schedule whose fires
+//! are in order, and neither may take long.
 #![no_main]
 
 use jiff::Timestamp;
@@ -19,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
     let [kind, zone, dst, a, b, c, value @ ..] = data else { return };
     let Ok(value) = std::str::from_utf8(value) else { return };
     let kind = ScheduleKind::ALL[usize::from(*kind) % ScheduleKind::ALL.len()];
-    // Now and then the value is a zone's name.
+    // For 255 the value is also used as the time zone name.
     let zone = match zone {
         255 => value,
         index => ZONES[usize::from(*index) % ZONES.len()],
@@ -37,12 +38,12 @@ fuzz_target!(|data: &[u8]| {
         }
     };
 
-    // Any instant from 1930 to 2060, and both ends of time.
+    // Any instant from 1930 to 2060, and the minimum and maximum timestamps.
     let second = i64::from(u32::from_be_bytes([0, *a, *b, *c])) * 244 - 1_262_304_000;
     let start = match (a, b) {
         (255, 255) => Timestamp::MAX,
         (0, 0) => Timestamp::MIN,
-        _ => Timestamp::from_second(second).expect("near enough"),
+        _ => Timestamp::from_second(second).expect("the second is between 1930 and 2060"),
     };
     let mut before = start;
     for fire in schedule.fires_after(start).take(20) {
@@ -51,11 +52,11 @@ fuzz_target!(|data: &[u8]| {
         before = fire.at;
     }
     if before > start {
-        let last = schedule.last_between(start, before).expect("it fired");
+        let last = schedule.last_between(start, before).expect("the schedule fired in this period");
         assert_eq!(last.at, before, "{schedule} after {start}");
     }
     for &language in Language::ALL {
-        assert!(!schedule.words(language).is_empty());
+        assert!(!schedule.describe(language).is_empty());
     }
     let preview = schedule.preview(start, 5);
     assert!(preview.rows.windows(2).all(|pair| pair[0].at() <= pair[1].at()));

@@ -1,15 +1,20 @@
-//! `cargo xtask`: what is done with the project beside building it.
+//! `cargo xtask`: development tasks of the repository: an interactive test cluster, the chaos test, the scale benchmark,
+//! the comparison of two builds and the mutation test of the guards.
 
-mod play;
+mod interactive;
+mod paired;
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use cluster_kit::{Chaos, Crowd, DatabaseKind, Pace, Plan, RedisKind, all_faults};
+use cluster_kit::{
+    Chaos, ClusterConfig, DatabaseKind, Pace, RedisKind, ScaleBenchmark, all_faults,
+};
 
-/// What is done with the project beside building it.
+/// Development tasks: an interactive test cluster, a chaos test, a scale benchmark, a comparison of two builds and a
+/// mutation test
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Arguments {
@@ -19,81 +24,105 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Start a cluster to play with: nodes, a database, Redis, and wires that can be cut
+    /// Start a test cluster (nodes, database, Redis) with a prompt to stop processes and block connections
     Cluster {
-        /// How many nodes
+        /// Number of nodes
         #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=7))]
         nodes: u8,
 
-        /// On which database
+        /// Kind of database
         #[arg(long, value_enum, default_value = "postgres")]
         database: Database,
 
-        /// With which Redis
+        /// Kind of Redis
         #[arg(long, value_enum, default_value = "one")]
         redis: Redis,
 
-        /// With settings that make everything happen sooner
+        /// Use settings with short intervals and timeouts
         #[arg(long)]
         quick: bool,
 
-        /// Use this tasuki instead of building one
+        /// Use this tasuki binary instead of building one
         #[arg(long)]
         tasuki: Option<PathBuf>,
     },
-    /// Measure what many workers on one machine cost, at rest and when everything is due at once
-    Crowd {
-        /// How many workers
+    /// Measure statements, CPU and memory of many workers on one machine, while nothing is due and while all jobs are due
+    Scale {
+        /// Number of workers
         #[arg(long, default_value_t = 50)]
         workers: usize,
 
-        /// How many definitions
+        /// Number of jobs
         #[arg(long, default_value_t = 5000)]
         jobs: usize,
 
-        /// For how many seconds they are measured at rest
+        /// Seconds of the measurement while nothing is due
         #[arg(long, default_value_t = 20)]
         seconds: u64,
 
-        /// Use this tasuki instead of building one
+        /// Use this tasuki binary instead of building one
         #[arg(long)]
         tasuki: Option<PathBuf>,
     },
-    /// Break clusters in every known way while jobs fire, and judge; goes on where it was interrupted
+    /// Compare two builds of tasuki on one database, in turns, and print the ratio of each figure
+    Paired {
+        /// tasuki binary of the older build
+        before: PathBuf,
+
+        /// tasuki binary of the newer build
+        after: PathBuf,
+
+        /// Database whose user may create databases beside it; for SQLite any `sqlite:` URL
+        #[arg(long)]
+        database_url: String,
+
+        /// Number of rounds
+        #[arg(long, default_value_t = 7)]
+        rounds: usize,
+
+        /// Run only these benches (comma-separated)
+        #[arg(long, value_delimiter = ',')]
+        only: Vec<String>,
+
+        /// Seconds for which an idle node is measured
+        #[arg(long, default_value_t = 60)]
+        idle_seconds: u64,
+    },
+    /// Inject every fault into test clusters while jobs fire, and check the results; resumes after an interruption
     Chaos {
-        /// How often each fault
+        /// Number of times that each fault is injected
         #[arg(long, default_value_t = 3)]
         rounds: usize,
 
-        /// How many nodes
+        /// Number of nodes
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(3..=7))]
         nodes: u8,
 
-        /// Only faults whose name contains this
+        /// Run only faults whose name contains this text
         #[arg(long)]
         only: Option<String>,
 
-        /// Only on this kind of cluster
-        #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(Chaos::kinds()))]
+        /// Run only on this kind of cluster
+        #[arg(long, value_parser = clap::builder::PossibleValuesParser::new(Chaos::cluster_kinds()))]
         kind: Option<String>,
 
-        /// With settings that make everything happen sooner; the bounds are not promised for these
+        /// Use settings with short intervals and timeouts; the documented time bounds do not hold for them
         #[arg(long)]
         quick: bool,
 
-        /// Where what was done is written down; what held is not done again
+        /// Journal file of completed steps; a step that passed is not repeated
         #[arg(long, default_value = "target/chaos.jsonl")]
         journal: PathBuf,
 
-        /// Leave what the nodes told in its folder
+        /// Keep the logs of the nodes also after a step that passed
         #[arg(long)]
         keep: bool,
 
-        /// Break this tasuki instead of building one
+        /// Test this tasuki binary instead of building one
         #[arg(long)]
         tasuki: Option<PathBuf>,
 
-        /// Only tell which faults there are
+        /// Only list the faults
         #[arg(long)]
         list: bool,
     },
@@ -115,11 +144,11 @@ enum Redis {
 
 fn main() -> ExitCode {
     let task = Arguments::parse().task;
-    cluster_kit::sweep();
+    cluster_kit::remove_stale_folders();
     match task {
         Task::Cluster { nodes, database, redis, quick, tasuki } => {
             let Some(binary) = absolute(tasuki).or_else(build) else { return ExitCode::FAILURE };
-            play::play(Plan {
+            interactive::run_prompt(ClusterConfig {
                 binary,
                 nodes: usize::from(nodes),
                 database: match database {
@@ -133,22 +162,46 @@ fn main() -> ExitCode {
                     Redis::Cluster => RedisKind::Cluster,
                 },
                 pace: pace(quick),
-                wires: true,
-                keep: false,
+                proxies: true,
+                keep_logs: false,
             })
         }
-        Task::Crowd { workers, jobs, seconds, tasuki } => {
+        Task::Scale { workers, jobs, seconds, tasuki } => {
             let Some(binary) = absolute(tasuki).or_else(build) else { return ExitCode::FAILURE };
             let (database, redis) = (DatabaseKind::Postgres, RedisKind::One);
             let (nodes, pace) = (workers, Pace::Default);
-            let plan = Plan { binary, nodes, database, redis, pace, wires: false, keep: false };
-            let time = Duration::from_secs(seconds);
-            println!("{}", Crowd { plan, jobs, time }.measure(|line| eprintln!("{line}")));
+            let config = ClusterConfig {
+                binary,
+                nodes,
+                database,
+                redis,
+                pace,
+                proxies: false,
+                keep_logs: false,
+            };
+            let window = Duration::from_secs(seconds);
+            println!(
+                "{}",
+                ScaleBenchmark { config, jobs, window }.measure(|line| eprintln!("{line}"))
+            );
             ExitCode::SUCCESS
+        }
+        Task::Paired { before, after, database_url, rounds, only, idle_seconds } => {
+            let paired = paired::Paired { before, after, database_url, rounds, only, idle_seconds };
+            match paired.run() {
+                Ok(table) => {
+                    print!("{table}");
+                    ExitCode::SUCCESS
+                }
+                Err(error) => {
+                    eprintln!("error: {error}");
+                    ExitCode::FAILURE
+                }
+            }
         }
         Task::Chaos { list: true, .. } => {
             for fault in all_faults() {
-                println!("{:<28} {}", fault.name, fault.what);
+                println!("{:<28} {}", fault.name, fault.description);
             }
             ExitCode::SUCCESS
         }
@@ -159,11 +212,20 @@ fn main() -> ExitCode {
             }
             let nodes = usize::from(nodes);
             let pace = pace(quick);
-            let chaos = Chaos { binary, nodes, rounds, only, kind, pace, keep, journal };
+            let chaos = Chaos {
+                binary,
+                nodes,
+                rounds,
+                only,
+                cluster_kind: kind,
+                pace,
+                keep_logs: keep,
+                journal,
+            };
             match chaos.run(|line| eprintln!("{line}")) {
-                Ok(told) => {
-                    println!("{}", told.table);
-                    if told.broken { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+                Ok(report) => {
+                    println!("{}", report.table);
+                    if report.has_violations { ExitCode::FAILURE } else { ExitCode::SUCCESS }
                 }
                 Err(why) => {
                     eprintln!("{why}");
@@ -174,7 +236,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Nodes run in a folder of their own.
+/// Makes a path absolute, because the nodes run in another folder.
 fn absolute(path: Option<PathBuf>) -> Option<PathBuf> {
     std::path::absolute(path?).ok()
 }
@@ -183,7 +245,7 @@ fn pace(quick: bool) -> Pace {
     if quick { Pace::Quick } else { Pace::Default }
 }
 
-/// Builds the `tasuki` that is to be broken, as it is released. `None`: the compiler has said why not.
+/// Builds the release binary of `tasuki`. `None` if the build failed; cargo has printed the reason.
 fn build() -> Option<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let build = ["build", "--release", "--package", "tasuki-cli", "--bin", "tasuki"];

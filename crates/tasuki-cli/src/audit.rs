@@ -1,20 +1,20 @@
-//! `tasuki audit`: who did what.
+//! `tasuki audit`: lists the audit entries (who did what).
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Call, Client};
-use crate::output::Failure;
-use crate::pages;
-use crate::server::Server;
-use crate::view::{Look, items, text};
+use crate::client::{ApiClient, ApiRequest};
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::pagination;
+use crate::view::{Style, field_items, field_text};
 
-/// Who did what.
+/// List the audit entries
 #[derive(Args)]
-pub(crate) struct Audit {
+pub(crate) struct AuditCommand {
     #[command(flatten)]
-    server: Server,
+    endpoint: Endpoint,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -25,7 +25,7 @@ enum Verb {
     Head(Head),
 }
 
-/// List what was done, oldest first
+/// List audit entries, oldest first
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -33,70 +33,77 @@ Examples:
   tasuki audit list --after 120 -n 20
   tasuki audit list --json | jq '.items[] | select(.actor == \"hanako\")'")]
 struct List {
-    /// What came after this entry
+    /// Only entries after this sequence number
     #[arg(long, value_name = "SEQ", default_value_t = 0)]
     after: i64,
-    /// At most so many
+    /// Maximum number of entries
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     limit: usize,
 }
 
-/// Show the last entry's number and hash. Kept elsewhere, they prove later that nothing was cut off
+/// Print sequence number and hash of the last entry. Stored elsewhere, they prove later that no entry was removed
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki audit head > audit-head.txt")]
 struct Head {}
 
-impl Audit {
+impl AuditCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.server.ask(now, async |client, look| match &self.verb {
+        self.endpoint.run(now, async |client, style| match &self.verb {
             Verb::List(List { after, limit }) => {
-                let page = |next, limit| page(client, next, *after, limit);
-                let entries = pages::collect(*limit, page).await?;
-                Ok(look.answer(&entries, many))
+                let page = |next, limit| list_request(client, next, *after, limit);
+                let entries = pagination::fetch_items(*limit, page).await?;
+                Ok(style.render(&entries, render_list))
             }
             Verb::Head(Head {}) => {
-                let head = head(client).await?;
-                Ok(look.answer(&head, |_, head| {
-                    format!("{} {}\n", text(head, "seq"), text(head, "hash"))
+                let head = fetch_head(client).await?;
+                Ok(style.render(&head, |_, head| {
+                    format!("{} {}\n", field_text(head, "seq"), field_text(head, "hash"))
                 }))
             }
         })
     }
 }
 
-fn page<'a>(client: &'a Client, next: Option<String>, after: i64, limit: usize) -> Call<'a> {
+fn list_request<'a>(
+    client: &'a ApiClient,
+    next: Option<String>,
+    after: i64,
+    limit: usize,
+) -> ApiRequest<'a> {
     let after = next.unwrap_or_else(|| after.to_string());
     client.get("/audit").query("after", &after).query("limit", &limit)
 }
 
-/// The last entry: as the server tells it, or else found by reading on to the end.
-async fn head(client: &Client) -> Result<Value, Failure> {
-    let first = page(client, None, 0, 1).send().await?.body;
+/// Returns the last entry: from the server's `head` field if it has one, else by reading all entries.
+async fn fetch_head(client: &ApiClient) -> Result<Value, Failure> {
+    let first = list_request(client, None, 0, 1).send().await?.body;
     if first["head"].is_object() {
         return Ok(first["head"].clone());
     }
-    let all = pages::collect(usize::MAX, |next, limit| page(client, next, 0, limit)).await?;
-    match items(&all, "items").last() {
+    let all =
+        pagination::fetch_items(usize::MAX, |next, limit| list_request(client, next, 0, limit))
+            .await?;
+    match field_items(&all, "items").last() {
         Some(last) => Ok(json!({ "seq": last["seq"], "hash": last["hash"] })),
-        None => Err(Failure::refused("the audit is empty")),
+        None => Err(Failure::new("there are no audit entries")),
     }
 }
 
-fn many(look: &Look, entries: &Value) -> String {
-    let mut table = look.table(["SEQ", "AT", "BY", "FROM", "DID", "TO"]);
-    for entry in items(entries, "items") {
+fn render_list(style: &Style, entries: &Value) -> String {
+    let mut table = style.table(["SEQ", "AT", "ACTOR", "ADDRESS", "ACTION", "OBJECT"]);
+    for entry in field_items(entries, "items") {
         table.row([
-            text(entry, "seq"),
-            look.instant(entry, "at"),
-            text(entry, "actor"),
-            text(entry, "address"),
-            text(entry, "action"),
-            text(entry, "object"),
+            field_text(entry, "seq"),
+            style.instant(entry, "at"),
+            field_text(entry, "actor"),
+            field_text(entry, "address"),
+            field_text(entry, "action"),
+            field_text(entry, "object"),
         ]);
     }
-    let mut told = table.or("nothing was done");
+    let mut output = table.render_or("there are no audit entries");
     if !entries["next"].is_null() {
-        told.push_str(&format!("there is more: --after {}\n", text(entries, "next")));
+        output.push_str(&format!("more entries: --after {}\n", field_text(entries, "next")));
     }
-    told
+    output
 }

@@ -1,4 +1,4 @@
-//! `tasuki cert dev`
+//! `tasuki cert dev`: creates a certificate authority and certificates for development.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tasuki_cluster::tls::dev::{Error, Made, OBSERVER, Plan, make};
+use tasuki_cluster::tls::dev::{DevCertRequest, DevCerts, Error, OBSERVER, create_dev_certs};
 
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// Make an authority and certificates to try things with: one for each node, and one for an observer,
-/// who may look and not order. An authority that is there signs further nodes.
+/// Create a certificate authority and certificates for development: one certificate for each node, and one for an
+/// observer, which may read but not send orders. An existing authority is used to sign further nodes
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -19,29 +19,30 @@ Examples:
   tasuki cert dev --dir tls --node one --node two --node three
   tasuki cert dev --dir tls-staging --cluster staging --days 30 --json
 
-Each folder has tls.crt, tls.key and ca.crt: what a node looks for in /etc/tasuki/tls. Nodes of one
-cluster may also share one. New files are used without a restart.
+Each directory contains tls.crt, tls.key and ca.crt, the files that a node reads from /etc/tasuki/tls.
+The nodes of one cluster may also share one certificate. Nodes load new files without a restart.
 
-The authority's key lies in the folder too, so whoever can read it can be any node. In production
-let something else sign: the name in a certificate is the URI tasuki://CLUSTER/node/NAME.")]
-pub(crate) struct Dev {
-    /// The folder to make them in
+The key of the authority is stored in the same directory: anyone who can read it can impersonate any
+node. In production, sign certificates with your own authority. The name in a certificate is the URI
+tasuki://CLUSTER/node/NAME.")]
+pub(crate) struct CertDevCommand {
+    /// Output directory
     #[arg(long)]
     dir: PathBuf,
 
-    /// A node to make one for; may be repeated
+    /// Name of a node (repeatable)
     #[arg(long = "node", value_name = "NAME", default_values_t = ["node".to_owned()])]
     nodes: Vec<String>,
 
-    /// The cluster they are of
+    /// Name of the cluster
     #[arg(long, default_value = "tasuki")]
     cluster: String,
 
-    /// For how many days they are good
+    /// Validity of the certificates in days, at most 3650
     #[arg(long, default_value_t = 365, value_parser = clap::value_parser!(u16).range(1..=3650))]
     days: u16,
 
-    /// Replace what is there, the authority too
+    /// Overwrite existing files, including the authority
     #[arg(long)]
     force: bool,
 
@@ -50,14 +51,14 @@ pub(crate) struct Dev {
     json: bool,
 }
 
-impl Dev {
+impl CertDevCommand {
     pub(crate) fn run(self, now: Timestamp) -> Result<String, Failure> {
         let Self { dir: folder, mut nodes, cluster, days, force: replace, json } = self;
         nodes.sort();
         nodes.dedup();
-        let made = make(&Plan { folder, cluster, nodes, days, replace }, now)
+        let made = create_dev_certs(&DevCertRequest { folder, cluster, nodes, days, replace }, now)
             .map_err(|error| failure(&error))?;
-        Ok(if json { as_json(&made) } else { in_words(&made) })
+        Ok(if json { as_json(&made) } else { as_text(&made) })
     }
 }
 
@@ -65,40 +66,41 @@ fn failure(error: &Error) -> Failure {
     match error {
         Error::Name(_) => Failure::bad_usage(error.to_string()),
         Error::Exists(_) => {
-            let hint = "--force replaces all of it; another --node is added to what is there";
-            Failure::refused(error.to_string()).hint(hint)
+            let hint = "--force replaces all files, including the authority; --node with a new name adds a node";
+            Failure::new(error.to_string()).hint(hint)
         }
-        _ => Failure::refused(error.to_string()),
+        _ => Failure::new(error.to_string()),
     }
 }
 
-fn in_words(made: &Made) -> String {
-    let word = if made.authority_was_there { "used" } else { "made" };
-    let mut text = format!("{word} the authority {}\n", made.authority.display());
-    let mut look = None;
+fn as_text(made: &DevCerts) -> String {
+    let verb = if made.authority_existed { "used existing" } else { "created" };
+    let mut text = format!("{verb} authority {}\n", made.authority.display());
+    let mut observer = None;
     for (identity, folder) in &made.certificates {
-        writeln!(text, "made {identity} in {}", folder.display()).expect("a string takes all");
-        look = look.or((identity.name() == OBSERVER).then_some(folder));
+        writeln!(text, "created {identity} in {}", folder.display())
+            .expect("writing to a string does not fail");
+        observer = observer.or((identity.name() == OBSERVER).then_some(folder));
     }
     writeln!(
         text,
-        "good until {}",
+        "valid until {}",
         made.expires_at.round(jiff::Unit::Second).unwrap_or(made.expires_at)
     )
-    .expect("a string takes all");
+    .expect("writing to a string does not fail");
     text.push_str(
-        "\na node shows what is in /etc/tasuki/tls: put the three files of its folder there\n",
+        "\ncopy the three files of each node's directory to /etc/tasuki/tls on that node\n",
     );
-    if let Some(folder) = look {
+    if let Some(folder) = observer {
         let folder = folder.display();
         let shown = format!("-cert {folder}/tls.crt -key {folder}/tls.key");
-        let look = format!("grpcurl -cacert {folder}/ca.crt {shown} localhost:PORT list");
-        writeln!(text, "to look at a node: {look}").expect("a string takes all");
+        let command = format!("grpcurl -cacert {folder}/ca.crt {shown} localhost:PORT list");
+        writeln!(text, "to inspect a node: {command}").expect("writing to a string does not fail");
     }
     text
 }
 
-fn as_json(made: &Made) -> String {
+fn as_json(made: &DevCerts) -> String {
     let certificates: Vec<Value> = made
         .certificates
         .iter()
@@ -113,7 +115,7 @@ fn as_json(made: &Made) -> String {
         .collect();
     let answer = json!({
         "authority": made.authority,
-        "authority_was_there": made.authority_was_there,
+        "authority_was_there": made.authority_existed,
         "certificates": certificates,
         "expires_at": made.expires_at.to_string(),
     });

@@ -1,7 +1,7 @@
-//! The REST client: calls in, JSON or a failure in words out.
+//! REST client: sends a request, returns the JSON response or a [`Failure`].
 //!
-//! What the server refuses is told in the server's own words. What it never answered is told with
-//! what to do about it. Nothing is tried again here: a call whose answer got lost may have been done.
+//! A refusal shows the message of the server. A request without a response fails with a hint. No request is repeated
+//! here: the server may have executed a request whose response was lost.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -12,143 +12,152 @@ use reqwest::header::{
 use reqwest::{Method, Response, StatusCode, Url, redirect};
 use serde_json::Value;
 
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// The server gives up after 30 s; whoever waits less would not hear why.
-const PATIENCE: Duration = Duration::from_secs(35);
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// Request timeout. The server itself gives up after 30 s and then reports why, so the client waits longer.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(35);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Speaks to one server.
-pub(crate) struct Client {
+/// Client of the REST API of one server.
+pub(crate) struct ApiClient {
     http: reqwest::Client,
     url: Url,
-    /// Whether refusals are printed as JSON too.
+    /// Whether the body of a refusal is also printed as JSON.
     json: bool,
 }
 
-/// What the server said.
-pub(crate) struct Answer {
+/// A successful response of the API.
+pub(crate) struct ApiResponse {
     pub(crate) status: StatusCode,
     pub(crate) body: Value,
     etag: Option<String>,
 }
 
-impl Answer {
-    /// What `If-Match` wants to hear to change just this.
-    pub(crate) fn version(&self) -> String {
-        let in_body = || self.body["version"].as_i64().map(quoted);
+impl ApiResponse {
+    /// The value of `If-Match` for a change of exactly this version: the ETag, else the `version` field, else `*`.
+    pub(crate) fn if_match_value(&self) -> String {
+        let in_body = || self.body["version"].as_i64().map(etag_of);
         self.etag.clone().or_else(in_body).unwrap_or_else(|| "*".to_owned())
     }
 }
 
-/// A version as `If-Match` spells it.
-pub(crate) fn quoted(version: i64) -> String {
+/// Formats a version as an ETag, for `If-Match`.
+pub(crate) fn etag_of(version: i64) -> String {
     format!("\"{version}\"")
 }
 
-impl Client {
+impl ApiClient {
     pub(crate) fn new(url: Url, token: &str, json: bool) -> Result<Self, Failure> {
         let mut bearer = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
-            Failure::bad_usage("the token holds characters that no token has")
-                .hint("a token is one word that starts with tsk_")
+            Failure::bad_usage("the token contains characters that are not allowed in a token")
+                .hint("a token starts with tsk_ and contains no spaces")
         })?;
         bearer.set_sensitive(true);
         let mut builder = reqwest::Client::builder()
             .default_headers(HeaderMap::from_iter([(AUTHORIZATION, bearer)]))
             .user_agent(concat!("tasuki/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(CONNECT_PATIENCE)
-            // The token is for this server; an answer cannot send it elsewhere.
+            .connect_timeout(CONNECT_TIMEOUT)
+            // The token is for this server only; a redirect must not send it to another one.
             .redirect(redirect::Policy::none());
-        if is_this_machine(&url) {
+        if is_local(&url) {
             builder = builder.no_proxy();
         }
         let http = builder.build().map_err(|error| {
-            Failure::refused(format!("cannot set up connections: {}", reason(&error)))
+            Failure::new(format!("cannot create the HTTP client: {}", root_cause(&error)))
         })?;
         Ok(Self { http, url, json })
     }
 
-    pub(crate) fn get(&self, path: impl AsRef<str>) -> Call<'_> {
-        self.call(Method::GET, path.as_ref())
+    pub(crate) fn get(&self, path: impl AsRef<str>) -> ApiRequest<'_> {
+        self.request(Method::GET, path.as_ref())
     }
 
-    pub(crate) fn post(&self, path: impl AsRef<str>) -> Call<'_> {
-        self.call(Method::POST, path.as_ref())
+    pub(crate) fn post(&self, path: impl AsRef<str>) -> ApiRequest<'_> {
+        self.request(Method::POST, path.as_ref())
     }
 
-    pub(crate) fn put(&self, path: impl AsRef<str>) -> Call<'_> {
-        self.call(Method::PUT, path.as_ref())
+    pub(crate) fn put(&self, path: impl AsRef<str>) -> ApiRequest<'_> {
+        self.request(Method::PUT, path.as_ref())
     }
 
-    pub(crate) fn patch(&self, path: impl AsRef<str>) -> Call<'_> {
-        self.call(Method::PATCH, path.as_ref())
+    pub(crate) fn patch(&self, path: impl AsRef<str>) -> ApiRequest<'_> {
+        self.request(Method::PATCH, path.as_ref())
     }
 
-    pub(crate) fn delete(&self, path: impl AsRef<str>) -> Call<'_> {
-        self.call(Method::DELETE, path.as_ref())
+    pub(crate) fn delete(&self, path: impl AsRef<str>) -> ApiRequest<'_> {
+        self.request(Method::DELETE, path.as_ref())
     }
 
-    fn call(&self, method: Method, path: &str) -> Call<'_> {
+    fn request(&self, method: Method, path: &str) -> ApiRequest<'_> {
         let mut url = self.url.clone();
         let base = url.path().trim_end_matches('/').to_owned();
         url.set_path(&format!("{base}/api/v1{path}"));
-        Call { client: self, method, url, headers: Vec::new(), body: None, patience: PATIENCE }
+        ApiRequest {
+            client: self,
+            method,
+            url,
+            headers: Vec::new(),
+            body: None,
+            timeout: REQUEST_TIMEOUT,
+        }
     }
 
-    fn unanswered(&self, error: &reqwest::Error) -> Failure {
+    fn connection_failure(&self, error: &reqwest::Error) -> Failure {
         let origin = self.url.origin().ascii_serialization();
         if error.is_connect() {
-            return Failure::refused(format!("nothing answers at {origin}: {}", reason(error)))
-                .hint("is it running? tasuki up starts one; --url or TASUKI_URL name another");
+            return Failure::new(format!("cannot connect to {origin}: {}", root_cause(error)))
+                .hint("check that the server is running; tasuki up starts one, --url or TASUKI_URL selects another");
         }
         if error.is_timeout() {
-            return Failure::refused(format!("{origin} did not answer in time"))
-                .hint("what was asked may have been done nevertheless: look before asking again");
+            return Failure::new(format!("{origin} did not respond in time")).hint(
+                "the request may have been executed nevertheless: check before you repeat it",
+            );
         }
-        Failure::refused(format!("the connection to {origin} broke: {}", reason(error)))
-            .hint("what was asked may have been done nevertheless: look before asking again")
+        Failure::new(format!("the connection to {origin} broke: {}", root_cause(error)))
+            .hint("the request may have been executed nevertheless: check before you repeat it")
     }
 
-    /// Turns a refusal into the words to print.
-    async fn refused(&self, response: Response) -> Failure {
+    /// Converts an error response into a failure.
+    async fn failure_from_response(&self, response: Response) -> Failure {
         let status = response.status();
         let origin = self.url.origin().ascii_serialization();
         let text = response.text().await.unwrap_or_default();
         let Ok(problem @ Value::Object(_)) = serde_json::from_str(&text) else {
-            return Failure::refused(format!("{origin} answered {status}"))
-                .hint("is that a tasuki server, and of this version?");
+            return Failure::new(format!("{origin} responded with {status}"))
+                .hint("check that this is a tasuki server of the same version");
         };
-        let failure = from_problem(status, &problem);
+        let failure = failure_from_problem(status, &problem);
         match self.json {
-            true => failure.after(format!("{problem:#}\n")),
+            true => failure.with_stdout(format!("{problem:#}\n")),
             false => failure,
         }
     }
 }
 
-/// The server's own words, and its hint or one that fits.
-fn from_problem(status: StatusCode, problem: &Value) -> Failure {
-    let word = |field: &str| problem[field].as_str().filter(|text| !text.is_empty());
-    let told = word("detail").or_else(|| word("title")).map_or(status.to_string(), str::to_owned);
-    let mut message = match word("field") {
-        Some(field) if !told.contains(field) => format!("{field}: {told}"),
-        _ => told,
+/// Converts a problem document of the server into a failure, with the server's hint or one that matches the error code.
+fn failure_from_problem(status: StatusCode, problem: &Value) -> Failure {
+    let text_of = |field: &str| problem[field].as_str().filter(|text| !text.is_empty());
+    let message_text =
+        text_of("detail").or_else(|| text_of("title")).map_or(status.to_string(), str::to_owned);
+    let mut message = match text_of("field") {
+        Some(field) if !message_text.contains(field) => format!("{field}: {message_text}"),
+        _ => message_text,
     };
     for problem in problem["problems"].as_array().into_iter().flatten() {
-        let words = [&problem["message"], &problem["detail"], problem];
-        let words = words.iter().find_map(|one| one.as_str()).unwrap_or_default();
-        if !message.contains(words) {
-            message.push_str(&format!("\n  {words}"));
+        let text = [&problem["message"], &problem["detail"], problem];
+        let text = text.iter().find_map(|one| one.as_str()).unwrap_or_default();
+        if !message.contains(text) {
+            message.push_str(&format!("\n  {text}"));
         }
     }
     let failure = match status.is_client_error() {
-        true => Failure::refused(message).by_the_server(),
-        false => Failure::refused(message),
+        true => Failure::new(message).mark_refused_by_server(),
+        false => Failure::new(message),
     };
-    let hint = word("hint").or(match word("code") {
-        Some("unauthorized") => Some("the token is wrong, expired or revoked: tasuki token create makes one, TASUKI_TOKEN or --token-file hand it over"),
-        Some("forbidden") => Some("this token's role is too low: viewer < operator < author < admin"),
-        Some("conflict") => Some("it changed meanwhile and was left alone: look again, then decide"),
+    let hint = text_of("hint").or(match text_of("code") {
+        Some("unauthorized") => Some("the token is unknown, expired or revoked; create one with tasuki token create and pass it in TASUKI_TOKEN or --token-file"),
+        Some("forbidden") => Some("the role of this token is too low; roles in ascending order: viewer, operator, author, admin"),
+        Some("conflict") => Some("it has changed in the meantime and was not modified; check its current state before you repeat the command"),
         _ => None,
     });
     match hint {
@@ -157,23 +166,23 @@ fn from_problem(status: StatusCode, problem: &Value) -> Failure {
     }
 }
 
-/// One call in the making.
-pub(crate) struct Call<'a> {
-    client: &'a Client,
+/// An API request that is being built.
+pub(crate) struct ApiRequest<'a> {
+    client: &'a ApiClient,
     method: Method,
     url: Url,
     headers: Vec<(HeaderName, String)>,
     body: Option<Value>,
-    patience: Duration,
+    timeout: Duration,
 }
 
-impl Call<'_> {
+impl ApiRequest<'_> {
     pub(crate) fn query(mut self, name: &str, value: &impl ToString) -> Self {
         self.url.query_pairs_mut().append_pair(name, &value.to_string());
         self
     }
 
-    /// As `query`, if there is anything to say.
+    /// Adds a query parameter if there is a value.
     pub(crate) fn query_if(self, name: &str, value: Option<impl ToString>) -> Self {
         match value {
             Some(value) => self.query(name, &value),
@@ -185,7 +194,7 @@ impl Call<'_> {
         self.header(IF_MATCH, version.into())
     }
 
-    /// The same key twice is the same request: it is done once.
+    /// Adds an idempotency key: the server executes requests with the same key once.
     pub(crate) fn idempotency_key(self, key: Option<&str>) -> Self {
         match key {
             Some(key) => self.header(HeaderName::from_static("idempotency-key"), key.to_owned()),
@@ -203,54 +212,55 @@ impl Call<'_> {
         self
     }
 
-    pub(crate) fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub(crate) fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
         self
     }
 
-    /// Calls, and reads the whole answer.
-    pub(crate) async fn send(self) -> Result<Answer, Failure> {
-        let (client, patience) = (self.client, self.patience);
-        let response = client.answered(self.request()?.timeout(patience)).await?;
+    /// Sends the request and reads the whole response.
+    pub(crate) async fn send(self) -> Result<ApiResponse, Failure> {
+        let (client, timeout) = (self.client, self.timeout);
+        let response = client.send_checked(self.into_builder()?.timeout(timeout)).await?;
         let etag =
             response.headers().get(ETAG).and_then(|tag| tag.to_str().ok()).map(str::to_owned);
         let status = response.status();
-        let text = response.text().await.map_err(|error| client.unanswered(&error))?;
+        let text = response.text().await.map_err(|error| client.connection_failure(&error))?;
         let body = match text.trim() {
             "" => Value::Null,
             text => serde_json::from_str(text).map_err(|_| {
-                Failure::refused(format!(
-                    "{} answered with something else than JSON",
+                Failure::new(format!(
+                    "the response of {} is not JSON",
                     client.url.origin().ascii_serialization()
                 ))
-                .hint("is that a tasuki server?")
+                .hint("check that this is a tasuki server")
             })?,
         };
-        Ok(Answer { status, body, etag })
+        Ok(ApiResponse { status, body, etag })
     }
 
-    /// Calls, and leaves the body to be read as it comes.
-    pub(crate) async fn open(self) -> Result<Result<Response, Failure>, Unreached> {
+    /// Sends the request and returns the response with its body unread, for streaming.
+    pub(crate) async fn open_stream(self) -> Result<Result<Response, Failure>, ServerUnavailable> {
         let client = self.client;
-        let request = match self.request() {
+        let request = match self.into_builder() {
             Ok(request) => request,
             Err(failure) => return Ok(Err(failure)),
         };
         match request.send().await {
             Ok(response) if response.status().is_success() => Ok(Ok(response)),
             Ok(response) if response.status().is_server_error() => {
-                Err(Unreached(client.refused(response).await))
+                Err(ServerUnavailable(client.failure_from_response(response).await))
             }
-            Ok(response) => Ok(Err(client.refused(response).await)),
-            Err(error) => Err(Unreached(client.unanswered(&error))),
+            Ok(response) => Ok(Err(client.failure_from_response(response).await)),
+            Err(error) => Err(ServerUnavailable(client.connection_failure(&error))),
         }
     }
 
-    fn request(self) -> Result<reqwest::RequestBuilder, Failure> {
+    fn into_builder(self) -> Result<reqwest::RequestBuilder, Failure> {
         let mut request = self.client.http.request(self.method, self.url);
         for (name, value) in self.headers {
-            let value = HeaderValue::from_str(&value)
-                .map_err(|_| Failure::bad_usage(format!("{value:?} cannot be sent as {name}")))?;
+            let value = HeaderValue::from_str(&value).map_err(|_| {
+                Failure::bad_usage(format!("{value:?} is not a valid value for the header {name}"))
+            })?;
             request = request.header(name, value);
         }
         Ok(match self.body {
@@ -260,23 +270,25 @@ impl Call<'_> {
     }
 }
 
-/// The server was not reached or not well: another try may help.
-pub(crate) struct Unreached(pub(crate) Failure);
+/// The server is unreachable or returned a server error: a retry may help.
+pub(crate) struct ServerUnavailable(pub(crate) Failure);
 
-impl Client {
-    async fn answered(&self, request: reqwest::RequestBuilder) -> Result<Response, Failure> {
-        let response = request.send().await.map_err(|error| self.unanswered(&error))?;
+impl ApiClient {
+    async fn send_checked(&self, request: reqwest::RequestBuilder) -> Result<Response, Failure> {
+        let response = request.send().await.map_err(|error| self.connection_failure(&error))?;
         match response.status().is_success() {
             true => Ok(response),
-            false => Err(self.refused(response).await),
+            false => Err(self.failure_from_response(response).await),
         }
     }
 }
 
-/// One segment of a path, with everything that could mean something else escaped.
-pub(crate) fn segment(name: &str) -> Result<String, Failure> {
+/// Encodes a name as one segment of a URL path.
+pub(crate) fn path_segment(name: &str) -> Result<String, Failure> {
     if matches!(name, "" | "." | "..") {
-        return Err(Failure::bad_usage(format!("{name:?} cannot be part of an address")));
+        return Err(Failure::bad_usage(format!(
+            "{name:?} is not a valid name: it cannot be part of a URL path"
+        )));
     }
     let mut escaped = String::new();
     for byte in name.bytes() {
@@ -290,25 +302,25 @@ pub(crate) fn segment(name: &str) -> Result<String, Failure> {
     Ok(escaped)
 }
 
-/// A proxy is for what is far away.
-fn is_this_machine(url: &Url) -> bool {
+/// Whether the URL is on this machine; such requests bypass a proxy.
+fn is_local(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
 }
 
-/// The innermost cause: the layers above it only say that something below them failed.
-fn reason(error: &reqwest::Error) -> String {
+/// The message of the innermost error; the outer ones only report that an inner one occurred.
+fn root_cause(error: &reqwest::Error) -> String {
     let mut cause = error.source();
-    let mut words = error.to_string();
+    let mut text = error.to_string();
     while let Some(inner) = cause {
-        words = inner.to_string();
+        text = inner.to_string();
         cause = inner.source();
     }
-    words
+    text
 }
 
-/// Runs what has to wait for the server.
-pub(crate) fn in_one_thread<T>(work: impl Future<Output = T>) -> T {
+/// Runs a future on a single-threaded runtime.
+pub(crate) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime needs only a thread").block_on(work)
 }
@@ -318,13 +330,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_segment_stays_one_segment() {
+    fn names_are_encoded_as_one_path_segment() {
         assert_eq!(
-            segment("nightly/日報 100%?").unwrap(),
+            path_segment("nightly/日報 100%?").unwrap(),
             "nightly%2F%E6%97%A5%E5%A0%B1%20100%25%3F"
         );
         for wrong in ["", ".", ".."] {
-            assert!(segment(wrong).is_err(), "{wrong:?}");
+            assert!(path_segment(wrong).is_err(), "{wrong:?}");
         }
     }
 }

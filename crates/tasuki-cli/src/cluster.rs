@@ -1,70 +1,70 @@
-//! What makes a node one of many: a port that others call, certificates, and where they meet.
+//! The cluster part of a node: its RPC port, its credentials (certificate or token key) and the Redis coordinator.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki::node::coordination::coordinate::Coordinator;
-use tasuki::node::coordination::peers::Called;
-use tasuki::node::world::RealClock;
+use tasuki::node::clock_and_random::RealClock;
+use tasuki::node::coordination::coordinator::Coordinator;
+use tasuki::node::coordination::peers::NodeRpc;
 use tasuki::node::{Config, NodeBuilder};
-use tasuki_cluster::LOOK_EVERY;
+use tasuki_cluster::RELOAD_INTERVAL;
 use tasuki_cluster::identity::{Identity, PeerRole};
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
-use tasuki_cluster::rpc::{Limits, RpcPeers, RpcServer};
-use tasuki_cluster::security::Security;
-use tasuki_cluster::tls::{Tls, TlsFiles};
-use tasuki_cluster::token::{TokenFiles, Tokens};
+use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
+use tasuki_cluster::security::RpcSecurity;
+use tasuki_cluster::tls::{MutualTls, TlsFiles};
+use tasuki_cluster::token::{BearerTokens, TokenFiles};
 use tasuki_core::NodeName;
 use tokio::net::TcpListener;
 
-use crate::layers::Layers;
-use crate::output::Failure;
+use crate::config_layers::ConfigLayers;
+use crate::failure::Failure;
 
-/// How long calls that are under way have when a node stops.
-const LAST_CALLS: Duration = Duration::from_secs(2);
+/// Maximum time for RPC calls in progress to finish when the node stops.
+const RPC_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The cluster a node is to join.
-pub(crate) struct Cluster {
+/// The configuration of a node's membership in a cluster.
+pub(crate) struct ClusterOptions {
     name: String,
     node: NodeName,
     listen: SocketAddr,
     address: Option<String>,
-    known_by: KnownBy,
+    credentials: NodeCredentials,
     redis: Option<RedisConfig>,
 }
 
-/// How this node shows who it is.
-enum KnownBy {
+/// The credentials with which this node authenticates to other nodes.
+enum NodeCredentials {
     Certificate(TlsFiles),
     Token(TokenFiles),
 }
 
-/// A node that can be called, once it is there.
-pub(crate) struct Member {
+/// An open RPC port with credentials and coordinator, before the node itself is started.
+pub(crate) struct ClusterMember {
     listener: TcpListener,
-    security: Security,
+    security: RpcSecurity,
     coordinator: Option<Arc<dyn Coordinator>>,
 }
 
-/// A port that answers.
-pub(crate) struct Calls(RpcServer);
+/// The running RPC server of a node.
+pub(crate) struct RunningRpcServer(RpcServer);
 
-impl Cluster {
-    pub(crate) fn read(layers: &Layers, node: NodeName) -> Result<Self, Failure> {
-        let words = |error: &dyn std::fmt::Display| error.to_string();
-        let listen = layers.parsed("rpc_listen", |typed| {
-            typed.parse::<SocketAddr>().map_err(|error| words(&error))
+impl ClusterOptions {
+    pub(crate) fn read(layers: &ConfigLayers, node: NodeName) -> Result<Self, Failure> {
+        let text_of = |error: &dyn std::fmt::Display| error.to_string();
+        let listen = layers.parse("rpc_listen", |input| {
+            input.parse::<SocketAddr>().map_err(|error| text_of(&error))
         })?;
-        let address = layers.parsed("rpc_address", |typed| match typed.rsplit_once(':') {
+        let address = layers.parse("rpc_address", |input| match input.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(typed.to_owned())
+                Ok(input.to_owned())
             }
-            Some(_) | None => Err("it is to be HOST:PORT".to_owned()),
+            Some(_) | None => Err("expected HOST:PORT".to_owned()),
         })?;
         let prefix = layers.text("redis_prefix").unwrap_or("tasuki").to_owned();
-        // A URL may hold a password: what is wrong with it is told without it.
-        let redis = match layers.said("redis_url").and_then(|said| said.values.last()) {
+        // The URL may contain a password, so the error message does not contain the URL.
+        let redis = match layers.get("redis_url").and_then(|found| found.values.last()) {
             Some(url) => {
                 let read = url.parse::<RedisConfig>().and_then(|read| read.with_prefix(&prefix));
                 Some(read.map_err(|error| Failure::bad_usage(format!("redis_url: {error}")))?)
@@ -72,54 +72,57 @@ impl Cluster {
             None => None,
         };
         let tls = TlsFiles::in_folder(&layers.path("tls_dir").unwrap_or_default());
-        let known_by = match layers.path("rpc_token_key") {
+        let credentials = match layers.path("rpc_token_key") {
             Some(current) => {
                 let previous = layers.path("rpc_token_key_previous");
-                KnownBy::Token(TokenFiles { current, previous })
+                NodeCredentials::Token(TokenFiles { current, previous })
             }
-            None => KnownBy::Certificate(TlsFiles {
+            None => NodeCredentials::Certificate(TlsFiles {
                 certificate: layers.path("tls_cert").unwrap_or(tls.certificate),
                 key: layers.path("tls_key").unwrap_or(tls.key),
                 authority: layers.path("tls_ca").unwrap_or(tls.authority),
             }),
         };
         let name = layers.text("cluster").unwrap_or("tasuki").to_owned();
-        let listen = listen.expect("it has a default");
-        Ok(Self { name, node, listen, address, known_by, redis })
+        let listen = listen.expect("rpc_listen has a default");
+        Ok(Self { name, node, listen, address, credentials, redis })
     }
 
-    /// Opens its port and learns who it is. Where others find it is written into `config`.
-    pub(crate) async fn join(self, config: &mut Config) -> Result<Member, Failure> {
+    /// Binds the RPC port and loads the credentials. Writes the address that other nodes use into `config`.
+    pub(crate) async fn bind(self, config: &mut Config) -> Result<ClusterMember, Failure> {
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
-            Failure::refused(format!("other nodes cannot call {}: {error}", self.listen))
-                .hint("another program uses the port, or it is not ours to use; --rpc-listen says another")
+            Failure::new(format!(
+                "cannot listen for calls from other nodes on {}: {error}",
+                self.listen
+            ))
+            .hint("the port may be in use or not permitted; choose another with --rpc-listen")
         })?;
-        let bound = listener.local_addr().map_err(|error| Failure::refused(error.to_string()))?;
+        let bound = listener.local_addr().map_err(|error| Failure::new(error.to_string()))?;
         let address = match self.address {
             Some(address) => address,
             None if bound.ip().is_unspecified() => {
                 return Err(Failure::bad_usage(
-                    "rpc_listen is every address of this host: others must be told one",
+                    "rpc_listen is a wildcard address, so other nodes do not know which address to call",
                 )
-                .hint("--rpc-address HOST:PORT says where they find this node"));
+                .hint("set the address of this node with --rpc-address HOST:PORT"));
             }
             None => bound.to_string(),
         };
         config.address = Some(address);
         let clock = Arc::new(RealClock);
-        let security = match self.known_by {
-            KnownBy::Certificate(files) => {
-                Tls::open(files, &self.name, clock, LOOK_EVERY).map(Security::Mtls)
+        let security = match self.credentials {
+            NodeCredentials::Certificate(files) => {
+                MutualTls::open(files, &self.name, clock, RELOAD_INTERVAL).map(RpcSecurity::Mtls)
             }
-            KnownBy::Token(files) => {
+            NodeCredentials::Token(files) => {
                 let identity = Identity::new(&self.name, PeerRole::Node, self.node.as_str());
                 let identity = identity.map_err(|error| Failure::bad_usage(error.to_string()))?;
-                Tokens::open(files, identity, clock, LOOK_EVERY).map(Security::Token)
+                BearerTokens::open(files, identity, clock, RELOAD_INTERVAL).map(RpcSecurity::Token)
             }
         };
         let security = security.map_err(|error| {
-            Failure::refused(error.to_string()).hint(
-                "nodes know each other by certificates: `tasuki cert dev` makes some for trying it out; --tls-dir says where they are",
+            Failure::new(error.to_string()).hint(
+                "nodes authenticate with certificates: `tasuki cert dev` creates some for development; --tls-dir names their directory",
             )
         })?;
         let coordinator = match self.redis {
@@ -130,13 +133,13 @@ impl Cluster {
             }
             None => None,
         };
-        Ok(Member { listener, security, coordinator })
+        Ok(ClusterMember { listener, security, coordinator })
     }
 }
 
-impl Member {
-    /// Tells a node to be how it meets and calls others.
-    pub(crate) fn introduce(&self, node: NodeBuilder) -> NodeBuilder {
+impl ClusterMember {
+    /// Configures the node builder: how the node calls other nodes, and its coordinator.
+    pub(crate) fn configure(&self, node: NodeBuilder) -> NodeBuilder {
         let node = node.peers(Arc::new(RpcPeers::new(self.security.clone(), Arc::new(RealClock))));
         match &self.coordinator {
             Some(coordinator) => node.coordinator(Arc::clone(coordinator)),
@@ -144,16 +147,21 @@ impl Member {
         }
     }
 
-    /// Answers from now on.
-    pub(crate) async fn answer(self, called: Arc<dyn Called>) -> Result<Calls, Failure> {
-        let server = RpcServer::on(self.listener, called, self.security, Limits::default());
-        let server = server.await.map_err(|error| Failure::refused(error.to_string()))?;
-        Ok(Calls(server))
+    /// Starts to serve RPC calls.
+    pub(crate) async fn serve(self, called: Arc<dyn NodeRpc>) -> Result<RunningRpcServer, Failure> {
+        let server = RpcServer::start_on_listener(
+            self.listener,
+            called,
+            self.security,
+            ServerLimits::default(),
+        );
+        let server = server.await.map_err(|error| Failure::new(error.to_string()))?;
+        Ok(RunningRpcServer(server))
     }
 }
 
-impl Calls {
+impl RunningRpcServer {
     pub(crate) async fn stop(self) {
-        self.0.stop(LAST_CALLS).await;
+        self.0.stop(RPC_STOP_TIMEOUT).await;
     }
 }

@@ -1,23 +1,23 @@
-//! `tasuki config`: how a node would start, and who says so.
+//! `tasuki config`: shows the start-up configuration of a node and the source of each value.
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::layers::{KEYS, Layers, Typed};
-use crate::output::Failure;
-use crate::view::Look;
+use crate::config_layers::{CONFIG_KEYS, ConfigFlags, ConfigLayers};
+use crate::failure::Failure;
+use crate::view::Style;
 
-/// How a node would start
+/// Show the start-up configuration of a node
 #[derive(Args)]
-pub(crate) struct Config {
+pub(crate) struct ConfigCommand {
     #[command(subcommand)]
     verb: Verb,
 }
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Show what a node would start with, and where each value comes from
+    /// Show the start-up configuration of a node and the source of each value
     #[command(after_help = "Examples:
   tasuki config show
   tasuki config show --config /etc/tasuki/tasuki.toml --json")]
@@ -27,22 +27,22 @@ enum Verb {
 #[derive(Args)]
 struct Show {
     #[command(flatten)]
-    typed: Typed,
+    flags: ConfigFlags,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Config {
+impl ConfigCommand {
     pub(crate) fn run(self, now: Timestamp) -> Result<String, Failure> {
         let Verb::Show(show) = self.verb;
-        let layers = Layers::read(&show.typed, |name| std::env::var_os(name))?;
-        let rows = KEYS.iter().map(|key| {
-            let said = layers.said(key.name);
-            let values = said.map(|said| {
-                said.values.iter().map(|value| key.shown(value)).collect::<Vec<_>>().join(", ")
+        let layers = ConfigLayers::read(&show.flags, |name| std::env::var_os(name))?;
+        let rows = CONFIG_KEYS.iter().map(|key| {
+            let found = layers.get(key.name);
+            let values = found.map(|found| {
+                found.values.iter().map(|value| key.redacted(value)).collect::<Vec<_>>().join(", ")
             });
-            (key.name, values, said.map(|said| said.source.to_string()))
+            (key.name, values, found.map(|found| found.source.to_string()))
         });
         if show.json {
             let all: serde_json::Map<String, serde_json::Value> = rows
@@ -52,11 +52,11 @@ impl Config {
                 .collect();
             return Ok(format!("{:#}\n", serde_json::Value::from(all)));
         }
-        let mut table = Look::new(now, false).table(["NAME", "VALUE", "FROM"]);
-        let or_nothing = |told: Option<String>| told.unwrap_or_else(|| "-".to_owned());
+        let mut table = Style::new(now, false).table(["NAME", "VALUE", "SOURCE"]);
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         for (name, value, source) in rows {
-            table.row([name.to_owned(), or_nothing(value), or_nothing(source)]);
+            table.row([name.to_owned(), or_dash(value), or_dash(source)]);
         }
-        Ok(table.or(""))
+        Ok(table.render_or(""))
     }
 }

@@ -1,4 +1,5 @@
-//! Commands that go to a database themselves: how they are told where it is, and how they fail.
+//! Database access of commands that do not go through the API: URL options, opening, and error messages that never
+//! contain a password.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -7,57 +8,57 @@ use clap::Args;
 use tasuki_store::{Error, Store};
 use tokio::runtime::Runtime;
 
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// What the database in a data directory is called.
-pub(crate) const FILE: &str = "tasuki.db";
+/// File name of the SQLite database in a data directory.
+pub(crate) const FILE_NAME: &str = "tasuki.db";
 
-/// The URL of the database in a data directory.
-pub(crate) fn in_directory(data: &Path) -> String {
-    format!("sqlite:{}", data.join(FILE).display())
+/// Returns the URL of the SQLite database in a data directory.
+pub(crate) fn url_in_directory(data: &Path) -> String {
+    format!("sqlite:{}", data.join(FILE_NAME).display())
 }
 
-/// Where the database is.
+/// The database that a command works on.
 #[derive(Args)]
 pub(crate) struct Database {
-    /// The database: sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME
+    /// Database URL: sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME
     #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: String,
 }
 
-/// Where the database is, for those who may also be told where its node keeps its things.
+/// The database that a command works on, given by its URL or by the data directory of a `tasuki up`.
 #[derive(Args)]
-pub(crate) struct DataOrDatabase {
-    /// The data directory of a `tasuki up`
+pub(crate) struct DatabaseOrDataDir {
+    /// Data directory of `tasuki up`
     #[arg(long, env = "TASUKI_DATA", default_value = "tasuki-data", value_name = "DIR")]
     data: PathBuf,
 
-    /// Another database than the file in the data directory: sqlite:FILE,
-    /// postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME
+    /// Database URL: sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME [default: the
+    /// database file in the data directory]
     #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
 }
 
-impl DataOrDatabase {
+impl DatabaseOrDataDir {
     pub(crate) fn database(&self) -> Database {
         let url = self.database_url.clone();
-        Database::at(url.unwrap_or_else(|| in_directory(&self.data)))
+        Database::with_url(url.unwrap_or_else(|| url_in_directory(&self.data)))
     }
 
-    /// Whether it was named, so that one that is not there is to be made.
-    pub(crate) fn is_named(&self) -> bool {
+    /// Whether the database was given by its URL. Only then a missing SQLite file is created.
+    pub(crate) fn has_url(&self) -> bool {
         self.database_url.is_some()
     }
 }
 
 impl Database {
-    /// One that is at this URL.
-    pub(crate) fn at(database_url: String) -> Self {
+    /// Returns the database with this URL.
+    pub(crate) fn with_url(database_url: String) -> Self {
         Self { database_url }
     }
 
-    /// Does something with the database and closes it. One that does not answer is told at once.
-    pub(crate) fn with<T>(
+    /// Opens the database, runs `work` and closes it. An unreachable database fails immediately, without retries.
+    pub(crate) fn with_store<T>(
         &self,
         may_create: bool,
         work: impl AsyncFnOnce(&Store) -> Result<T, Error>,
@@ -65,79 +66,79 @@ impl Database {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .map_err(|error| Failure::refused(format!("cannot start: {error}")))?;
+            .map_err(|error| Failure::new(format!("cannot start the async runtime: {error}")))?;
         runtime.block_on(async {
-            let store = self.open(may_create).await.map_err(|error| self.unopened(&error))?;
+            let store = self.open(may_create).await.map_err(|error| self.open_failure(&error))?;
             let outcome = work(&store).await;
             store.close().await;
-            outcome.map_err(|error| self.failed(&error))
+            outcome.map_err(|error| self.operation_failure(&error))
         })
     }
 
-    /// What a node with this database runs in. SQLite works in a thread of this process, which has a core to itself where there
-    /// is more than one: it and the program would only keep each other waiting.
-    pub(crate) fn runtime(&self) -> Result<Runtime, Failure> {
+    /// Builds the tokio runtime for a node with this database. SQLite runs in a thread of this process. If the machine
+    /// has more than one core, one core is left to that thread, so that it and the runtime do not wait for each other.
+    pub(crate) fn build_runtime(&self) -> Result<Runtime, Failure> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let told = std::env::var_os("TOKIO_WORKER_THREADS").is_some();
-        if self.database_url.starts_with("sqlite:") && cores > 1 && !told {
+        let is_set = std::env::var_os("TOKIO_WORKER_THREADS").is_some();
+        if self.database_url.starts_with("sqlite:") && cores > 1 && !is_set {
             runtime.worker_threads(cores - 1);
         }
         let runtime = runtime.enable_all().build();
-        runtime.map_err(|error| Failure::refused(format!("cannot start: {error}")))
+        runtime.map_err(|error| Failure::new(format!("cannot start the async runtime: {error}")))
     }
 
     async fn open(&self, may_create: bool) -> Result<Store, Error> {
-        match Store::reach(&self.database_url).await {
-            Err(Error::NoFile { .. }) if may_create => {}
+        match Store::probe(&self.database_url).await {
+            Err(Error::FileNotFound { .. }) if may_create => {}
             answer => answer?,
         }
         Store::open(&self.database_url, 1).await
     }
 
-    pub(crate) fn unopened(&self, error: &Error) -> Failure {
-        let shown = shown(&self.database_url);
+    pub(crate) fn open_failure(&self, error: &Error) -> Failure {
+        let shown = redact_url(&self.database_url);
         match error {
-            Error::NoFile { .. } => Failure::refused(error.to_string())
-                .hint("tasuki up makes one in its data directory, tasuki migrate --database-url makes one anywhere; check the path if it should be there"),
-            error if error.is_invalid_input() => Failure::bad_usage(self.told(error))
+            Error::FileNotFound { .. } => Failure::new(error.to_string())
+                .hint("check the path; tasuki up creates a database in its data directory, tasuki migrate --database-url creates one at any path"),
+            error if error.is_invalid_input() => Failure::bad_usage(self.message_without_secrets(error))
                 .hint("a URL is sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME; % and @ in a password are written %25 and %40"),
             error => {
                 let hint = match self.database_url.starts_with("sqlite:") {
-                    true => "is it a SQLite database, and may it be read and written?",
-                    false => "is the server running, and are host, port, user, password and name right?",
+                    true => "check that the file is a SQLite database and that you may read and write it",
+                    false => "check that the server is running and that host, port, user, password and database name are correct",
                 };
-                Failure::refused(format!("cannot open {shown}: {}", self.told(error))).hint(hint)
+                Failure::new(format!("cannot open {shown}: {}", self.message_without_secrets(error))).hint(hint)
             }
         }
     }
 
-    /// Where it is. Never to be printed: it may hold a password.
+    /// The database URL. It may contain a password: never print it, use [`redact_url`].
     pub(crate) fn url(&self) -> &str {
         &self.database_url
     }
 
-    pub(crate) fn failed(&self, error: &Error) -> Failure {
-        let failure = Failure::refused(self.told(error));
+    pub(crate) fn operation_failure(&self, error: &Error) -> Failure {
+        let failure = Failure::new(self.message_without_secrets(error));
         match error {
-            Error::NewerSchema { .. } => {
-                failure.hint("use the tasuki that made it or a newer one; nothing was changed")
-            }
-            Error::Migration { .. } => {
-                failure.hint("docs/operating/doctor.md says what to do about the schema")
+            Error::NewerSchema { .. } => failure.hint(
+                "use the version of tasuki that migrated it, or a newer one; nothing was changed",
+            ),
+            Error::InvalidMigration { .. } => {
+                failure.hint("docs/operating/doctor.md describes how to repair the schema")
             }
             _ => failure,
         }
     }
 
-    /// The words of an error, without the password should they hold it.
-    fn told(&self, error: &Error) -> String {
+    /// The message of an error; a password in it is replaced by `***`.
+    fn message_without_secrets(&self, error: &Error) -> String {
         let hide = |text: String, secret: &str| text.replace(secret, "***");
         secrets(&self.database_url).fold(error.to_string(), hide)
     }
 }
 
-/// What stands between the user's name and the host, and what is given as a parameter.
+/// The passwords in a URL: between user name and host, and in a `password` parameter.
 fn secrets(url: &str) -> impl Iterator<Item = &str> {
     let rest = url.split_once("://").map_or("", |(_, rest)| rest);
     let user = rest.rsplit_once('@').map_or("", |(user, _)| user);
@@ -146,9 +147,9 @@ fn secrets(url: &str) -> impl Iterator<Item = &str> {
     in_front.into_iter().chain(parameters).filter(|secret| !secret.is_empty())
 }
 
-/// A URL as it may be shown: without its password, and without parameters, which may hold one. What does not read as a
-/// URL is not shown at all: nobody knows what is secret in it.
-pub(crate) fn shown(url: &str) -> String {
+/// Returns a URL in a form that may be displayed: without password and parameters (a parameter may be a password). Text
+/// that is not a URL becomes `***`, because any part of it may be secret.
+pub(crate) fn redact_url(url: &str) -> String {
     let without_parameters = |place: &str| place.split('?').next().unwrap_or_default().to_owned();
     let Some((scheme, rest)) = url.split_once("://") else {
         return match url.starts_with("sqlite:") {
@@ -156,7 +157,8 @@ pub(crate) fn shown(url: &str) -> String {
             false => "***".to_owned(),
         };
     };
-    // Behind a question mark an @ is part of a parameter, unless there is another before which a password stands.
+    // An @ after the question mark belongs to a parameter, unless a colon before the question mark shows that the
+    // question mark is part of a password.
     let user_and_host = match (rest.find('?'), rest.rfind('@')) {
         (Some(parameters), Some(at)) if parameters < at && !rest[..parameters].contains(':') => {
             None
@@ -164,7 +166,7 @@ pub(crate) fn shown(url: &str) -> String {
         _ => rest.rsplit_once('@'),
     };
     let host = |host: &str| match host.rsplit_once(':') {
-        // Not a port, so perhaps a password.
+        // Not a port number, so it may be a password.
         Some((_, port)) if host.starts_with(':') || !is_port(port) => "***".to_owned(),
         Some(_) | None => without_parameters(host),
     };
@@ -177,7 +179,7 @@ pub(crate) fn shown(url: &str) -> String {
     }
 }
 
-/// Whether this is a port and what may follow it, or the end of an address in brackets.
+/// Whether the text is a port number with an optional path, or the end of an IPv6 address in brackets.
 fn is_port(text: &str) -> bool {
     let number = text.split('/').next().unwrap_or_default();
     number.ends_with(']') || number.parse::<u16>().is_ok()
@@ -203,11 +205,11 @@ mod tests {
             ("postgres:/ann:s3cret@host", "***"),
             ("ann:s3cret@cache:6379", "***"),
         ] {
-            assert_eq!(shown(url), expected);
+            assert_eq!(redact_url(url), expected);
         }
-        let of = |url| secrets(url).collect::<Vec<_>>();
-        assert_eq!(of("postgres://ann:s3@cret@host/db"), ["s3@cret"]);
-        assert_eq!(of("postgres://ann:one@host/db?x=y&password=two"), ["one", "two"]);
-        assert_eq!(of("postgres://ann@host/db"), [] as [&str; 0]);
+        let secrets_of = |url| secrets(url).collect::<Vec<_>>();
+        assert_eq!(secrets_of("postgres://ann:s3@cret@host/db"), ["s3@cret"]);
+        assert_eq!(secrets_of("postgres://ann:one@host/db?x=y&password=two"), ["one", "two"]);
+        assert_eq!(secrets_of("postgres://ann@host/db"), [] as [&str; 0]);
     }
 }

@@ -1,92 +1,98 @@
-//! `tasuki doctor`
+//! `tasuki doctor`: checks a database for inconsistencies, without changing it.
 
 use std::fmt::Write as _;
 
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tasuki_store::{Check, Finding, Report};
+use tasuki_store::{DoctorCheck, DoctorReport, Finding};
 
-use crate::database::DataOrDatabase;
-use crate::output::Failure;
+use crate::database::DatabaseOrDataDir;
+use crate::failure::Failure;
 
-/// Look for everything in a database that cannot be: its schema, its rules, its clock, its settings,
-/// and every run. Changes nothing; exit 1 if anything is found.
+/// Check a database for inconsistencies: its schema, triggers, clock, settings and every run. Changes nothing; exits
+/// with 1 if there is a finding
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki doctor
   tasuki doctor --data /var/lib/tasuki
   tasuki doctor --json --database-url postgres://tasuki@localhost/tasuki")]
-pub(crate) struct Doctor {
+pub(crate) struct DoctorCommand {
     #[command(flatten)]
-    place: DataOrDatabase,
+    target: DatabaseOrDataDir,
 
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-impl Doctor {
+impl DoctorCommand {
     pub(crate) fn run(&self, clock: impl Fn() -> Timestamp) -> Result<String, Failure> {
-        let report = self.place.database().with(false, async |store| store.doctor(clock).await)?;
-        let text = if self.json { as_json(&report) } else { in_words(&report) };
+        let report = self
+            .target
+            .database()
+            .with_store(false, async |store| store.check_database(clock).await)?;
+        let text = if self.json { as_json(&report) } else { as_text(&report) };
         match report.findings().count() {
             0 => Ok(text),
-            1 => Err(sick("1 finding".to_owned(), &report, text)),
-            many => Err(sick(format!("{many} findings"), &report, text)),
+            1 => Err(findings_failure("1 finding".to_owned(), &report, text)),
+            many => Err(findings_failure(format!("{many} findings"), &report, text)),
         }
     }
 }
 
-fn sick(message: String, report: &Report, text: String) -> Failure {
+fn findings_failure(message: String, report: &DoctorReport, text: String) -> Failure {
     let hint = match report.is_complete() {
-        true => "docs/operating/doctor.md says what each means and what to do",
-        false => "the rest can be looked at once the schema is right: tasuki migrate",
+        true => "docs/operating/doctor.md describes each finding and its repair",
+        false => "the other checks need a correct schema; run tasuki migrate first",
     };
-    Failure::refused(message).after(text).hint(hint)
+    Failure::new(message).with_stdout(text).hint(hint)
 }
 
-fn in_words(report: &Report) -> String {
+fn as_text(report: &DoctorReport) -> String {
     let mut text = String::new();
     for check in &report.checks {
-        let word = match check {
-            Check { done: false, .. } => "not done",
-            Check { findings, .. } if findings.is_empty() => "ok",
-            Check { .. } => "FOUND",
+        let status = match check {
+            DoctorCheck { was_run: false, .. } => "not done",
+            DoctorCheck { findings, .. } if findings.is_empty() => "ok",
+            DoctorCheck { .. } => "FOUND",
         };
-        writeln!(text, "{word:8}  {:8}  {}", check.id, check.promise).expect("a string takes all");
+        writeln!(text, "{status:8}  {:8}  {}", check.id, check.promise)
+            .expect("writing to a string does not fail");
         for finding in &check.findings {
-            writeln!(text, "{:20}{}", "", finding_in_words(finding)).expect("a string takes all");
+            writeln!(text, "{:20}{}", "", finding_as_text(finding))
+                .expect("writing to a string does not fail");
         }
     }
     text
 }
 
-fn finding_in_words(finding: &Finding) -> String {
-    let mut text = format!("{}: {}", finding.severity.as_str(), finding.what);
+fn finding_as_text(finding: &Finding) -> String {
+    let mut text = format!("{}: {}", finding.severity.as_str(), finding.problem);
     if !finding.examples.is_empty() {
         let more = if finding.count > finding.examples.len() as u64 { ", …" } else { "" };
-        let least = if finding.at_least { "at least " } else { "" };
+        let qualifier = if finding.at_least { "at least " } else { "" };
         let examples = finding.examples.join(", ");
-        write!(text, " ({least}{}: {examples}{more})", finding.count).expect("a string takes all");
+        write!(text, " ({qualifier}{}: {examples}{more})", finding.count)
+            .expect("writing to a string does not fail");
     }
     text
 }
 
-fn as_json(report: &Report) -> String {
+fn as_json(report: &DoctorReport) -> String {
     let finding = |one: &Finding| {
         json!({
             "severity": one.severity.as_str(),
-            "what": one.what,
+            "what": one.problem,
             "count": one.count,
             "at_least": one.at_least,
             "examples": one.examples,
         })
     };
-    let check = |one: &Check| {
+    let check = |one: &DoctorCheck| {
         let findings: Vec<Value> = one.findings.iter().map(finding).collect();
-        json!({ "id": one.id, "promise": one.promise, "done": one.done, "findings": findings })
+        json!({ "id": one.id, "promise": one.promise, "done": one.was_run, "findings": findings })
     };
     let checks: Vec<Value> = report.checks.iter().map(check).collect();
     let clean = report.is_clean();

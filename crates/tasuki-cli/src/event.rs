@@ -1,4 +1,4 @@
-//! `tasuki event`: something happened, and which runs came of it.
+//! `tasuki event`: emits events and lists the runs that they started.
 
 use std::path::PathBuf;
 
@@ -6,18 +6,18 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::Client;
-use crate::output::Failure;
-use crate::pages;
-use crate::server::Server;
-use crate::typed;
-use crate::view::{Look, items, text};
+use crate::client::ApiClient;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::pagination;
+use crate::parse;
+use crate::view::{Style, field_items, field_text};
 
-/// What happened.
+/// Emit events and list the runs that they started
 #[derive(Args)]
-pub(crate) struct Event {
+pub(crate) struct EventCommand {
     #[command(flatten)]
-    server: Server,
+    endpoint: Endpoint,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -29,7 +29,7 @@ enum Verb {
     Show(Show),
 }
 
-/// Tell that something happened; every job that takes such events runs
+/// Emit an event; every job with a matching event trigger runs
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,22 +37,22 @@ Examples:
   tasuki event emit order.paid --payload-file order.json --key order-42
   tasuki event emit nightly.done --job report")]
 struct Emit {
-    /// Its type, such as order.paid
+    /// Type of the event, such as order.paid
     #[arg(value_name = "TYPE")]
     kind: String,
-    /// What the jobs get to know about it, as JSON
+    /// Payload that is passed to the jobs, as JSON
     #[arg(long, value_name = "JSON", conflicts_with = "payload_file")]
     payload: Option<String>,
-    /// The same from a file; - is stdin
+    /// File with the payload as JSON; - is stdin
     #[arg(long, value_name = "FILE")]
     payload_file: Option<PathBuf>,
-    /// The same key twice is the same event
+    /// Deduplication key: events with the same key are created once
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// For this job alone
+    /// Name of the only job that may run for this event [default: all matching jobs]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Where it comes from
+    /// Source of the event
     #[arg(long, default_value = "cli")]
     source: String,
 }
@@ -64,10 +64,10 @@ Examples:
   tasuki event list
   tasuki event list -n 200 --json")]
 struct List {
-    /// At most so many
+    /// Maximum number of events
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     limit: usize,
-    /// Older than this event
+    /// Only events older than this event number
     #[arg(long, value_name = "ID")]
     before: Option<i64>,
 }
@@ -76,102 +76,104 @@ struct List {
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki event show 3")]
 struct Show {
-    /// The event's number
+    /// Number of the event
     id: i64,
 }
 
-impl Event {
+impl EventCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.server.ask(now, async |client, look| match &self.verb {
-            Verb::Emit(emit) => emit.run(client, look).await,
-            Verb::List(list) => list.run(client, look).await,
+        self.endpoint.run(now, async |client, style| match &self.verb {
+            Verb::Emit(emit) => emit.run(client, style).await,
+            Verb::List(list) => list.run(client, style).await,
             Verb::Show(Show { id }) => {
                 let event = client.get(format!("/events/{id}")).send().await?.body;
-                Ok(look.answer(&event, one))
+                Ok(style.render(&event, render_details))
             }
         })
     }
 }
 
 impl Emit {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
         let mut body = json!({ "type": self.kind, "source": self.source });
         let payload = match (&self.payload, &self.payload_file) {
-            (Some(typed), _) => Some(typed::json("--payload", typed)?),
-            (None, Some(file)) => Some(typed::json("--payload-file", &typed::file(file)?)?),
+            (Some(input), _) => Some(parse::json("--payload", input)?),
+            (None, Some(file)) => {
+                Some(parse::json("--payload-file", &parse::read_file_or_stdin(file)?)?)
+            }
             (None, None) => None,
         };
-        let given = [
+        let optional_fields = [
             ("payload", payload),
             ("dedupe_key", self.key.as_ref().map(|key| json!(key))),
             ("job", self.job.as_ref().map(|job| json!(job))),
         ];
-        for (name, value) in given {
+        for (name, value) in optional_fields {
             if let Some(value) = value {
                 body[name] = value;
             }
         }
-        let answer = client.post("/events").body(body).send().await?.body;
-        Ok(look.answer(&answer, |_, answer| match answer["existed"] == true {
-            true => format!("event {} existed before under this key\n", answer["id"]),
-            false => format!("event {}\n", answer["id"]),
+        let response = client.post("/events").body(body).send().await?.body;
+        Ok(style.render(&response, |_, response| match response["existed"] == true {
+            true => format!("event {} already exists with this key\n", response["id"]),
+            false => format!("created event {}\n", response["id"]),
         }))
     }
 }
 
 impl List {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        let call = |next: Option<String>, limit: usize| {
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+        let request = |next: Option<String>, limit: usize| {
             let before = next.or_else(|| self.before.map(|id| id.to_string()));
             client.get("/events").query_if("before", before).query("limit", &limit)
         };
-        let events = pages::collect(self.limit, call).await?;
-        Ok(look.answer(&events, many))
+        let events = pagination::fetch_items(self.limit, request).await?;
+        Ok(style.render(&events, render_list))
     }
 }
 
-fn many(look: &Look, events: &Value) -> String {
-    let mut table = look.table(["ID", "TYPE", "SOURCE", "CREATED", "BECAME"]);
-    for event in items(events, "items") {
+fn render_list(style: &Style, events: &Value) -> String {
+    let mut table = style.table(["ID", "TYPE", "SOURCE", "CREATED", "RESULT"]);
+    for event in field_items(events, "items") {
         table.row([
-            text(event, "id"),
-            text(event, "type"),
-            text(event, "source"),
-            look.instant(event, "created_at"),
-            became(event),
+            field_text(event, "id"),
+            field_text(event, "type"),
+            field_text(event, "source"),
+            style.instant(event, "created_at"),
+            describe_result(event),
         ]);
     }
-    table.or("there are no events; tasuki event emit --help shows how to make one")
+    table.render_or("there are no events; tasuki event emit --help shows how to emit one")
 }
 
-fn one(look: &Look, event: &Value) -> String {
+fn render_details(style: &Style, event: &Value) -> String {
     let payload = match &event["payload"] {
         Value::Null => String::new(),
         payload => format!("{payload:#}"),
     };
-    look.facts(&[
-        ("event", text(event, "id")),
-        ("type", text(event, "type")),
-        ("source", text(event, "source")),
-        ("for job", text(event, "job")),
-        ("key", text(event, "dedupe_key")),
-        ("created", look.instant(event, "created_at")),
-        ("processed", look.instant(event, "processed_at")),
-        ("became", became(event)),
+    style.fields(&[
+        ("event", field_text(event, "id")),
+        ("type", field_text(event, "type")),
+        ("source", field_text(event, "source")),
+        ("for job", field_text(event, "job")),
+        ("key", field_text(event, "dedupe_key")),
+        ("created", style.instant(event, "created_at")),
+        ("processed", style.instant(event, "processed_at")),
+        ("result", describe_result(event)),
         ("payload", payload),
     ])
 }
 
-/// What came of it: runs, a problem, nothing, or nothing yet.
-fn became(event: &Value) -> String {
+/// The result of an event: its number of runs, a problem, no matching job, or not processed yet.
+fn describe_result(event: &Value) -> String {
     let runs = match &event["runs"] {
         Value::Array(ids) => ids.len() as u64,
         count => count.as_u64().unwrap_or(0),
     };
-    match (text(event, "problem"), event["processed_at"].is_null(), runs) {
+    match (field_text(event, "problem"), event["processed_at"].is_null(), runs) {
         (problem, _, _) if !problem.is_empty() => problem,
-        (_, true, _) => "not looked at yet".to_owned(),
-        (_, false, 0) => "nobody takes it".to_owned(),
+        (_, true, _) => "not processed yet".to_owned(),
+        (_, false, 0) => "no matching job".to_owned(),
         (_, false, 1) => "1 run".to_owned(),
         (_, false, count) => format!("{count} runs"),
     }

@@ -1,20 +1,20 @@
-//! `tasuki leader`: who plans, and how to let another one plan.
+//! `tasuki leader`: shows the leader and ends its term.
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::ask::Consent;
-use crate::client::Client;
-use crate::output::Failure;
-use crate::server::Server;
-use crate::view::{Look, items, text};
+use crate::client::ApiClient;
+use crate::confirm::Confirmation;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::view::{Style, field_items, field_text};
 
-/// Who plans.
+/// Show or demote the leader, the worker that plans runs
 #[derive(Args)]
-pub(crate) struct Leader {
+pub(crate) struct LeaderCommand {
     #[command(flatten)]
-    server: Server,
+    endpoint: Endpoint,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -25,68 +25,73 @@ enum Verb {
     Demote(Demote),
 }
 
-/// Show who leads, since when, and who did before
+/// Show the current leader and its previous terms
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki leader show\n  tasuki leader show --json")]
 struct Show {}
 
-/// End the leader's term; another one takes over
+/// End the term of the leader, so that a new leader is elected
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tasuki leader demote --reason 'its machine is slow'
+  tasuki leader demote --reason 'its host is slow'
   tasuki leader demote --yes")]
 struct Demote {
-    /// Why, for whoever wonders
+    /// Reason, for the audit
     #[arg(long, default_value = "")]
     reason: String,
     #[command(flatten)]
-    consent: Consent,
+    confirmation: Confirmation,
 }
 
-impl Leader {
+impl LeaderCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.server.ask(now, async |client, look| match &self.verb {
+        self.endpoint.run(now, async |client, style| match &self.verb {
             Verb::Show(Show {}) => {
                 let leader = client.get("/leader").send().await?.body;
-                Ok(look.answer(&leader, told))
+                Ok(style.render(&leader, render_terms))
             }
-            Verb::Demote(demote) => demote.run(client, look).await,
+            Verb::Demote(demote) => demote.run(client, style).await,
         })
     }
 }
 
 impl Demote {
-    /// The term that was shown is the one that is ended, not one that began meanwhile.
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
+    /// Ends exactly the term that was shown: the request contains its epoch, so a newer term is not ended.
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
         let leader = client.get("/leader").send().await?.body;
-        let facts = facts(look, &leader);
-        self.consent
-            .ask(&format!("this term will be ended, and another one begins:\n\n{facts}\n"))?;
+        let details = render_leader(style, &leader);
+        self.confirmation.require(&format!(
+            "this term will be ended and a new leader elected:\n\n{details}\n"
+        ))?;
         let body = json!({ "epoch": leader["epoch"], "reason": self.reason });
-        let answer = client.post("/leader/demote").body(body).send().await?.body;
-        let ended = format!("ended the term with epoch {}\n", leader["epoch"]);
-        Ok(look.answer(&answer, |_, _| ended))
+        let response = client.post("/leader/demote").body(body).send().await?.body;
+        let ended = format!("ended the term of epoch {}\n", leader["epoch"]);
+        Ok(style.render(&response, |_, _| ended))
     }
 }
 
-fn facts(look: &Look, leader: &Value) -> String {
-    let holder = match text(leader, "holder") {
-        holder if holder.is_empty() => "nobody".to_owned(),
+fn render_leader(style: &Style, leader: &Value) -> String {
+    let holder = match field_text(leader, "holder") {
+        holder if holder.is_empty() => "none".to_owned(),
         holder => holder,
     };
-    look.facts(&[
+    style.fields(&[
         ("leader", holder),
-        ("epoch", text(leader, "epoch")),
-        ("lease until", look.instant(leader, "lease_until")),
-        ("clock", look.instant(leader, "clock")),
+        ("epoch", field_text(leader, "epoch")),
+        ("lease until", style.instant(leader, "lease_until")),
+        ("clock", style.instant(leader, "clock")),
     ])
 }
 
-fn told(look: &Look, leader: &Value) -> String {
-    let mut table = look.table(["EPOCH", "LEADER", "BEGAN"]);
-    for term in items(leader, "terms") {
-        table.row([text(term, "epoch"), text(term, "holder"), look.instant(term, "minted_at")]);
+fn render_terms(style: &Style, leader: &Value) -> String {
+    let mut table = style.table(["EPOCH", "LEADER", "STARTED"]);
+    for term in field_items(leader, "terms") {
+        table.row([
+            field_text(term, "epoch"),
+            field_text(term, "holder"),
+            style.instant(term, "began_at"),
+        ]);
     }
-    format!("{}\n{}", facts(look, leader), table.or("nobody has led yet"))
+    format!("{}\n{}", render_leader(style, leader), table.render_or("there has been no leader yet"))
 }

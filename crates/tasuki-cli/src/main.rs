@@ -1,9 +1,8 @@
-//! The `tasuki` binary: arguments in, words and exit codes out.
+//! The `tasuki` binary: parses arguments, runs one command, prints its output and sets the exit code.
 //!
-//! Exit 0 is done, 1 is refused or failed, 2 is bad usage. Data goes to stdout, everything else to
-//! stderr. This is also the one place that reads the real clock and hands it down.
+//! Exit code 0: success. 1: refused or failed. 2: bad usage. Data goes to stdout, everything else to stderr.
+//! This is also the only place that reads the real clock; commands receive the current time as an argument.
 
-mod ask;
 mod audit;
 mod bench;
 mod cert;
@@ -11,31 +10,32 @@ mod client;
 mod cluster;
 mod completions;
 mod config;
+mod config_layers;
+mod confirm;
 mod database;
 mod demo;
 mod doctor;
+mod endpoint;
 mod event;
+mod execution_limits;
+mod failure;
 mod job;
-mod layers;
 mod leader;
-mod memory;
 mod migrate;
 mod node;
-mod output;
-mod pages;
+mod pagination;
+mod parse;
 #[cfg(test)]
-mod reference;
+mod reference_page;
 mod run;
 mod schedule;
 mod serve;
-mod server;
 mod setting;
 mod task;
 mod token;
-mod typed;
+mod trim_memory;
 mod up;
 mod view;
-mod willing;
 mod worker;
 
 use std::process::ExitCode;
@@ -43,7 +43,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use jiff::Timestamp;
 
-/// Runs jobs: at a time, on an event, or when asked. Each once, on time, with its whole history.
+/// Job scheduler: runs each job once, on time, and keeps its history. Jobs start on a schedule, on an event, or on request
 #[derive(Parser)]
 #[command(name = "tasuki", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
@@ -53,70 +53,70 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Noun {
-    /// Start everything in one process: scheduler, worker, API, and a database in a file
-    Up(Box<up::Up>),
-    /// Start one node of a cluster: many that share a database, one of which leads
-    Node(Box<node::Node>),
-    /// How a node would start
-    Config(Box<config::Config>),
+    /// Start scheduler, worker, API and a database file in one process
+    Up(Box<up::UpCommand>),
+    /// Start one node of a cluster whose nodes share a database
+    Node(Box<node::NodeCommand>),
+    /// Show the start-up configuration of a node
+    Config(Box<config::ConfigCommand>),
     #[command(hide = true)]
-    Spawner(serve::Spawner),
-    /// What runs, when, and how
-    Job(Box<job::Job>),
-    /// What became of a job each time
-    Run(run::Run),
-    /// Work on request
-    Task(task::Task),
-    /// What happened, and what came of it
-    Event(event::Event),
-    /// Who runs the runs
-    Worker(worker::Worker),
-    /// Who plans
-    Leader(leader::Leader),
-    /// How the cluster behaves
-    Setting(setting::Setting),
-    /// Who did what
-    Audit(audit::Audit),
-    /// Who may ask for what
-    Token(token::Token),
-    /// By what nodes know each other
+    Spawner(serve::SpawnerCommand),
+    /// Create, change, list, trigger, pause and delete jobs
+    Job(Box<job::JobCommand>),
+    /// List, inspect, follow, cancel, retry and rerun runs
+    Run(run::RunCommand),
+    /// Submit tasks: runs of a job on request
+    Task(task::TaskCommand),
+    /// Emit events and list the runs that they started
+    Event(event::EventCommand),
+    /// List, inspect, drain and detach workers
+    Worker(worker::WorkerCommand),
+    /// Show or demote the leader, the worker that plans runs
+    Leader(leader::LeaderCommand),
+    /// List, show and change the settings of the cluster
+    Setting(setting::SettingCommand),
+    /// List the audit entries
+    Audit(audit::AuditCommand),
+    /// List, create and revoke API tokens
+    Token(token::TokenCommand),
+    /// Create development certificates for node-to-node TLS
     #[command(subcommand)]
     Cert(CertVerb),
-    /// When a job fires
+    /// Preview the fire times of a schedule
     #[command(subcommand)]
     Schedule(ScheduleVerb),
-    /// Bring a database's schema up to date
-    Migrate(migrate::Migrate),
-    /// Look for everything in a database that cannot be
-    Doctor(doctor::Doctor),
-    /// How fast it is here
+    /// Migrate the database schema to this version
+    Migrate(migrate::MigrateCommand),
+    /// Check a database for inconsistencies
+    Doctor(doctor::DoctorCommand),
+    /// Measure the performance on this machine and database
     #[command(subcommand)]
     Bench(BenchVerb),
-    /// Completions for a shell
-    Completions(completions::Completions),
+    /// Print a shell completion script
+    Completions(completions::CompletionsCommand),
 }
 
 #[derive(Subcommand)]
 enum BenchVerb {
-    /// Measure the moves of runs on a database
+    /// Measure how fast a database creates, claims, assigns, finishes and renews runs
     Store(bench::BenchStore),
-    /// Measure how late planned runs start
+    /// Measure how late scheduled runs start
     Fire(bench::BenchFire),
-    /// Measure how fast a node works off tasks that wait
+    /// Measure how fast a node processes waiting tasks
     Drain(bench::BenchDrain),
-    /// Measure how fast tasks are taken
+    /// Measure how fast tasks are submitted
     Enqueue(bench::BenchEnqueue),
-    /// Measure how long an idle node takes to start a task
+    /// Measure how long an idle node takes to start a submitted task
     Latency(bench::BenchLatency),
     /// Measure how fast a node runs commands
     Spawn(bench::BenchSpawn),
-    /// Measure whether a long history or much that lies ahead slows a node down
+    /// Measure whether many finished or many future runs slow a node down
     Growth(bench::BenchGrowth),
 }
 
 impl BenchVerb {
-    fn run(self) -> Result<String, output::Failure> {
-        let runtime = self.database().runtime()?;
+    fn run(self) -> Result<String, failure::Failure> {
+        let runtime = self.database().build_runtime()?;
         runtime.block_on(async {
             match self {
                 Self::Store(bench) => bench.run().await,
@@ -145,14 +145,14 @@ impl BenchVerb {
 
 #[derive(Subcommand)]
 enum CertVerb {
-    /// Make an authority and certificates to try things with
-    Dev(cert::Dev),
+    /// Create a certificate authority and node certificates for development
+    Dev(cert::CertDevCommand),
 }
 
 #[derive(Subcommand)]
 enum ScheduleVerb {
-    /// Show what a schedule means and when it fires next
-    Preview(schedule::Preview),
+    /// Describe a schedule and list its next fire times
+    Preview(schedule::SchedulePreviewCommand),
 }
 
 fn main() -> ExitCode {
@@ -177,5 +177,5 @@ fn main() -> ExitCode {
         Noun::Doctor(doctor) => doctor.run(Timestamp::now),
         Noun::Completions(completions) => completions.run(Cli::command()),
     };
-    output::finish(outcome)
+    failure::print_outcome(outcome)
 }

@@ -1,4 +1,4 @@
-//! `tasuki migrate`
+//! `tasuki migrate`: applies pending schema migrations.
 
 use std::fmt::Write as _;
 
@@ -6,21 +6,21 @@ use clap::Args;
 use serde_json::{Value, json};
 use tasuki_store::Migration;
 
-use crate::database::DataOrDatabase;
-use crate::output::Failure;
+use crate::database::DatabaseOrDataDir;
+use crate::failure::Failure;
 
-/// Bring a database's schema up to date. Safe to run twice, and by several at once.
+/// Migrate the database schema to this version. It is safe to run it twice or in several processes at once
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki migrate
   tasuki migrate --database-url sqlite:other/tasuki.db
   tasuki migrate --check --database-url postgres://tasuki@localhost/tasuki")]
-pub(crate) struct Migrate {
+pub(crate) struct MigrateCommand {
     #[command(flatten)]
-    place: DataOrDatabase,
+    target: DatabaseOrDataDir,
 
-    /// Change nothing; exit 1 if something is pending
+    /// List pending migrations without applying them; exit 1 if there are any
     #[arg(long)]
     check: bool,
 
@@ -29,16 +29,16 @@ pub(crate) struct Migrate {
     json: bool,
 }
 
-impl Migrate {
+impl MigrateCommand {
     pub(crate) fn run(&self) -> Result<String, Failure> {
-        let database = self.place.database();
+        let database = self.target.database();
         if !self.check {
-            let may_create = self.place.is_named();
-            let applied = database.with(may_create, async |store| store.migrate().await)?;
-            return Ok(self.told("applied", &applied, "the schema is up to date, nothing to do"));
+            let may_create = self.target.has_url();
+            let applied = database.with_store(may_create, async |store| store.migrate().await)?;
+            return Ok(self.render("applied", &applied, "the schema is up to date, nothing to do"));
         }
-        let pending = database.with(false, async |store| store.pending().await)?;
-        let text = self.told("pending", &pending, "the schema is up to date");
+        let pending = database.with_store(false, async |store| store.pending_migrations().await)?;
+        let text = self.render("pending", &pending, "the schema is up to date");
         match pending.len() {
             0 => Ok(text),
             1 => Err(pending_failure("1 migration is pending", text)),
@@ -46,25 +46,26 @@ impl Migrate {
         }
     }
 
-    fn told(&self, word: &str, migrations: &[&Migration], nothing: &str) -> String {
+    fn render(&self, status: &str, migrations: &[&Migration], if_empty: &str) -> String {
         if self.json {
             let list: Vec<Value> = migrations
                 .iter()
-                .map(|one| json!({ "version": one.version, "name": one.name }))
+                .map(|migration| json!({ "version": migration.version, "name": migration.name }))
                 .collect();
-            return format!("{:#}\n", json!({ word: list }));
+            return format!("{:#}\n", json!({ status: list }));
         }
         if migrations.is_empty() {
-            return format!("{nothing}\n");
+            return format!("{if_empty}\n");
         }
         let mut text = String::new();
-        for one in migrations {
-            writeln!(text, "{word} {:04} {}", one.version, one.name).expect("a string takes all");
+        for migration in migrations {
+            writeln!(text, "{status} {:04} {}", migration.version, migration.name)
+                .expect("writing to a string does not fail");
         }
         text
     }
 }
 
 fn pending_failure(message: &str, text: String) -> Failure {
-    Failure::refused(message).after(text).hint("tasuki migrate applies what is pending")
+    Failure::new(message).with_stdout(text).hint("run tasuki migrate to apply them")
 }

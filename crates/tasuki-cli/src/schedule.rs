@@ -1,4 +1,4 @@
-//! `tasuki schedule preview`
+//! `tasuki schedule preview`: describes a schedule and lists its next fire times, without a server.
 
 use std::fmt::Write as _;
 
@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use tasuki_core::schedule::{
     ClockChange, DstChoice, DstRule, FoldRule, GapRule, PreviewRow, ScheduleKind, Zone,
 };
-use tasuki_core::{Invalid, Language, Schedule, Slot};
+use tasuki_core::{InvalidInput, Language, Schedule, Slot};
 
-use crate::output::Failure;
-use crate::view::two_units;
+use crate::failure::Failure;
+use crate::view::format_two_units;
 
 const EXAMPLES: &str = "\
 Types and values:
-  every        5m, 30s, 2h, 1d             a rhythm in real time
+  every        5m, 30s, 2h, 1d             fixed interval in elapsed time
   hourly_at    15   or 0,30                minutes of every hour
   daily_at     02:30   or 09:00,18:00      times of every day
   weekdays_at  09:00                       Monday to Friday
@@ -29,42 +29,41 @@ Examples:
   tasuki schedule preview cron '30 2 * * *' --zone America/New_York --dst-gap skip
   tasuki schedule preview weekdays_at 09:00 --zone Asia/Tokyo --language ja --json";
 
-/// Show what a schedule means and when it fires next, with the days on which the clocks change
-/// marked.
+/// Describe a schedule and list its next fire times, with notes on the days on which the clocks change
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Preview {
-    /// How the value is read: every, hourly_at, daily_at, weekdays_at, weekly_at, monthly_at, cron
+pub(crate) struct SchedulePreviewCommand {
+    /// Schedule type: every, hourly_at, daily_at, weekdays_at, weekly_at, monthly_at, cron
     #[arg(value_name = "TYPE")]
     kind: String,
 
-    /// The value, in quotes if it has spaces or stars
+    /// Schedule value, in quotes if it contains spaces or stars
     #[arg(required = true, num_args = 1..)]
     value: Vec<String>,
 
-    /// The time zone whose wall clock counts, by its IANA name
+    /// IANA name of the time zone of the schedule
     #[arg(long, default_value = "UTC")]
     zone: String,
 
-    /// What becomes of a time that is skipped when the clocks go forward: skip, shift [default:
-    /// shift for times of day, skip for rhythms]
+    /// Rule for times that do not exist because the clocks go forward: skip, shift [default: shift for times of day, skip
+    /// for intervals]
     #[arg(long, value_name = "RULE")]
     dst_gap: Option<String>,
 
-    /// What becomes of a time that comes twice when the clocks go back: once, twice [default: once
-    /// for times of day, twice for rhythms]
+    /// Rule for times that occur twice because the clocks go back: once, twice [default: once for times of day, twice for
+    /// intervals]
     #[arg(long, value_name = "RULE")]
     dst_fold: Option<String>,
 
-    /// How many fires to show
+    /// Number of fire times to show
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     count: u16,
 
-    /// Fires after this: an instant, or a date or time in the zone [default: now]
+    /// Show fire times after this instant; a date or local time is in the time zone of the schedule [default: now]
     #[arg(long, value_name = "WHEN")]
     after: Option<String>,
 
-    /// The language of the words: en, ja
+    /// Language of the output: en, ja
     #[arg(long, env = "TASUKI_LANGUAGE", default_value = "en", value_name = "LANGUAGE")]
     language: String,
 
@@ -73,15 +72,16 @@ pub(crate) struct Preview {
     json: bool,
 }
 
-impl Preview {
+impl SchedulePreviewCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let asked = self.read(now).map_err(|refused| {
-            Failure::usage(&refused).hint("tasuki schedule preview --help shows types and examples")
+        let request = self.parse(now).map_err(|invalid| {
+            Failure::invalid_input(&invalid)
+                .hint("tasuki schedule preview --help shows types and examples")
         })?;
-        Ok(if self.json { asked.json() } else { asked.table(now) })
+        Ok(if self.json { request.json() } else { request.table(now) })
     }
 
-    fn read(&self, now: Timestamp) -> Result<Asked, Invalid> {
+    fn parse(&self, now: Timestamp) -> Result<PreviewRequest, InvalidInput> {
         let kind: ScheduleKind = self.kind.parse()?;
         let dst = DstChoice {
             gap: self.dst_gap.as_deref().map(str::parse).transpose()?,
@@ -91,41 +91,46 @@ impl Preview {
         let schedule = Schedule::parse(kind, &self.value.join(" "), &self.zone, dst)?;
         let after = match &self.after {
             None => now,
-            Some(typed) => read_instant(typed, schedule.zone())?,
+            Some(input) => parse_instant(input, schedule.zone())?,
         };
-        Ok(Asked { schedule, language, after, count: usize::from(self.count) })
+        Ok(PreviewRequest { schedule, language, after, count: usize::from(self.count) })
     }
 }
 
-/// `2026-03-28T12:00:00Z`, or a date or date and time on the zone's wall.
-fn read_instant(typed: &str, zone: &Zone) -> Result<Timestamp, Invalid> {
-    let on_the_wall = || typed.parse::<DateTime>().or_else(|_| Ok(typed.parse::<Date>()?.into()));
-    typed
+/// Parses an instant (`2026-03-28T12:00:00Z`), or a date with or without a time in the time zone.
+fn parse_instant(input: &str, zone: &Zone) -> Result<Timestamp, InvalidInput> {
+    let local_time = || input.parse::<DateTime>().or_else(|_| Ok(input.parse::<Date>()?.into()));
+    input
         .parse()
-        .or_else(|_| on_the_wall().and_then(|wall| zone.rules().to_timestamp(wall)))
+        .or_else(|_| local_time().and_then(|wall| zone.rules().to_timestamp(wall)))
         .map_err(|_: jiff::Error| {
             let expected = "a time such as 2026-03-28T12:00:00Z, 2026-03-28T12:00 or 2026-03-28";
-            Invalid::typed("after", typed, expected)
+            InvalidInput::from_text("after", input, expected)
         })
 }
 
-struct Asked {
+struct PreviewRequest {
     schedule: Schedule,
     language: Language,
     after: Timestamp,
     count: usize,
 }
 
-impl Asked {
+impl PreviewRequest {
     fn table(&self, now: Timestamp) -> String {
         let preview = self.schedule.preview(self.after, self.count);
         let zone = self.schedule.zone();
-        let mut text = format!("{} ({zone})\n", self.schedule.words(self.language));
-        if let Some(rule) = self.rule_that_matters() {
-            writeln!(text, "{}", rule_words(rule, self.language)).expect("a string takes all");
+        let mut text = format!("{} ({zone})\n", self.schedule.describe(self.language));
+        if let Some(rule) = self.applicable_dst_rule() {
+            writeln!(text, "{}", describe_rule(rule, self.language))
+                .expect("writing to a string does not fail");
         }
         if preview.rows.is_empty() {
-            let never = in_language(self.language, "It never fires.", "一度も実行されません。");
+            let never = localized(
+                self.language,
+                "This schedule never fires.",
+                "このスケジュールは一度も実行されません。",
+            );
             return format!("{text}\n{never}\n");
         }
         let mut table = comfy_table::Table::new();
@@ -138,12 +143,15 @@ impl Asked {
             table.add_row(self.cells(row, now));
         }
         for line in table.lines() {
-            writeln!(text, "{}", line.trim_end()).expect("a string takes all");
+            writeln!(text, "{}", line.trim_end()).expect("writing to a string does not fail");
         }
-        if preview.ends {
-            let last =
-                in_language(self.language, "Then never again.", "これ以降は実行されません。");
-            writeln!(text, "{last}").expect("a string takes all");
+        if preview.no_more_fires {
+            let last = localized(
+                self.language,
+                "There are no later fire times.",
+                "これ以降は実行されません。",
+            );
+            writeln!(text, "{last}").expect("writing to a string does not fail");
         }
         text
     }
@@ -157,20 +165,20 @@ impl Asked {
                     local.strftime("%Y-%m-%d %H:%M:%S %:z")
                 ),
                 fire.at.to_string(),
-                wait(fire.at.duration_since(now), self.language),
+                format_wait(fire.at.duration_since(now), self.language),
                 change.map_or(String::new(), |change| self.note(fire.slot, fire.shifted, &change)),
             ],
             PreviewRow::Skipped { wall, change } => {
                 let time = wall.time();
                 let skipped = match self.language {
-                    Language::English => format!("skipped: there is no {time}; "),
+                    Language::English => format!("skipped: {time} does not exist; "),
                     Language::Japanese => format!("{time} は存在しないため実行なし。"),
                 };
                 [
                     format!("{} {}", self.weekday(wall.date()), wall.strftime("%Y-%m-%d %H:%M:%S")),
                     "-".to_owned(),
                     "-".to_owned(),
-                    format!("{skipped}{}", change_words(change, self.language)),
+                    format!("{skipped}{}", describe_change(change, self.language)),
                 ]
             }
         }
@@ -186,28 +194,28 @@ impl Asked {
             ("Fri", "金"),
             ("Sat", "土"),
         ][date.weekday().to_sunday_zero_offset() as usize];
-        in_language(self.language, english, japanese)
+        localized(self.language, english, japanese)
     }
 
     fn note(&self, slot: Slot, shifted: bool, change: &ClockChange) -> String {
-        let words = change_words(change, self.language);
-        let Slot::Wall { time, pass } = slot else { return words };
+        let description = describe_change(change, self.language);
+        let Slot::Wall { time, pass } = slot else { return description };
         let time = time.time();
         match (shifted, pass, self.language) {
             (true, _, Language::English) => {
-                format!("there is no {time}, runs at the shift; {words}")
+                format!("{time} does not exist, runs when the clocks change; {description}")
             }
             (true, _, Language::Japanese) => {
-                format!("{time} は存在しないため切替時に実行。{words}")
+                format!("{time} は存在しないため切替時に実行。{description}")
             }
-            (false, 2, Language::English) => format!("the second {time}; {words}"),
-            (false, 2, Language::Japanese) => format!("2回目の {time}。{words}"),
-            (false, _, _) => words,
+            (false, 2, Language::English) => format!("second {time}; {description}"),
+            (false, 2, Language::Japanese) => format!("2回目の {time}。{description}"),
+            (false, _, _) => description,
         }
     }
 
-    /// The rule of clock changes, where the zone still has some to come.
-    fn rule_that_matters(&self) -> Option<DstRule> {
+    /// The rule for clock changes, if the time zone has clock changes after the start of the preview.
+    fn applicable_dst_rule(&self) -> Option<DstRule> {
         let changes = self.schedule.zone().rules().following(self.after).next().is_some();
         self.schedule.dst_rule().filter(|_| changes)
     }
@@ -237,12 +245,12 @@ impl Asked {
             "zone": self.schedule.zone().name(),
             "dst": self.schedule.dst_rule().map(rule),
             "words": {
-                "en": self.schedule.words(Language::English),
-                "ja": self.schedule.words(Language::Japanese),
+                "en": self.schedule.describe(Language::English),
+                "ja": self.schedule.describe(Language::Japanese),
             },
             "fires": fires,
             "skipped": skipped,
-            "ends": preview.ends,
+            "ends": preview.no_more_fires,
         });
         format!("{answer:#}\n")
     }
@@ -256,30 +264,30 @@ fn change_json(change: &ClockChange) -> Value {
     })
 }
 
-fn in_language(language: Language, english: &'static str, japanese: &'static str) -> &'static str {
+fn localized(language: Language, english: &'static str, japanese: &'static str) -> &'static str {
     match language {
         Language::English => english,
         Language::Japanese => japanese,
     }
 }
 
-fn rule_words(rule: DstRule, language: Language) -> String {
+fn describe_rule(rule: DstRule, language: Language) -> String {
     let gap = match rule.gap {
         GapRule::Skip => {
-            in_language(language, "a skipped time does not run", "存在しない時刻は実行しない")
+            localized(language, "a skipped time does not run", "存在しない時刻は実行しない")
         }
-        GapRule::Shift => in_language(
+        GapRule::Shift => localized(
             language,
-            "a skipped time runs at the shift",
+            "a skipped time runs when the clocks change",
             "存在しない時刻は切替時に実行",
         ),
     };
     let fold = match rule.fold {
         FoldRule::Once => {
-            in_language(language, "a repeated time runs once", "繰り返す時刻は1回だけ実行")
+            localized(language, "a repeated time runs once", "繰り返す時刻は1回だけ実行")
         }
         FoldRule::Twice => {
-            in_language(language, "a repeated time runs twice", "繰り返す時刻は2回とも実行")
+            localized(language, "a repeated time runs twice", "繰り返す時刻は2回とも実行")
         }
     };
     match language {
@@ -288,20 +296,20 @@ fn rule_words(rule: DstRule, language: Language) -> String {
     }
 }
 
-fn change_words(change: &ClockChange, language: Language) -> String {
+fn describe_change(change: &ClockChange, language: Language) -> String {
     let (from, to) = (change.from.strftime("%H:%M"), change.to.strftime("%H:%M"));
     let direction = match change.is_forward() {
-        true => in_language(language, "clocks go forward", "時計が進む"),
-        false => in_language(language, "clocks go back", "時計が戻る"),
+        true => localized(language, "clocks go forward", "時計が進む"),
+        false => localized(language, "clocks go back", "時計が戻る"),
     };
     format!("{direction} {from} -> {to}")
 }
 
-/// The two largest units of a wait: `3d 4h`.
-fn wait(duration: SignedDuration, language: Language) -> String {
+/// The time until a fire, in its two largest units: `3d 4h`.
+fn format_wait(duration: SignedDuration, language: Language) -> String {
     let seconds = duration.as_secs();
     if seconds < 0 {
-        return in_language(language, "past", "過去").to_owned();
+        return localized(language, "past", "過去").to_owned();
     }
-    two_units(seconds)
+    format_two_units(seconds)
 }

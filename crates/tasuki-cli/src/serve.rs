@@ -1,4 +1,4 @@
-//! A node and its API, from the start to an orderly end: what `tasuki up` and `tasuki node` have in common.
+//! The process of a node and its API from start to orderly stop: the common part of `tasuki up` and `tasuki node`.
 
 use std::fs;
 use std::io::Write as _;
@@ -10,189 +10,198 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
-use tasuki::node::{Config, HomeError, HomeLock, Node, NodeError};
-use tasuki::operator::{Actor, Role, new_secret};
-use tasuki::{Operator, Wake};
+use tasuki::node::{Config, DataDirError, DataDirLock, Node, NodeError};
+use tasuki::operator::{Actor, Role, generate_token};
+use tasuki::{Operator, Wakeups};
 use tasuki_core::NodeName;
 use tasuki_store::{Error, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::cluster::Cluster;
+use crate::cluster::ClusterOptions;
 use crate::database::Database;
 use crate::demo;
-use crate::memory::Program;
-use crate::output::Failure;
+use crate::failure::Failure;
+use crate::trim_memory::ProgramMappings;
 
-/// How many connections a node has to a database server.
-const CONNECTIONS: u32 = 8;
+/// Maximum number of connections of a node to its database server.
+const MAX_CONNECTIONS: u32 = 8;
 
-/// A node to be.
-pub(crate) struct Service {
-    /// Where everything is kept.
+/// The configuration of a node process.
+pub(crate) struct NodeProcess {
+    /// The data directory.
     pub(crate) data: PathBuf,
-    /// Where the API is served.
+    /// Listen address of the API.
     pub(crate) listen: SocketAddr,
     pub(crate) database_url: String,
     pub(crate) config: Config,
-    /// Whether to add a handful of sample jobs.
+    /// Whether to create sample jobs.
     pub(crate) demo: bool,
-    /// The cluster it belongs to, if it does.
-    pub(crate) cluster: Option<Cluster>,
+    /// Cluster configuration; `None` for `tasuki up`, which has no other nodes.
+    pub(crate) cluster: Option<ClusterOptions>,
 }
 
-impl Service {
-    /// Runs until somebody stops it, or it cannot go on. `greet` is told where the API is, and where other nodes
-    /// call, once it is there.
-    pub(crate) fn run(self, greet: impl FnOnce(&str, Option<&str>)) -> Result<String, Failure> {
-        tell_what_happens();
-        let program = Program::started();
-        let runtime = Database::at(self.database_url.clone()).runtime()?;
-        let ended = runtime.block_on(self.serve(program, greet));
-        // Tasks that still read from somewhere are not waited for.
+impl NodeProcess {
+    /// Runs until a stop signal arrives or the node fails. Calls `print_greeting` once the node is ready, with the URL of
+    /// the API and the address that other nodes call.
+    pub(crate) fn run(
+        self,
+        print_greeting: impl FnOnce(&str, Option<&str>),
+    ) -> Result<String, Failure> {
+        init_logging();
+        let mappings = ProgramMappings::read();
+        let runtime = Database::with_url(self.database_url.clone()).build_runtime()?;
+        let ended = runtime.block_on(self.serve(mappings, print_greeting));
+        // Blocking tasks that still read from a file or pipe are abandoned.
         runtime.shutdown_timeout(Duration::from_millis(100));
         ended
     }
 
     async fn serve(
         mut self,
-        program: Program,
-        greet: impl FnOnce(&str, Option<&str>),
+        mappings: ProgramMappings,
+        print_greeting: impl FnOnce(&str, Option<&str>),
     ) -> Result<String, Failure> {
-        // What is made here holds tokens and what jobs are given: it is for its owner alone.
+        // The files created here contain tokens and job arguments, so only their owner may read them.
         rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o077));
-        let mut signals = Signals::new()?;
-        let home = HomeLock::take(&self.data).map_err(|error| homeless(&error))?;
+        let mut signals = StopSignals::new()?;
+        let home = DataDirLock::acquire(&self.data).map_err(|error| data_dir_failure(&error))?;
         let listener = TcpListener::bind(self.listen).await.map_err(|error| {
-            Failure::refused(format!("cannot serve on {}: {error}", self.listen))
-                .hint("another program uses the port, or it is not ours to use; --listen 127.0.0.1:0 takes a free one")
+            Failure::new(format!("cannot serve on {}: {error}", self.listen)).hint(
+                "the port may be in use or not permitted; --listen 127.0.0.1:0 selects a free port",
+            )
         })?;
-        let bound = listener.local_addr().map_err(|error| Failure::refused(error.to_string()))?;
-        let url = format!("http://{}", as_seen_from_here(bound));
+        let bound = listener.local_addr().map_err(|error| Failure::new(error.to_string()))?;
+        let url = format!("http://{}", loopback_if_unspecified(bound));
         if !bound.ip().to_canonical().is_loopback() {
-            tell(&exposed(bound));
+            print_stderr(&exposure_warning(bound));
         }
         let member = match self.cluster.take() {
-            Some(cluster) => Some(cluster.join(&mut self.config).await?),
+            Some(cluster) => Some(cluster.bind(&mut self.config).await?),
             None => None,
         };
-        let database = Database::at(self.database_url.clone());
-        let store = database.open_for_serving(CONNECTIONS).await?;
-        store.migrate().await.map_err(|error| database.failed(&error))?;
-        let wake = Wake::default();
+        let database = Database::with_url(self.database_url.clone());
+        let store = database.open_or_create(MAX_CONNECTIONS).await?;
+        store.migrate().await.map_err(|error| database.operation_failure(&error))?;
+        let wake = Wakeups::default();
         let operator = Operator::new(store.clone(), wake.clone());
-        let token = self.token(&operator).await?;
+        let token = self.ensure_token(&operator).await?;
         if self.demo {
-            demo::add(&operator).await.map_err(|error| Failure::refused(error.to_string()))?;
+            demo::create_jobs(&operator).await.map_err(|error| Failure::new(error.to_string()))?;
         }
-        let spawner = spawner(&home)?;
-        let mut node = Node::builder(self.config.clone(), store.clone()).wake(wake);
+        let spawner = spawner_command(&home)?;
+        let mut node = Node::builder(self.config.clone(), store.clone()).wakeups(wake);
         if let Some(member) = &member {
-            node = member.introduce(node);
+            node = member.configure(node);
         }
         let starting = node.commands(home, spawner).start();
         let started = tokio::select! {
-            started = told_if_long(starting) => started,
-            () = signals.next() => {
-                return Err(Failure::refused("stopped before it had started"));
+            started = with_slow_start_notice(starting) => started,
+            () = signals.recv() => {
+                return Err(Failure::new("stopped by a signal during start-up"));
             }
         };
         let node = started.map_err(|error| match error {
-            NodeError::Home(error) => homeless(&error),
-            NodeError::Store(error) => database.failed(&error),
-            error @ (NodeError::Spawner(_) | NodeError::Declared(_) | NodeError::Queue(_)) => {
-                Failure::refused(error.to_string())
+            NodeError::DataDir(error) => data_dir_failure(&error),
+            NodeError::Store(error) => database.operation_failure(&error),
+            error @ (NodeError::Spawner(_) | NodeError::DeclareJob(_) | NodeError::Queue(_)) => {
+                Failure::new(error.to_string())
             }
         })?;
-        let calls = match member {
-            Some(member) => Some(member.answer(node.called()).await?),
+        let rpc_server = match member {
+            Some(member) => Some(member.serve(node.rpc_service()).await?),
             None => None,
         };
-        // Where the command line finds this node.
-        self.keep("api.json", &format!("{}\n", json!({ "url": url, "token": token })))?;
-        greet(&url, self.config.address.as_deref());
+        // The other tasuki commands find this node through this file.
+        self.write_data_file("api.json", &format!("{}\n", json!({ "url": url, "token": token })))?;
+        print_greeting(&url, self.config.address.as_deref());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let serving =
             tokio::spawn(tasuki_web::serve(listener, tasuki_web::router(operator), async {
                 let _ = stopped.await;
             }));
-        let why = tokio::select! {
-            () = signals.next() => None,
-            why = node.ended() => Some(why),
-            never = program.give_back_now_and_then() => match never {},
+        let end_reason = tokio::select! {
+            () = signals.recv() => None,
+            end_reason = node.wait_until_ended() => Some(end_reason),
+            never = mappings.trim_periodically() => match never {},
         };
-        if let Some(why) = why {
-            return Err(Failure::refused(format!("cannot go on: {why}"))
-                .hint("start it again: what was running is recovered"));
+        if let Some(end_reason) = end_reason {
+            return Err(Failure::new(format!("the node stopped: {end_reason}"))
+                .hint("start it again; interrupted runs are recovered"));
         }
-        tell("stopping: what runs may finish; once more stops at once");
-        let orderly = async {
+        print_stderr(
+            "stopping: waiting for running jobs; send the signal again to stop immediately",
+        );
+        let orderly_stop = async {
             node.stop().await;
-            if let Some(calls) = calls {
-                calls.stop().await;
+            if let Some(rpc_server) = rpc_server {
+                rpc_server.stop().await;
             }
             let _ = stop.send(());
             let _ = serving.await;
             store.close().await;
         };
         tokio::select! {
-            () = orderly => {}
-            () = signals.next() => {
-                return Err(Failure::refused("stopped at once")
-                    .hint("what was running is recovered at the next start"));
+            () = orderly_stop => {}
+            () = signals.recv() => {
+                return Err(Failure::new("stopped immediately by a second signal")
+                    .hint("interrupted runs are recovered at the next start"));
             }
         }
         let _ = fs::remove_file(self.data.join("api.json"));
         Ok(String::new())
     }
 
-    /// The token that the command line uses here: the one from before if it is still good. A new one is
-    /// in its file before it counts: whatever happens in between, no token is left that nobody has.
-    async fn token(&self, operator: &Operator) -> Result<String, Failure> {
-        let failed = |error: tasuki::operator::Error| Failure::refused(error.to_string());
-        let kept = fs::read_to_string(self.data.join("token")).unwrap_or_default();
-        let kept = kept.trim();
-        if !kept.is_empty() && operator.bearer(kept).await.map_err(failed)?.is_some() {
-            return Ok(kept.to_owned());
+    /// Returns the token that commands on this machine use: the stored one if it is still valid, else a new one. A new
+    /// token is written to its file before it is registered, so that a crash in between leaves no valid token that
+    /// exists nowhere but in the database.
+    async fn ensure_token(&self, operator: &Operator) -> Result<String, Failure> {
+        let failed = |error: tasuki::operator::Error| Failure::new(error.to_string());
+        let stored = fs::read_to_string(self.data.join("token")).unwrap_or_default();
+        let stored = stored.trim();
+        if !stored.is_empty() && operator.find_token(stored).await.map_err(failed)?.is_some() {
+            return Ok(stored.to_owned());
         }
-        let secret = new_secret().map_err(failed)?;
-        self.keep("token", &secret)?;
-        // Who lists tokens sees whose it is.
+        let secret = generate_token().map_err(failed)?;
+        self.write_data_file("token", &secret)?;
+        // The name shows in the token list which process the token belongs to.
         let name = match &self.config.address {
             None => "tasuki up".to_owned(),
             Some(_) => format!("tasuki node {}", self.config.node),
         };
-        let by = Actor { name: name.clone(), address: None, role: Role::Admin };
-        let accepted = operator.accept_token(&by, &name, Role::Admin, None, &secret).await;
+        let actor = Actor { name: name.clone(), address: None, role: Role::Admin };
+        let accepted = operator.store_token(&actor, &name, Role::Admin, None, &secret).await;
         accepted.map_err(failed)?;
         Ok(secret)
     }
 
-    /// Keeps something in the data directory, for nobody else's eyes.
-    fn keep(&self, name: &str, text: &str) -> Result<(), Failure> {
+    /// Writes a file in the data directory that only its owner can read.
+    fn write_data_file(&self, name: &str, text: &str) -> Result<(), Failure> {
         let path = self.data.join(name);
         write_private(&path, text)
-            .map_err(|error| Failure::refused(format!("{}: {error}", path.display())))
+            .map_err(|error| Failure::new(format!("cannot write {}: {error}", path.display())))
     }
 }
 
-fn homeless(error: &HomeError) -> Failure {
-    let failure = Failure::refused(error.to_string());
+fn data_dir_failure(error: &DataDirError) -> Failure {
+    let failure = Failure::new(error.to_string());
     match error {
-        HomeError::Taken(_) => failure.hint("stop it first, or use another directory: --data DIR"),
-        HomeError::Unusable { .. } => {
+        DataDirError::InUse(_) => {
+            failure.hint("stop it first, or use another directory: --data DIR")
+        }
+        DataDirError::Unusable { .. } => {
             failure.hint("the data directory must be writable; choose another with --data DIR")
         }
     }
 }
 
-/// Says something to whoever reads it. Nobody may any more, and that is no reason to end.
-pub(crate) fn tell(text: &str) {
+/// Prints a line on stderr. Errors are ignored: a node goes on when nothing reads its stderr any more.
+pub(crate) fn print_stderr(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Where this machine itself finds what listens there.
-fn as_seen_from_here(bound: SocketAddr) -> SocketAddr {
+/// Replaces a wildcard address by loopback: the address at which this machine reaches a listener on `bound`.
+fn loopback_if_unspecified(bound: SocketAddr) -> SocketAddr {
     let ip = match bound.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
         IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
@@ -201,44 +210,44 @@ fn as_seen_from_here(bound: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, bound.port())
 }
 
-fn exposed(bound: SocketAddr) -> String {
+fn exposure_warning(bound: SocketAddr) -> String {
     format!(
-        "warning: the API on {bound} can be reached from other machines, and nothing on the way is encrypted:
-  whoever listens there reads tokens and what jobs are given. --listen 127.0.0.1:{} keeps it to this
-  machine; a proxy with TLS in front of that opens it to others",
+        "warning: the API on {bound} can be reached from other machines without encryption: tokens and job
+  arguments can be read on the network. Use --listen 127.0.0.1:{} to restrict it to this machine, and a
+  proxy with TLS in front of it to allow access from other machines",
         bound.port()
     )
 }
 
-/// A start that takes its time says what it waits for.
-async fn told_if_long<T>(starting: impl Future<Output = T>) -> T {
+/// Awaits the start of the node, and prints a notice if that takes more than 2 s.
+async fn with_slow_start_notice<T>(starting: impl Future<Output = T>) -> T {
     let mut starting = std::pin::pin!(starting);
     let long = tokio::time::sleep(Duration::from_secs(2));
     tokio::select! {
         started = &mut starting => return started,
-        () = long => tell("waiting for the processes of the node before to end"),
+        () = long => print_stderr("waiting for processes of the previous node to end"),
     }
     starting.await
 }
 
-/// What happens is told on stderr: warnings, unless TASUKI_LOG asks for more (`info`, `tasuki=debug`).
-fn tell_what_happens() {
+/// Sets up logging on stderr. The default level is `warn`; `TASUKI_LOG` sets another (`info`, `tasuki=debug`).
+fn init_logging() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TASUKI_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     let _ = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        // What cannot be told is lost: to complain about that would end whoever tried to tell it.
+        // A log line that cannot be written is lost. Reporting that on stderr would panic if stderr is closed.
         .log_internal_errors(false)
         .with_writer(std::io::stderr)
         .with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr()))
         .try_init();
 }
 
-/// The process that runs commands: this program again.
-pub(crate) fn spawner(home: &HomeLock) -> Result<Command, Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure::refused(format!("cannot find this program itself: {error}")))?;
-    let mut command = Command::new(program);
+/// The command that starts the spawner process: this program with the hidden subcommand `spawner`.
+pub(crate) fn spawner_command(home: &DataDirLock) -> Result<Command, Failure> {
+    let mappings = std::env::current_exe()
+        .map_err(|error| Failure::new(format!("cannot find the path of this program: {error}")))?;
+    let mut command = Command::new(mappings);
     command.arg("spawner").arg("--lock").arg(home.spawner_lock()).arg("--home").arg(home.id());
     Ok(command)
 }
@@ -249,30 +258,31 @@ pub(crate) fn host_name() -> NodeName {
 }
 
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    let fresh = path.with_extension("part");
-    let _ = fs::remove_file(&fresh);
-    let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&fresh)?;
+    let temporary = path.with_extension("part");
+    let _ = fs::remove_file(&temporary);
+    let mut file =
+        fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     file.write_all(text.as_bytes())?;
     file.sync_all()?;
-    fs::rename(fresh, path)
+    fs::rename(temporary, path)
 }
 
-/// Ctrl-C, or whoever stops services.
-struct Signals {
+/// The signals that stop the process: SIGINT (Ctrl-C) and SIGTERM (service manager).
+struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl Signals {
+impl StopSignals {
     fn new() -> Result<Self, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| Failure::refused(error.to_string()));
+        let listen = |kind| signal(kind).map_err(|error| Failure::new(error.to_string()));
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
         })
     }
 
-    async fn next(&mut self) {
+    async fn recv(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}
@@ -280,33 +290,34 @@ impl Signals {
     }
 }
 
-/// Runs commands for the worker that started it (for tasuki itself)
+/// Run commands for the worker that started this process (internal)
 #[derive(Args)]
-pub(crate) struct Spawner {
+pub(crate) struct SpawnerCommand {
     #[arg(long)]
     lock: PathBuf,
     #[arg(long)]
     home: String,
 }
 
-impl Spawner {
+impl SpawnerCommand {
     pub(crate) fn run(self) -> Result<String, Failure> {
         use std::os::fd::AsFd as _;
-        let unable = |error: std::io::Error| Failure::refused(format!("spawner: {error}"));
-        let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(unable)?;
+        let spawner_failure =
+            |error: std::io::Error| Failure::new(format!("the spawner failed: {error}"));
+        let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(spawner_failure)?;
         let socket = std::os::unix::net::UnixStream::from(socket);
-        tasuki::spawner::serve(&socket, &self.lock, &self.home).map_err(unable)?;
+        tasuki::spawner::serve(&socket, &self.lock, &self.home).map_err(spawner_failure)?;
         Ok(String::new())
     }
 }
 
 impl Database {
-    /// Opens it for a process that serves. What is wrong is told at once.
-    async fn open_for_serving(&self, connections: u32) -> Result<Store, Failure> {
-        match Store::reach(self.url()).await {
-            Err(Error::NoFile { .. }) => {}
-            answer => answer.map_err(|error| self.unopened(&error))?,
+    /// Opens the database for a node and creates a missing SQLite file. An unreachable database fails immediately.
+    async fn open_or_create(&self, connections: u32) -> Result<Store, Failure> {
+        match Store::probe(self.url()).await {
+            Err(Error::FileNotFound { .. }) => {}
+            answer => answer.map_err(|error| self.open_failure(&error))?,
         }
-        Store::open(self.url(), connections).await.map_err(|error| self.unopened(&error))
+        Store::open(self.url(), connections).await.map_err(|error| self.open_failure(&error))
     }
 }

@@ -1,20 +1,20 @@
-//! `tasuki setting`: how the cluster behaves.
+//! `tasuki setting`: lists, shows and changes the settings of the cluster.
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::client::{Client, quoted, segment};
-use crate::output::Failure;
-use crate::server::Server;
-use crate::typed;
-use crate::view::{Look, text};
+use crate::client::{ApiClient, etag_of, path_segment};
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::parse;
+use crate::view::{Style, field_text};
 
-/// How the cluster behaves.
+/// List, show and change the settings of the cluster
 #[derive(Args)]
-pub(crate) struct Setting {
+pub(crate) struct SettingCommand {
     #[command(flatten)]
-    server: Server,
+    endpoint: Endpoint,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -26,27 +26,27 @@ enum Verb {
     Set(Set),
 }
 
-/// List all settings; those that were changed are marked with a star
+/// List all settings; a star marks settings that differ from their default
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki setting list
   tasuki setting list --changed")]
 struct List {
-    /// Only those that are not at their default
+    /// Only settings that differ from their default
     #[arg(long)]
     changed: bool,
 }
 
-/// Show one setting and what it does
+/// Show one setting with its description
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki setting get lease_ttl")]
 struct Get {
-    /// The setting's name
+    /// Name of the setting
     name: String,
 }
 
-/// Change settings, together: either all or none
+/// Change one or more settings atomically
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -54,31 +54,31 @@ Examples:
   tasuki setting set lease_renew 1s lease_ttl 10s
   tasuki setting set lease_renew=1s lease_ttl=10s")]
 struct Set {
-    /// What to change, and to what; NAME=VALUE will do as well
+    /// Names and new values; NAME=VALUE is also accepted
     #[arg(required = true, value_name = "NAME VALUE")]
-    words: Vec<String>,
+    assignments: Vec<String>,
 }
 
-impl Setting {
+impl SettingCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.server.ask(now, async |client, look| match &self.verb {
+        self.endpoint.run(now, async |client, style| match &self.verb {
             Verb::List(list) => {
                 let settings = client.get("/settings").send().await?.body;
-                Ok(look.answer(&settings, |look, settings| list.table(look, settings)))
+                Ok(style.render(&settings, |style, settings| list.table(style, settings)))
             }
             Verb::Get(Get { name }) => {
-                let path = format!("/settings/{}", segment(name)?);
+                let path = format!("/settings/{}", path_segment(name)?);
                 let setting = client.get(path).send().await?.body;
-                Ok(look.answer(&setting, |look, setting| one(look, name, setting)))
+                Ok(style.render(&setting, |style, setting| render_details(style, name, setting)))
             }
-            Verb::Set(set) => set.run(client, look).await,
+            Verb::Set(set) => set.run(client, style).await,
         })
     }
 }
 
 impl List {
-    fn table(&self, look: &Look, settings: &Value) -> String {
-        let mut table = look.table(["NAME", "VALUE", "DEFAULT", "FROM", "TO"]);
+    fn table(&self, style: &Style, settings: &Value) -> String {
+        let mut table = style.table(["NAME", "VALUE", "DEFAULT", "MIN", "MAX"]);
         for (name, one) in settings["settings"].as_object().into_iter().flatten() {
             let is_changed = one["value"] != one["default"];
             if self.changed && !is_changed {
@@ -87,61 +87,62 @@ impl List {
             let mark = if is_changed { " *" } else { "" };
             table.row([
                 name.clone(),
-                format!("{}{mark}", text(one, "value")),
-                text(one, "default"),
-                text(one, "min"),
-                text(one, "max"),
+                format!("{}{mark}", field_text(one, "value")),
+                field_text(one, "default"),
+                field_text(one, "min"),
+                field_text(one, "max"),
             ]);
         }
-        table.or("every setting is at its default")
+        table.render_or("all settings have their default values")
     }
 }
 
-fn one(look: &Look, name: &str, setting: &Value) -> String {
-    look.facts(&[
+fn render_details(style: &Style, name: &str, setting: &Value) -> String {
+    style.fields(&[
         ("name", name.to_owned()),
-        ("value", text(setting, "value")),
-        ("default", text(setting, "default")),
-        ("from", text(setting, "min")),
-        ("to", text(setting, "max")),
-        ("", text(setting, "help")),
+        ("value", field_text(setting, "value")),
+        ("default", field_text(setting, "default")),
+        ("min", field_text(setting, "min")),
+        ("max", field_text(setting, "max")),
+        ("", field_text(setting, "help")),
     ])
 }
 
 impl Set {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
         let mut body = Map::new();
-        let mut words = self.words.iter();
-        while let Some(word) = words.next() {
-            let (name, value) = match word.contains('=') {
-                true => typed::pair("setting", word)?,
-                false => match words.next() {
-                    Some(value) => (word.as_str(), value.as_str()),
+        let mut assignments = self.assignments.iter();
+        while let Some(argument) = assignments.next() {
+            let (name, value) = match argument.contains('=') {
+                true => parse::pair("setting", argument)?,
+                false => match assignments.next() {
+                    Some(value) => (argument.as_str(), value.as_str()),
                     None => {
-                        let message = format!("{word} is to be set to what? Its value is missing");
-                        return Err(Failure::bad_usage(message)
-                            .hint(format!("tasuki setting get {word} shows what it is now")));
+                        let message = format!("the value for setting {argument} is missing");
+                        return Err(Failure::bad_usage(message).hint(format!(
+                            "tasuki setting get {argument} shows its current value and its limits"
+                        )));
                     }
                 },
             };
             if body.insert(name.to_owned(), json!(value)).is_some() {
-                return Err(Failure::bad_usage(format!("{name} is given twice")));
+                return Err(Failure::bad_usage(format!("setting {name} is given twice")));
             }
         }
         let before = client.get("/settings").send().await?.body;
-        let version = before["version"].as_i64().map_or("*".to_owned(), quoted);
-        let call = client.put("/settings").if_match(version).body(Value::Object(body.clone()));
-        let is_known = |name: &String| before["settings"].get(name).is_some();
-        let after = call.send().await.map_err(|failure| match body.keys().all(is_known) {
+        let version = before["version"].as_i64().map_or("*".to_owned(), etag_of);
+        let request = client.put("/settings").if_match(version).body(Value::Object(body.clone()));
+        let exists = |name: &String| before["settings"].get(name).is_some();
+        let after = request.send().await.map_err(|failure| match body.keys().all(exists) {
             true => failure,
-            false => failure.hint("tasuki setting list shows all there are"),
+            false => failure.hint("tasuki setting list shows all settings"),
         })?;
         let after = after.body;
-        Ok(look.answer(&after, |_, after| {
+        Ok(style.render(&after, |_, after| {
             let line = |name: &String| {
-                let value = |settings: &Value| text(&settings["settings"][name], "value");
+                let value = |settings: &Value| field_text(&settings["settings"][name], "value");
                 match (value(&before), value(after)) {
-                    (old, new) if old == new => format!("{name} is {new}, as before\n"),
+                    (old, new) if old == new => format!("{name}: {new} (unchanged)\n"),
                     (old, new) => format!("{name}: {old} -> {new}\n"),
                 }
             };

@@ -1,20 +1,20 @@
-//! `tasuki token`: who may ask for what.
+//! `tasuki token`: lists, creates and revokes API tokens.
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::ask::Consent;
-use crate::client::Client;
-use crate::output::Failure;
-use crate::server::Server;
-use crate::view::{Look, items, text};
+use crate::client::ApiClient;
+use crate::confirm::Confirmation;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::view::{Style, field_items, field_text};
 
-/// Who may ask for what.
+/// List, create and revoke API tokens
 #[derive(Args)]
-pub(crate) struct Token {
+pub(crate) struct TokenCommand {
     #[command(flatten)]
-    server: Server,
+    endpoint: Endpoint,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -26,106 +26,114 @@ enum Verb {
     Revoke(Revoke),
 }
 
-/// List tokens; what they are is never shown again
+/// List tokens, without their secrets
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki token list")]
 struct List {}
 
-/// Make a token and print it, once
+/// Create a token and print its secret, which cannot be shown again
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki token create ci --role operator --expires-in 30d
   tasuki token create hanako --role author > token.txt
 
-Roles, each with all the ones before it may do:
-  viewer    look
+Roles; each role includes the permissions of the roles above it:
+  viewer    read
   operator  trigger, submit, emit, cancel, retry, pause, drain, detach, demote
   author    create, change and delete jobs
   admin     settings, tokens, audit")]
 struct Create {
-    /// Whose it is or what it is for
+    /// Name of the token: its owner or purpose
     name: String,
-    /// What it may do: viewer, operator, author, admin
+    /// Role: viewer, operator, author, admin
     #[arg(long)]
     role: String,
-    /// How long it lasts [default: until revoked]
+    /// Validity from now, such as 30d [default: until revoked]
     #[arg(long, value_name = "DURATION")]
     expires_in: Option<String>,
 }
 
-/// Make a token worthless
+/// Revoke a token
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki token revoke 3
   tasuki token revoke 3 --yes")]
 struct Revoke {
-    /// The token's number
+    /// Number of the token
     id: i64,
     #[command(flatten)]
-    consent: Consent,
+    confirmation: Confirmation,
 }
 
-impl Token {
+impl TokenCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.server.ask(now, async |client, look| match &self.verb {
+        self.endpoint.run(now, async |client, style| match &self.verb {
             Verb::List(List {}) => {
                 let tokens = client.get("/tokens").send().await?.body;
-                Ok(look.answer(&tokens, |look, tokens| many(look, now, tokens)))
+                Ok(style.render(&tokens, |style, tokens| render_list(style, now, tokens)))
             }
-            Verb::Create(create) => create.run(client, look).await,
-            Verb::Revoke(revoke) => revoke.run(client, look, now).await,
+            Verb::Create(create) => create.run(client, style).await,
+            Verb::Revoke(revoke) => revoke.run(client, style, now).await,
         })
     }
 }
 
 impl Create {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
         let mut body = json!({ "name": self.name, "role": self.role });
         if let Some(expires_in) = &self.expires_in {
             body["expires_in"] = json!(expires_in);
         }
         let token = client.post("/tokens").body(body).send().await?.body;
-        eprintln!("note: it is shown this once; TASUKI_TOKEN or --token-file hand it over");
-        Ok(look.answer(&token, |_, token| format!("{}\n", text(token, "token"))))
+        eprintln!(
+            "note: the token is shown only once; pass it to commands in TASUKI_TOKEN or --token-file"
+        );
+        Ok(style.render(&token, |_, token| format!("{}\n", field_text(token, "token"))))
     }
 }
 
 impl Revoke {
-    async fn run(&self, client: &Client, look: &Look, now: Timestamp) -> Result<String, Failure> {
+    async fn run(
+        &self,
+        client: &ApiClient,
+        style: &Style,
+        now: Timestamp,
+    ) -> Result<String, Failure> {
         let mut tokens = client.get("/tokens").send().await?.body;
-        let found = items(&tokens, "items").iter().find(|token| token["id"] == self.id).cloned();
+        let found =
+            field_items(&tokens, "items").iter().find(|token| token["id"] == self.id).cloned();
         let Some(token) = found else {
-            let hint = "tasuki token list shows those there are";
-            return Err(Failure::refused(format!("there is no token {}", self.id)).hint(hint));
+            let hint = "tasuki token list shows all tokens";
+            return Err(Failure::new(format!("there is no token {}", self.id)).hint(hint));
         };
         tokens["items"] = json!([token]);
-        let told = many(look, now, &tokens);
-        self.consent.ask(&format!("whoever uses this token will be refused:\n\n{told}\n"))?;
-        let answer = client.delete(format!("/tokens/{}", self.id)).send().await?.body;
-        Ok(look.answer(&answer, |_, _| format!("revoked token {}\n", self.id)))
+        let list = render_list(style, now, &tokens);
+        self.confirmation.require(&format!("this token will be revoked:\n\n{list}\n"))?;
+        let response = client.delete(format!("/tokens/{}", self.id)).send().await?.body;
+        Ok(style.render(&response, |_, _| format!("revoked token {}\n", self.id)))
     }
 }
 
-fn many(look: &Look, now: Timestamp, tokens: &Value) -> String {
-    let mut table = look.table(["ID", "STATE", "NAME", "ROLE", "CREATED", "LAST USED", "EXPIRES"]);
-    for token in items(tokens, "items") {
+fn render_list(style: &Style, now: Timestamp, tokens: &Value) -> String {
+    let mut table = style.table(["ID", "STATE", "NAME", "ROLE", "CREATED", "LAST USED", "EXPIRES"]);
+    for token in field_items(tokens, "items") {
         table.row([
-            text(token, "id"),
-            state(now, token).to_owned(),
-            text(token, "name"),
-            text(token, "role"),
-            look.instant(token, "created_at"),
-            look.instant(token, "last_used_at"),
-            look.instant(token, "expires_at"),
+            field_text(token, "id"),
+            state_name(now, token).to_owned(),
+            field_text(token, "name"),
+            field_text(token, "role"),
+            style.instant(token, "created_at"),
+            style.instant(token, "last_used_at"),
+            style.instant(token, "expires_at"),
         ]);
     }
-    table.or("there are no tokens")
+    table.render_or("there are no tokens")
 }
 
-fn state(now: Timestamp, token: &Value) -> &'static str {
-    let expires = text(token, "expires_at").parse::<Timestamp>();
+fn state_name(now: Timestamp, token: &Value) -> &'static str {
+    let expires = field_text(token, "expires_at").parse::<Timestamp>();
     match (token["revoked_at"].is_null(), expires) {
         (false, _) => "revoked",
         (true, Ok(expires)) if expires <= now => "expired",

@@ -1,4 +1,4 @@
-//! `tasuki up`: everything in one process. A scheduler, a worker, the API, and a database in a file.
+//! `tasuki up`: starts scheduler, worker, API and a database file in one process.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use clap::Args;
 use tasuki_core::{NodeName, duration};
 
 use crate::database;
-use crate::output::Failure;
-use crate::serve::{Service, host_name, tell};
-use crate::willing::Willing;
+use crate::execution_limits::ExecutionLimits;
+use crate::failure::Failure;
+use crate::serve::{NodeProcess, host_name, print_stderr};
 
-/// Start everything in one process: scheduler, worker, API, and a database in a file
+/// Start scheduler, worker, API and a database file in one process
 #[derive(Args)]
 #[command(after_help = "Examples:
   tasuki up
@@ -20,57 +20,57 @@ use crate::willing::Willing;
   tasuki up --data /var/lib/tasuki --listen 127.0.0.1:9000
   tasuki up --database-url postgres://tasuki@localhost/tasuki
 
-Ctrl-C lets what runs finish, and stops at once the second time.")]
-pub(crate) struct Up {
-    /// Where everything is kept
+Ctrl-C stops the process after its running jobs have finished; a second Ctrl-C stops it immediately.")]
+pub(crate) struct UpCommand {
+    /// Data directory, for the database file and the API token
     #[arg(long, env = "TASUKI_DATA", default_value = "tasuki-data", value_name = "DIR")]
     data: PathBuf,
-    /// Where the API is served; port 0 takes a free one
+    /// Listen address of the API; port 0 selects a free port
     #[arg(long, env = "TASUKI_LISTEN", default_value = "127.0.0.1:7711", value_name = "ADDRESS")]
     listen: SocketAddr,
-    /// Another database than the file in the data directory: postgres://… or mysql://…
+    /// Database URL: postgres://… or mysql://… [default: the database file in the data directory]
     #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
-    /// Add a handful of sample jobs
+    /// Create sample jobs
     #[arg(long)]
     demo: bool,
-    /// What this node is called
+    /// Name of this node [default: the host name]
     #[arg(long, env = "TASUKI_NODE", value_name = "NAME")]
     node: Option<NodeName>,
-    /// What this worker is good for; may be given more than once
+    /// Label of this worker; jobs with labels run only on workers that have all of them (repeatable)
     #[arg(long = "label", value_name = "LABEL")]
     labels: Vec<String>,
-    /// How many commands at once, instead of what the settings say
+    /// Maximum number of concurrent commands [default: setting max_jobs_per_worker]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     slots: Option<u32>,
-    /// The only programs this worker runs; may be given more than once
+    /// Program that this worker may run (repeatable) [default: any program]
     #[arg(long = "allow-program", value_name = "PROGRAM")]
     programs: Vec<String>,
-    /// One more variable of the environment that jobs see; may be given more than once
+    /// Additional environment variable that is passed to jobs (repeatable)
     #[arg(long = "pass-env", value_name = "NAME")]
     environment: Vec<String>,
-    /// Run jobs of kind django in this project directory
+    /// Django project directory, in which jobs of kind django run
     #[arg(long, env = "TASUKI_DJANGO_PROJECT", value_name = "DIR")]
     django_project: Option<PathBuf>,
-    /// The interpreter for it
+    /// Python interpreter of the Django project
     #[arg(long, env = "TASUKI_DJANGO_PYTHON", default_value = "python3", value_name = "PROGRAM")]
     django_python: String,
-    /// Its DJANGO_SETTINGS_MODULE, if manage.py is not to choose
+    /// DJANGO_SETTINGS_MODULE of the Django project [default: chosen by manage.py]
     #[arg(long, env = "TASUKI_DJANGO_SETTINGS", value_name = "MODULE")]
     django_settings: Option<String>,
-    /// How long running work may go on after Ctrl-C
-    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = read_duration)]
+    /// Maximum time that running jobs may continue after Ctrl-C
+    #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = parse_drain)]
     drain: Duration,
 }
 
-fn read_duration(typed: &str) -> Result<Duration, String> {
-    duration::read("drain", typed).map_err(|refused| refused.to_string())
+fn parse_drain(input: &str) -> Result<Duration, String> {
+    duration::parse_field("drain", input).map_err(|refused| refused.to_string())
 }
 
-impl Up {
+impl UpCommand {
     pub(crate) fn run(self) -> Result<String, Failure> {
         let is_new = !self.database_file().exists();
-        let willing = Willing {
+        let limits = ExecutionLimits {
             node: self.node.clone().unwrap_or_else(host_name),
             labels: &self.labels,
             slots: self.slots,
@@ -81,51 +81,51 @@ impl Up {
             django_settings: self.django_settings.as_deref(),
             drain: self.drain,
         };
-        let service = Service {
+        let process = NodeProcess {
             data: self.data.clone(),
             listen: self.listen,
             database_url: self.database_url(),
-            config: willing.config()?,
+            config: limits.into_node_config()?,
             demo: self.demo,
             cluster: None,
         };
-        service.run(|url, _| self.greet(url, is_new))
+        process.run(|url, _| self.print_greeting(url, is_new))
     }
 
     fn database_file(&self) -> PathBuf {
-        self.data.join(database::FILE)
+        self.data.join(database::FILE_NAME)
     }
 
     fn database_url(&self) -> String {
         match &self.database_url {
             Some(url) => url.clone(),
-            None => database::in_directory(&self.data),
+            None => database::url_in_directory(&self.data),
         }
     }
 
-    fn greet(&self, url: &str, is_new: bool) {
+    fn print_greeting(&self, url: &str, is_new: bool) {
         let data = self.data.display();
-        let other = if self.data == Path::new("tasuki-data") {
+        let data_flag = if self.data == Path::new("tasuki-data") {
             String::new()
         } else {
             format!(" --data {data}")
         };
         let database = match &self.database_url {
-            Some(url) => database::shown(url),
+            Some(url) => database::redact_url(url),
             None => self.database_file().display().to_string(),
         };
-        let first = if is_new && self.database_url.is_none() { " (new)" } else { "" };
-        tell(&format!(
+        let new_mark = if is_new && self.database_url.is_none() { " (new)" } else { "" };
+        print_stderr(&format!(
             "tasuki is up at {url}
-  database   {database}{first}
-  token      in {data}/token, for the API; the command line finds it by itself
+  database   {database}{new_mark}
+  API token  {data}/token (the tasuki commands find it automatically)
 
 next, in another terminal:
-  tasuki job create hello{other} --every 5s -- echo hi
-  tasuki run list{other}
-  tasuki run logs -f ID{other}
+  tasuki job create hello{data_flag} --every 5s -- echo hi
+  tasuki run list{data_flag}
+  tasuki run logs -f ID{data_flag}
 
-Ctrl-C lets what runs finish and stops."
+Ctrl-C stops this process after its running jobs have finished."
         ));
     }
 }

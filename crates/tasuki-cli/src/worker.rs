@@ -1,20 +1,20 @@
-//! `tasuki worker`: who runs the runs.
+//! `tasuki worker`: lists, shows, drains and detaches workers.
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::ask::Consent;
-use crate::client::{Client, segment};
-use crate::output::Failure;
-use crate::server::Server;
-use crate::view::{Look, items, text};
+use crate::client::{ApiClient, path_segment};
+use crate::confirm::Confirmation;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::view::{Style, field_items, field_text};
 
-/// Who runs the runs.
+/// List, inspect, drain and detach workers
 #[derive(Args)]
-pub(crate) struct Worker {
+pub(crate) struct WorkerCommand {
     #[command(flatten)]
-    server: Server,
+    endpoint: Endpoint,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -40,7 +40,7 @@ struct Show {
     id: String,
 }
 
-/// Let a worker finish what it has and give it nothing more
+/// Drain a worker: it finishes its runs and receives no new ones
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki worker drain 11111111-2222-4333-8444-555555555555")]
 struct Drain {
@@ -48,88 +48,90 @@ struct Drain {
     id: String,
 }
 
-/// Give up on a worker: it is given nothing more, and its runs are recovered when their leases end
+/// Detach a worker: it receives no new runs, and its runs are recovered when their leases expire
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
-  tasuki worker detach 11111111-2222-4333-8444-555555555555 --reason 'the machine is gone'
+  tasuki worker detach 11111111-2222-4333-8444-555555555555 --reason 'the host is down'
   tasuki worker detach 11111111-2222-4333-8444-555555555555 --yes")]
 struct Detach {
     /// The worker's id
     id: String,
-    /// Why, for whoever wonders
+    /// Reason, for the audit
     #[arg(long, default_value = "")]
     reason: String,
     #[command(flatten)]
-    consent: Consent,
+    confirmation: Confirmation,
 }
 
-impl Worker {
+impl WorkerCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.server.ask(now, async |client, look| match &self.verb {
+        self.endpoint.run(now, async |client, style| match &self.verb {
             Verb::List(List {}) => {
                 let workers = client.get("/workers").send().await?.body;
-                Ok(look.answer(&workers, many))
+                Ok(style.render(&workers, render_list))
             }
             Verb::Show(Show { id }) => {
-                let worker = client.get(address(id)?).send().await?.body;
-                Ok(look.answer(&worker, one))
+                let worker = client.get(worker_path(id)?).send().await?.body;
+                Ok(style.render(&worker, render_details))
             }
             Verb::Drain(Drain { id }) => {
-                let call = client.post(format!("{}/drain", address(id)?)).body(json!({}));
-                let answer = call.send().await?.body;
-                let told = format!("worker {id} finishes what it has and gets nothing more\n");
-                Ok(look.answer(&answer, |_, _| told))
+                let request = client.post(format!("{}/drain", worker_path(id)?)).body(json!({}));
+                let response = request.send().await?.body;
+                let output = format!(
+                    "worker {id} is draining: it finishes its runs and receives no new ones\n"
+                );
+                Ok(style.render(&response, |_, _| output))
             }
-            Verb::Detach(detach) => detach.run(client, look).await,
+            Verb::Detach(detach) => detach.run(client, style).await,
         })
     }
 }
 
 impl Detach {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
         let id = &self.id;
-        let worker = client.get(address(id)?).send().await?.body;
-        let told = one(look, &worker);
-        self.consent.ask(&format!(
-            "this worker will be detached, and its runs recovered when their leases end:\n\n{told}\n"
+        let worker = client.get(worker_path(id)?).send().await?.body;
+        let output = render_details(style, &worker);
+        self.confirmation.require(&format!(
+            "this worker will be detached, and its runs recovered when their leases expire:\n\n{output}\n"
         ))?;
-        let call = client.post(format!("{}/detach", address(id)?));
-        let answer = call.body(json!({ "reason": self.reason })).send().await?.body;
-        Ok(look.answer(&answer, |_, _| format!("detached worker {id}\n")))
+        let request = client.post(format!("{}/detach", worker_path(id)?));
+        let response = request.body(json!({ "reason": self.reason })).send().await?.body;
+        Ok(style.render(&response, |_, _| format!("detached worker {id}\n")))
     }
 }
 
-fn address(id: &str) -> Result<String, Failure> {
-    Ok(format!("/workers/{}", segment(id)?))
+fn worker_path(id: &str) -> Result<String, Failure> {
+    Ok(format!("/workers/{}", path_segment(id)?))
 }
 
-fn many(look: &Look, workers: &Value) -> String {
-    let mut table = look.table(["ID", "STATE", "NODE", "RUNS", "SLOTS", "FUNCTIONS", "HEARTBEAT"]);
-    for worker in items(workers, "items") {
+fn render_list(style: &Style, workers: &Value) -> String {
+    let mut table = style.table(["ID", "STATE", "NODE", "RUNS", "SLOTS", "FUNCTIONS", "HEARTBEAT"]);
+    for worker in field_items(workers, "items") {
         table.row([
-            text(worker, "id"),
-            text(worker, "state"),
-            text(worker, "node"),
-            text(worker, "leases"),
-            text(worker, "slots"),
-            text(worker, "function_slots"),
-            look.instant(worker, "heartbeat_at"),
+            field_text(worker, "id"),
+            field_text(worker, "state"),
+            field_text(worker, "node"),
+            field_text(worker, "leases"),
+            field_text(worker, "slots"),
+            field_text(worker, "function_slots"),
+            style.instant(worker, "heartbeat_at"),
         ]);
     }
-    table.or("there are no workers")
+    table.render_or("there are no workers")
 }
 
-fn one(look: &Look, worker: &Value) -> String {
-    look.facts(&[
-        ("worker", text(worker, "id")),
-        ("state", text(worker, "state")),
-        ("node", text(worker, "node")),
-        ("runs it carries", text(worker, "leases")),
-        ("slots", text(worker, "slots")),
-        ("function slots", text(worker, "function_slots")),
-        ("heartbeat", look.instant(worker, "heartbeat_at")),
-        ("draining since", look.instant(worker, "draining_at")),
-        ("detached", look.instant(worker, "detached_at")),
+fn render_details(style: &Style, worker: &Value) -> String {
+    style.fields(&[
+        ("worker", field_text(worker, "id")),
+        ("state", field_text(worker, "state")),
+        ("node", field_text(worker, "node")),
+        ("leased runs", field_text(worker, "leases")),
+        ("slots", field_text(worker, "slots")),
+        ("function slots", field_text(worker, "function_slots")),
+        ("heartbeat", style.instant(worker, "heartbeat_at")),
+        ("draining since", style.instant(worker, "draining_at")),
+        ("detached", style.instant(worker, "detached_at")),
     ])
 }

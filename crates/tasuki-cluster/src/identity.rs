@@ -1,24 +1,24 @@
-//! Who calls: the cluster, the role and the name that a certificate or a token vouches for.
+//! Identity of a caller or node: the cluster, role and name in its certificate or token.
 
 use std::fmt;
 use std::str::FromStr;
 
 use rustls::pki_types::CertificateDer;
 
-/// The longest a part of an identity may be; as long as a node's name.
-const PART_CHARS: usize = 191;
+/// Maximum length of a part of an identity; the same as of a node name.
+const MAX_PART_CHARS: usize = 191;
 
-/// What somebody may ask of a node.
+/// Role of a peer. It determines which calls the peer may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PeerRole {
-    /// A node of the cluster. It may call everything, and be called.
+    /// A node of the cluster. It may make every call, and other nodes may call it.
     Node,
-    /// Somebody who looks: probes, and people with a debugging tool.
+    /// A client that only reads: a probe, or a person with a debugging tool.
     Observer,
 }
 
 impl PeerRole {
-    /// As it is written everywhere.
+    /// Name of the role in identities.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -28,18 +28,18 @@ impl PeerRole {
 }
 
 impl FromStr for PeerRole {
-    type Err = WrongIdentity;
+    type Err = InvalidIdentity;
 
-    fn from_str(written: &str) -> Result<Self, WrongIdentity> {
-        match written {
+    fn from_str(text: &str) -> Result<Self, InvalidIdentity> {
+        match text {
             "node" => Ok(Self::Node),
             "observer" => Ok(Self::Observer),
-            _ => Err(WrongIdentity::new("its role is neither node nor observer")),
+            _ => Err(InvalidIdentity::new("the role in the identity is neither node nor observer")),
         }
     }
 }
 
-/// Who somebody is. Written `tasuki://<cluster>/<role>/<name>`.
+/// Identity of a node or observer. Its text form is `tasuki://<cluster>/<role>/<name>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     cluster: String,
@@ -47,71 +47,73 @@ pub struct Identity {
     name: String,
 }
 
-/// Somebody is not who may call, or be called, here.
+/// An identity is invalid, or it is not allowed here.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct WrongIdentity(String);
+pub struct InvalidIdentity(String);
 
-impl WrongIdentity {
-    pub(crate) fn new(why: impl Into<String>) -> Self {
-        Self(why.into())
+impl InvalidIdentity {
+    pub(crate) fn new(reason: impl Into<String>) -> Self {
+        Self(reason.into())
     }
 }
 
 impl Identity {
-    /// Cluster and name are letters, digits, dots, hyphens and underscores: they stand in addresses.
-    pub fn new(cluster: &str, role: PeerRole, name: &str) -> Result<Self, WrongIdentity> {
-        for (part, written) in [("cluster", cluster), ("name", name)] {
-            let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
-            // A name is also a folder's: it neither hides nor leads elsewhere.
-            let dotted = written.starts_with('.');
-            if written.is_empty()
-                || written.len() > PART_CHARS
-                || dotted
-                || !written.chars().all(plain)
+    /// Creates an identity. Cluster and name consist of letters, digits, dots, hyphens and underscores, because they are
+    /// parts of URIs.
+    pub fn new(cluster: &str, role: PeerRole, name: &str) -> Result<Self, InvalidIdentity> {
+        for (part, text) in [("cluster", cluster), ("name", name)] {
+            let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+            // A name is also used as a folder name: no hidden folder, and no path to a parent folder.
+            let starts_with_dot = text.starts_with('.');
+            if text.is_empty()
+                || text.len() > MAX_PART_CHARS
+                || starts_with_dot
+                || !text.chars().all(is_allowed)
             {
-                let expected = "letters, digits, dots, hyphens and underscores, no dot in front";
-                return Err(WrongIdentity(format!("{part} {written:?} should be {expected}")));
+                let expected =
+                    "letters, digits, dots, hyphens and underscores, and not start with a dot";
+                return Err(InvalidIdentity(format!("{part} {text:?} must consist of {expected}")));
             }
         }
         Ok(Self { cluster: cluster.to_owned(), role, name: name.to_owned() })
     }
 
-    /// Which cluster it is of.
+    /// Name of the cluster.
     pub fn cluster(&self) -> &str {
         &self.cluster
     }
 
-    /// What it may ask.
+    /// Role of the owner.
     pub fn role(&self) -> PeerRole {
         self.role
     }
 
-    /// What it is called.
+    /// Name of the owner within the cluster.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The one identity that a certificate is for. One with two would be whoever suits best.
-    pub(crate) fn in_certificate(der: &CertificateDer<'_>) -> Result<Self, WrongIdentity> {
+    /// Reads the identity from a certificate. It must contain exactly one, or its owner could choose between them.
+    pub(crate) fn from_certificate(der: &CertificateDer<'_>) -> Result<Self, InvalidIdentity> {
         let certificate = webpki::EndEntityCert::try_from(der)
-            .map_err(|error| WrongIdentity(format!("its certificate cannot be read: {error}")))?;
-        let mut ours = certificate.valid_uri_names().filter(|uri| uri.starts_with("tasuki://"));
-        match (ours.next(), ours.next()) {
+            .map_err(|error| InvalidIdentity(format!("the certificate cannot be read: {error}")))?;
+        let mut names = certificate.valid_uri_names().filter(|uri| uri.starts_with("tasuki://"));
+        match (names.next(), names.next()) {
             (Some(uri), None) => uri.parse(),
-            (None, _) => Err(WrongIdentity::new("its certificate has no tasuki:// name")),
+            (None, _) => Err(InvalidIdentity::new("the certificate has no tasuki:// name")),
             (Some(_), Some(_)) => {
-                Err(WrongIdentity::new("its certificate has two tasuki:// names"))
+                Err(InvalidIdentity::new("the certificate has more than one tasuki:// name"))
             }
         }
     }
 
-    /// Refuses those of another cluster.
-    pub(crate) fn of_cluster(self, cluster: &str) -> Result<Self, WrongIdentity> {
+    /// Refuses an identity of another cluster.
+    pub(crate) fn require_cluster(self, cluster: &str) -> Result<Self, InvalidIdentity> {
         if self.cluster == cluster {
             return Ok(self);
         }
-        Err(WrongIdentity(format!("{self} is of another cluster than {cluster}")))
+        Err(InvalidIdentity(format!("{self} does not belong to the cluster {cluster}")))
     }
 }
 
@@ -122,14 +124,15 @@ impl fmt::Display for Identity {
 }
 
 impl FromStr for Identity {
-    type Err = WrongIdentity;
+    type Err = InvalidIdentity;
 
-    fn from_str(written: &str) -> Result<Self, WrongIdentity> {
-        let parts =
-            written.strip_prefix("tasuki://").map(|rest| rest.split('/').collect::<Vec<_>>());
+    fn from_str(text: &str) -> Result<Self, InvalidIdentity> {
+        let parts = text.strip_prefix("tasuki://").map(|rest| rest.split('/').collect::<Vec<_>>());
         match parts.as_deref() {
             Some([cluster, role, name]) => Self::new(cluster, role.parse()?, name),
-            _ => Err(WrongIdentity::new("an identity is tasuki://<cluster>/<role>/<name>")),
+            _ => Err(InvalidIdentity::new(
+                "an identity must have the form tasuki://<cluster>/<role>/<name>",
+            )),
         }
     }
 }
@@ -139,15 +142,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_identity_reads_back() {
-        for written in ["tasuki://prod/node/pod-7.web", "tasuki://a/observer/b_c"] {
-            assert_eq!(written.parse::<Identity>().unwrap().to_string(), written);
+    fn an_identity_round_trips_through_text() {
+        for text in ["tasuki://prod/node/pod-7.web", "tasuki://a/observer/b_c"] {
+            assert_eq!(text.parse::<Identity>().unwrap().to_string(), text);
         }
     }
 
     #[test]
-    fn what_is_not_quite_one_is_none() {
-        let wrong = [
+    fn an_invalid_identity_is_refused() {
+        let invalid = [
             "",
             "tasuki://prod/node",
             "tasuki://prod/node/a/b",
@@ -160,8 +163,8 @@ mod tests {
             "tasuki://prod/node/日",
             "https://prod/node/a",
         ];
-        for written in wrong {
-            assert!(written.parse::<Identity>().is_err(), "{written:?}");
+        for text in invalid {
+            assert!(text.parse::<Identity>().is_err(), "{text:?}");
         }
     }
 }

@@ -1,16 +1,16 @@
-//! Many nodes as one: where they meet beside the database (Redis), and how they call each other (gRPC with mTLS).
+//! Cluster support: coordination through Redis, and calls between nodes through gRPC with mutual TLS.
 //!
-//! Nothing here decides. What is read here makes somebody look at the database sooner, and what the database
-//! then says is what happens; so all of it may be lost, late, doubled or empty.
+//! Nothing here decides anything. All data and calls are hints that make a node read the database sooner, and the database
+//! decides. So hints may be lost, late, repeated or empty.
 
-mod files;
 pub mod identity;
 pub mod redis;
+mod reload;
 pub mod rpc;
 pub mod security;
 pub mod tls;
 pub mod token;
 
-pub use files::LOOK_EVERY;
 pub use identity::{Identity, PeerRole};
-pub use security::Security;
+pub use reload::RELOAD_INTERVAL;
+pub use security::RpcSecurity;

@@ -1,15 +1,15 @@
 //! The coordinator on Redis: one server, Sentinel or Cluster.
 //!
-//! Everything kept here is a hint that may be lost, and most of it lapses by itself. Steps that must not be torn
-//! apart are scripts; what time it is, Redis says. A Redis that comes back empty is filled again by those who show
-//! themselves and by whoever leads.
+//! All data in Redis are hints that may be lost, and most of them expire. Operations that must be atomic are Lua scripts. All
+//! times come from the clock of Redis. After Redis has lost its data, the next heartbeats of the workers and of the leader
+//! write it again.
 
 mod config;
-mod find;
-mod hearing;
+mod connection;
+mod discovery;
 mod keys;
-mod line;
 mod presence;
+mod subscription;
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,212 +17,244 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, Script};
 use async_trait::async_trait;
-use tasuki::node::coordination::coordinate::{
-    Coordinator, Hearing, Presence, Sighting, Unreachable, Wanted,
+use tasuki::node::coordination::coordinator::{
+    Coordinator, CoordinatorUnreachable, LeaderSeen, Presence, PresenceReply, Subscription,
 };
-use tasuki_core::{Epoch, Invalid, NodeName, RunId, WorkerId};
-use tasuki_store::News;
+use tasuki_core::{Epoch, InvalidInput, NodeName, RunId, WorkerId};
+use tasuki_store::Notification;
 
 pub use config::RedisConfig;
-use hearing::Ear;
+use connection::RedisConnection;
 use keys::Keys;
-use line::Line;
+use subscription::RedisSubscription;
 
-/// Where workers meet on Redis.
+/// Coordinator that stores its data in Redis.
 ///
-/// Clones share one connection, which is made when it is first needed and made anew when it is lost, also to
-/// another server after a failover. A call takes a second at most; while Redis is away, most are refused at once.
+/// Clones share one connection. It is opened on first use and again after it was lost, also to another server after a
+/// failover. A call takes at most a second. While Redis is unavailable, most calls are refused immediately.
 #[derive(Clone)]
 pub struct RedisCoordinator {
-    line: Arc<Line>,
+    connection: Arc<RedisConnection>,
     keys: Keys,
     scripts: Arc<Scripts>,
 }
 
 struct Scripts {
-    stand: Script,
-    leads: Script,
-    resigns: Script,
-    leader_seen: Script,
-    watch: Script,
-    show: Script,
-    hide: Script,
+    acquire_election_lock: Script,
+    publish_leader: Script,
+    remove_leader: Script,
+    find_leader: Script,
+    acquire_subleader_lock: Script,
+    publish_presence: Script,
+    remove_presence: Script,
 }
 
 impl RedisCoordinator {
-    /// One that is not connected yet: a Redis that is away does not keep a node from starting. Refused are
-    /// certificates that cannot be read.
-    pub fn new(config: RedisConfig) -> Result<Self, Invalid> {
+    /// Creates a coordinator without connecting, so that a node can start while Redis is unavailable. Certificates that
+    /// cannot be read are an error.
+    pub fn new(config: RedisConfig) -> Result<Self, InvalidInput> {
         if config.client(&config.hosts[0]).is_err() {
             let expected = "certificates and a key in PEM";
-            return Err(Invalid::described("redis certificates", "something else", expected));
+            return Err(InvalidInput::from_description(
+                "redis certificates",
+                "certificates or a key that cannot be read",
+                expected,
+            ));
         }
         let scripts = Scripts {
-            stand: Script::new(include_str!("../lua/stand.lua")),
-            leads: Script::new(include_str!("../lua/leads.lua")),
-            resigns: Script::new(include_str!("../lua/resigns.lua")),
-            leader_seen: Script::new(include_str!("../lua/leader_seen.lua")),
-            watch: Script::new(include_str!("../lua/watch.lua")),
-            show: Script::new(include_str!("../lua/show.lua")),
-            hide: Script::new(include_str!("../lua/hide.lua")),
+            acquire_election_lock: Script::new(include_str!("../lua/acquire_election_lock.lua")),
+            publish_leader: Script::new(include_str!("../lua/publish_leader.lua")),
+            remove_leader: Script::new(include_str!("../lua/remove_leader.lua")),
+            find_leader: Script::new(include_str!("../lua/find_leader.lua")),
+            acquire_subleader_lock: Script::new(include_str!("../lua/acquire_subleader_lock.lua")),
+            publish_presence: Script::new(include_str!("../lua/publish_presence.lua")),
+            remove_presence: Script::new(include_str!("../lua/remove_presence.lua")),
         };
         let keys = Keys::new(&config.prefix);
-        Ok(Self { line: Arc::new(Line::new(config)), keys, scripts: Arc::new(scripts) })
+        Ok(Self {
+            connection: Arc::new(RedisConnection::new(config)),
+            keys,
+            scripts: Arc::new(scripts),
+        })
     }
 }
 
 impl fmt::Debug for RedisCoordinator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisCoordinator").field(self.line.config()).finish()
+        f.debug_tuple("RedisCoordinator").field(self.connection.config()).finish()
     }
 }
 
 #[async_trait]
 impl Coordinator for RedisCoordinator {
-    async fn stand(&self, worker: WorkerId, ttl: Duration) -> Result<Option<Epoch>, Unreachable> {
-        let mut script = self.scripts.stand.prepare_invoke();
+    async fn acquire_election_lock(
+        &self,
+        worker: WorkerId,
+        ttl: Duration,
+    ) -> Result<Option<Epoch>, CoordinatorUnreachable> {
+        let mut script = self.scripts.acquire_election_lock.prepare_invoke();
         script.key(self.keys.leader_lock()).key(self.keys.leader_epoch());
         script.arg(worker.to_string()).arg(millis(ttl));
-        let mirror: Option<String> = self.line.run(&script).await?;
-        Ok(mirror.as_deref().map(read_mirror))
+        let known_epoch: Option<String> = self.connection.execute_script(&script).await?;
+        Ok(known_epoch.as_deref().map(parse_epoch))
     }
 
-    async fn leads(
+    async fn publish_leader(
         &self,
         worker: WorkerId,
         epoch: Epoch,
         ttl: Duration,
-    ) -> Result<(), Unreachable> {
-        let mut script = self.scripts.leads.prepare_invoke();
+    ) -> Result<(), CoordinatorUnreachable> {
+        let mut script = self.scripts.publish_leader.prepare_invoke();
         script.key(self.keys.leader_lock()).key(self.keys.leader_epoch());
         script.key(self.keys.leader_last_seen());
         script.arg(worker.to_string()).arg(epoch.0).arg(millis(ttl));
-        self.line.run(&script).await
+        self.connection.execute_script(&script).await
     }
 
-    async fn resigns(&self, worker: WorkerId) -> Result<(), Unreachable> {
-        let mut script = self.scripts.resigns.prepare_invoke();
+    async fn remove_leader(&self, worker: WorkerId) -> Result<(), CoordinatorUnreachable> {
+        let mut script = self.scripts.remove_leader.prepare_invoke();
         script.key(self.keys.leader_lock()).key(self.keys.leader_last_seen());
         script.arg(worker.to_string());
-        self.line.run(&script).await
+        self.connection.execute_script(&script).await
     }
 
-    async fn leader_seen(&self) -> Result<Option<Sighting>, Unreachable> {
-        let mut script = self.scripts.leader_seen.prepare_invoke();
+    async fn find_leader(&self) -> Result<Option<LeaderSeen>, CoordinatorUnreachable> {
+        let mut script = self.scripts.find_leader.prepare_invoke();
         script.key(self.keys.leader_last_seen());
-        let seen: Option<String> = self.line.run(&script).await?;
-        Ok(seen.as_deref().and_then(read_sighting))
+        let seen: Option<String> = self.connection.execute_script(&script).await?;
+        Ok(seen.as_deref().and_then(parse_leader_seen))
     }
 
-    async fn degrade(&self, leader: WorkerId, epoch: Epoch) -> Result<(), Unreachable> {
-        let word = format!("{leader} {epoch}");
-        self.line.send(&Cmd::set(self.keys.leader_degrade(), word)).await
+    async fn mark_term_ended(
+        &self,
+        leader: WorkerId,
+        epoch: Epoch,
+    ) -> Result<(), CoordinatorUnreachable> {
+        let value = format!("{leader} {epoch}");
+        self.connection.send(&Cmd::set(self.keys.leader_degrade(), value)).await
     }
 
-    async fn watch(
+    async fn acquire_subleader(
         &self,
         worker: WorkerId,
         node: &NodeName,
         ttl: Duration,
-    ) -> Result<Option<bool>, Unreachable> {
-        let mut script = self.scripts.watch.prepare_invoke();
+    ) -> Result<Option<bool>, CoordinatorUnreachable> {
+        let mut script = self.scripts.acquire_subleader_lock.prepare_invoke();
         script.key(self.keys.subleader_lock(node));
         script.arg(worker.to_string()).arg(millis(ttl));
-        self.line.run(&script).await.map(Some)
+        self.connection.execute_script(&script).await.map(Some)
     }
 
-    async fn show(&self, presence: &Presence, ttl: Duration) -> Result<Wanted, Unreachable> {
+    async fn publish_presence(
+        &self,
+        presence: &Presence,
+        ttl: Duration,
+    ) -> Result<PresenceReply, CoordinatorUnreachable> {
         let worker = presence.worker;
-        let mut script = self.scripts.show.prepare_invoke();
+        let mut script = self.scripts.publish_presence.prepare_invoke();
         script.key(self.keys.worker(worker)).key(self.keys.workers());
         script.key(self.keys.detach(worker)).key(self.keys.leader_degrade());
         script.arg(worker.to_string()).arg(millis(ttl));
-        for (field, value) in presence::write(presence) {
+        for (field, value) in presence::fields(presence) {
             script.arg(field).arg(value);
         }
-        let (detach, degrade): (bool, Option<String>) = self.line.run(&script).await?;
-        let degrade = degrade.as_deref().and_then(read_degrade);
-        let degrade = degrade.filter(|(leader, _)| *leader == worker).map(|(_, epoch)| epoch);
-        Ok(Wanted { detach, degrade })
+        let (detached, ended_term): (bool, Option<String>) =
+            self.connection.execute_script(&script).await?;
+        let ended_term = ended_term.as_deref().and_then(parse_ended_term);
+        let ended_term = ended_term.filter(|(leader, _)| *leader == worker).map(|(_, epoch)| epoch);
+        Ok(PresenceReply { detached, ended_term })
     }
 
-    async fn hide(&self, worker: WorkerId) -> Result<(), Unreachable> {
-        self.line.within(self.hide_in_steps(worker)).await
+    async fn remove_presence(&self, worker: WorkerId) -> Result<(), CoordinatorUnreachable> {
+        self.connection.with_timeout(self.find_node_and_remove_presence(worker)).await
     }
 
-    async fn detach(&self, worker: WorkerId, ttl: Duration) -> Result<(), Unreachable> {
-        self.line.send(&Cmd::pset_ex(self.keys.detach(worker), 1, millis(ttl))).await
+    async fn mark_detached(
+        &self,
+        worker: WorkerId,
+        ttl: Duration,
+    ) -> Result<(), CoordinatorUnreachable> {
+        self.connection.send(&Cmd::pset_ex(self.keys.detach(worker), 1, millis(ttl))).await
     }
 
-    async fn carries(
+    async fn publish_leased_runs(
         &self,
         worker: WorkerId,
         runs: &[RunId],
         ttl: Duration,
-    ) -> Result<(), Unreachable> {
+    ) -> Result<(), CoordinatorUnreachable> {
         if runs.is_empty() {
             return Ok(());
         }
-        let mut hints = Pipeline::with_capacity(runs.len());
+        let mut commands = Pipeline::with_capacity(runs.len());
         for &run in runs {
-            hints.pset_ex(self.keys.run_lease(run), worker.to_string(), millis(ttl)).ignore();
+            commands.pset_ex(self.keys.run_lease(run), worker.to_string(), millis(ttl)).ignore();
         }
-        self.line.send_all(&hints).await
+        self.connection.send_all(&commands).await
     }
 
-    async fn tell(&self, news: News) -> Result<(), Unreachable> {
-        self.line.send(&Cmd::publish(self.keys.wake(), news.to_string())).await
+    async fn notify(&self, notification: Notification) -> Result<(), CoordinatorUnreachable> {
+        self.connection
+            .send(&Cmd::publish(self.keys.notifications(), notification.to_string()))
+            .await
     }
 
-    async fn listen(&self) -> Result<Option<Box<dyn Hearing>>, Unreachable> {
-        let ear = Ear::open(Arc::clone(&self.line), &self.keys.wake()).await?;
-        Ok(Some(Box::new(ear)))
+    async fn subscribe(&self) -> Result<Option<Box<dyn Subscription>>, CoordinatorUnreachable> {
+        let subscription =
+            RedisSubscription::open(Arc::clone(&self.connection), &self.keys.notifications())
+                .await?;
+        Ok(Some(Box::new(subscription)))
     }
 }
 
-/// A script names its keys beforehand, so what depends on a value that is kept there takes a second step. Between the
-/// two anything may change; neither does harm by that.
+/// A script must declare its keys in advance. A key that depends on a stored value therefore takes two steps. The value may
+/// change between them, which does no harm here.
 impl RedisCoordinator {
-    async fn hide_in_steps(&self, worker: WorkerId) -> Result<(), Unreachable> {
+    async fn find_node_and_remove_presence(
+        &self,
+        worker: WorkerId,
+    ) -> Result<(), CoordinatorUnreachable> {
         let key = self.keys.worker(worker);
-        let node: Option<String> = self.line.send(&Cmd::hget(&key, "node")).await?;
+        let node: Option<String> = self.connection.send(&Cmd::hget(&key, "node_id")).await?;
         let node: Option<NodeName> = node.and_then(|node| node.parse().ok());
-        let mut script = self.scripts.hide.prepare_invoke();
+        let mut script = self.scripts.remove_presence.prepare_invoke();
         script.key(key).key(self.keys.workers());
-        // One that was not seen for so long that its node is forgotten loses its watch soon as well.
+        // If the presence has expired, the node is unknown. Its subleader lock then expires soon as well.
         if let Some(node) = node {
             script.key(self.keys.subleader_lock(&node));
         }
         script.arg(worker.to_string());
-        self.line.run(&script).await
+        self.connection.execute_script(&script).await
     }
 }
 
-/// Redis refuses what would lapse at once.
+/// Ttl in milliseconds. At least 1, because Redis refuses a ttl of 0.
 fn millis(ttl: Duration) -> u64 {
     u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).clamp(1, 1 << 40)
 }
 
-/// What cannot have been an epoch mirrors nothing: a mint above it would find no number. Whoever leads next puts it
-/// right.
-fn read_mirror(mirror: &str) -> Epoch {
-    let epoch = mirror.parse().ok().filter(|epoch| (0..1 << 53).contains(epoch));
+/// Parses a stored epoch. A value that was never an epoch counts as 0: a leader could not take a higher one. The next leader
+/// replaces it.
+fn parse_epoch(text: &str) -> Epoch {
+    let epoch = text.parse().ok().filter(|epoch| (0..1 << 53).contains(epoch));
     Epoch(epoch.unwrap_or_default())
 }
 
-/// Worker, epoch, when it was seen, what time it is.
-fn read_sighting(seen: &str) -> Option<Sighting> {
-    let mut words = seen.split(' ');
-    let (worker, epoch) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    let (at, now): (u64, u64) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    Some(Sighting {
+/// Parses the result of the script `find_leader`: worker, epoch, time of the last heartbeat, current time.
+fn parse_leader_seen(text: &str) -> Option<LeaderSeen> {
+    let mut parts = text.split(' ');
+    let (worker, epoch) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    let (at, now): (u64, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    Some(LeaderSeen {
         worker,
         epoch: Epoch(epoch),
-        ago: Duration::from_micros(now.saturating_sub(at)),
+        age: Duration::from_micros(now.saturating_sub(at)),
     })
 }
 
-fn read_degrade(word: &str) -> Option<(WorkerId, Epoch)> {
-    let (leader, epoch) = word.split_once(' ')?;
+fn parse_ended_term(text: &str) -> Option<(WorkerId, Epoch)> {
+    let (leader, epoch) = text.split_once(' ')?;
     Some((leader.parse().ok()?, Epoch(epoch.parse().ok()?)))
 }

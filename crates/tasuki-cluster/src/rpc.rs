@@ -1,15 +1,15 @@
-//! Calls between nodes: the port that each serves, and how the others are reached.
+//! Calls between nodes through gRPC: the server of each node and the client for the other nodes.
 //!
-//! Nothing said here is believed: an order makes its receiver look at the database. So a call is made at
-//! most twice, waits no longer than its deadline, and what does not arrive is found with a heartbeat.
+//! A call is only a hint: its receiver reads the database before it acts. So a call is sent at most twice and never waits
+//! longer than its deadline. What a lost call announced is found with the next heartbeat.
 
-mod access;
+mod accept;
+mod authorize;
 mod client;
 mod connect;
 mod convert;
-mod incoming;
 mod server;
 mod service;
 
 pub use client::RpcPeers;
-pub use server::{Limits, RpcServer};
+pub use server::{RpcServer, ServerLimits};

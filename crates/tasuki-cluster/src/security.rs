@@ -1,25 +1,25 @@
-//! How nodes know each other. There is no way to serve or to call without it.
+//! How nodes authenticate each other. A node cannot serve or call without it.
 
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::identity::{Identity, WrongIdentity};
-use crate::tls::Tls;
-use crate::token::Tokens;
+use crate::identity::{Identity, InvalidIdentity};
+use crate::tls::MutualTls;
+use crate::token::BearerTokens;
 
-/// How nodes know each other.
+/// Method by which nodes authenticate each other.
 #[derive(Clone)]
-pub enum Security {
-    /// Both sides show certificates of a private authority.
-    Mtls(Arc<Tls>),
-    /// TLS ends in a mesh before us: whoever calls shows a signed token.
-    Token(Arc<Tokens>),
+pub enum RpcSecurity {
+    /// Mutual TLS: both sides present certificates of a private authority.
+    Mtls(Arc<MutualTls>),
+    /// Signed bearer tokens, for deployments in which a service mesh does TLS.
+    Token(Arc<BearerTokens>),
 }
 
-impl Security {
-    /// Who we are to others.
+impl RpcSecurity {
+    /// Own identity, as presented to other nodes.
     pub fn identity(&self) -> Identity {
         match self {
             Self::Mtls(tls) => tls.identity(),
@@ -28,41 +28,41 @@ impl Security {
     }
 }
 
-/// What is in the files will not do, or nothing can be served.
+/// A certificate or key file cannot be used, or the RPC server cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A file's content makes no sense, alone or with the others.
-    #[error("{}: {why}", path.display())]
+    /// The content of a file is invalid, alone or together with the other files.
+    #[error("{}: {reason}", path.display())]
     Invalid {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
-        why: String,
+        /// Reason why the content is invalid.
+        reason: String,
     },
-    /// Somebody is not who may be here.
+    /// An identity is invalid or not allowed here.
     #[error(transparent)]
-    Identity(#[from] WrongIdentity),
-    /// The port cannot be served.
-    #[error("{address} cannot be served: {source}")]
+    Identity(#[from] InvalidIdentity),
+    /// The RPC server cannot listen on its address.
+    #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// Address on which the server should listen.
         address: String,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
 }
 
 impl Error {
-    pub(crate) fn invalid(path: &Path, why: impl fmt::Display) -> Self {
-        Self::Invalid { path: path.to_owned(), why: format!("{why}") }
+    pub(crate) fn invalid(path: &Path, reason: impl fmt::Display) -> Self {
+        Self::Invalid { path: path.to_owned(), reason: format!("{reason}") }
     }
 }

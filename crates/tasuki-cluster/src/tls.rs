@@ -1,9 +1,9 @@
-//! TLS between nodes: version 1.3 alone, a private authority, certificates on both sides.
+//! Mutual TLS between nodes: only version 1.3, a private authority, and certificates on both sides.
 //!
-//! Host names mean nothing here, for pods move. What counts is the one `tasuki://` name in a certificate:
-//! which cluster, which role, who. Certificate, key and authority are read again while we run; whoever
-//! connects next meets the new ones. Sessions are never resumed, because a ticket would let somebody in
-//! whose certificate is no longer welcome.
+//! Host names are not checked, because pods move. Instead each certificate contains exactly one `tasuki://` name with the
+//! cluster, role and name of its owner. Certificate, key and authority are read again while the process runs, and new
+//! connections use the new ones. Sessions are never resumed: a session ticket would admit a client whose certificate is no
+//! longer valid.
 
 pub mod dev;
 mod load;
@@ -15,29 +15,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::{ClientConfig, ServerConfig};
-use tasuki::node::world::Clock;
+use tasuki::node::clock_and_random::Clock;
 
-use crate::files::Followed;
 use crate::identity::Identity;
+use crate::reload::ReloadedFiles;
 use crate::security::Error;
-use load::{Pair, Recipe};
+use load::{TlsPair, TlsSource};
 
-/// Where the files are.
+/// Paths of the files for mutual TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Our certificate, and those between it and the authority's, as PEM.
+    /// Own certificate, followed by the intermediate certificates, as PEM.
     pub certificate: PathBuf,
-    /// Its private key, as PEM.
+    /// Private key of the certificate, as PEM.
     pub key: PathBuf,
-    /// The authorities we believe, as PEM. Two while one replaces the other.
+    /// Trusted authorities, as PEM. Two of them while one replaces the other.
     pub authority: PathBuf,
 }
 
 impl TlsFiles {
-    /// Under the names that Kubernetes gives them: `tls.crt`, `tls.key` and `ca.crt`.
+    /// Paths in a folder, with the names that Kubernetes uses: `tls.crt`, `tls.key` and `ca.crt`.
     pub fn in_folder(folder: &Path) -> Self {
-        let at = |name| folder.join(name);
-        Self { certificate: at("tls.crt"), key: at("tls.key"), authority: at("ca.crt") }
+        let path = |name| folder.join(name);
+        Self { certificate: path("tls.crt"), key: path("tls.key"), authority: path("ca.crt") }
     }
 }
 
@@ -47,52 +47,52 @@ impl Default for TlsFiles {
     }
 }
 
-/// Our certificate and those we believe, as the files have them now.
-pub struct Tls {
-    followed: Followed<Pair>,
+/// Own certificate and trusted authorities, reloaded from their files.
+pub struct MutualTls {
+    files: ReloadedFiles<TlsPair>,
 }
 
-impl Tls {
-    /// Reads the files and looks at them again after each `look_every`. Needs a runtime.
+impl MutualTls {
+    /// Reads the files now, and again at every `reload_interval`. Must be called within a Tokio runtime.
     ///
-    /// A pair is refused that cannot be read, whose key is another's, that has ended or not begun, that
-    /// none of the authorities signed, or that is not for this cluster.
+    /// A certificate and key are refused if they cannot be read, do not belong together, have expired, are not valid yet,
+    /// are not signed by one of the authorities, or are for another cluster.
     pub fn open(
         files: TlsFiles,
         cluster: &str,
         clock: Arc<dyn Clock>,
-        look_every: Duration,
+        reload_interval: Duration,
     ) -> Result<Arc<Self>, Error> {
-        let recipe = Recipe { files, cluster: cluster.to_owned(), clock };
-        Ok(Arc::new(Self { followed: Followed::open(recipe, look_every)? }))
+        let source = TlsSource { files, cluster: cluster.to_owned(), clock };
+        Ok(Arc::new(Self { files: ReloadedFiles::open(source, reload_interval)? }))
     }
 
-    /// Who we are.
+    /// Own identity, from the current certificate.
     pub fn identity(&self) -> Identity {
-        self.followed.current().identity.clone()
+        self.files.current().identity.clone()
     }
 
-    /// How many pairs have been in use: one more with each that replaced another.
+    /// Number of certificates that have been in use, including the current one.
     pub fn generation(&self) -> u64 {
-        self.followed.generation()
+        self.files.generation()
     }
 
-    /// How many times new files were refused.
+    /// Number of times that new files were refused.
     pub fn refused(&self) -> u64 {
-        self.followed.refused()
+        self.files.refused()
     }
 
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
-        self.followed.current().server.clone()
+        self.files.current().server.clone()
     }
 
     pub(crate) fn client(&self) -> Arc<ClientConfig> {
-        self.followed.current().client.clone()
+        self.files.current().client.clone()
     }
 }
 
-impl fmt::Debug for Tls {
+impl fmt::Debug for MutualTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tls").field("identity", &self.identity()).finish_non_exhaustive()
+        f.debug_struct("MutualTls").field("identity", &self.identity()).finish_non_exhaustive()
     }
 }

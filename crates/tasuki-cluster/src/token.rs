@@ -1,9 +1,9 @@
-//! Bearer tokens, for where TLS ends in a mesh before it reaches us.
+//! Bearer tokens with which nodes authenticate, for deployments in which a service mesh does TLS.
 //!
-//! A token says who calls and until when, signed with a key that all nodes have: whoever has the key is
-//! believed to be whom it says. It lives for a minute, so one that was overheard is soon worthless.
-//! Two keys are accepted and one signs. To change keys without a refused call, the new key is first
-//! given to all as `previous`, then the two change places, then the old one goes.
+//! A token contains the identity of its owner and an expiry. It is signed with a key that all nodes have: a process with
+//! the key can claim any identity. A token lives for a minute, so a stolen one is soon useless.
+//! Two keys are accepted, one of them signs. To replace the key without refused calls: configure the new key everywhere as
+//! `previous`, then swap the two, then remove the old one.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -11,154 +11,164 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::hmac::{self, HMAC_SHA256};
-use tasuki::node::world::Clock;
+use tasuki::node::clock_and_random::Clock;
 
-use crate::files::{Followed, Secret};
-use crate::identity::{Identity, WrongIdentity};
+use crate::identity::{Identity, InvalidIdentity};
+use crate::reload::{FromFiles, ReloadedFiles};
 use crate::security::Error;
 
-/// How long a token lives.
-pub const LIFE: Duration = Duration::from_secs(60);
+/// Lifetime of a token.
+pub const TOKEN_LIFETIME: Duration = Duration::from_secs(60);
 
-/// By how much two nodes' clocks may differ.
-pub const SKEW: Duration = Duration::from_secs(5);
+/// Maximum difference between the clocks of two nodes.
+pub const MAX_CLOCK_SKEW: Duration = Duration::from_secs(5);
 
-/// A shorter key than the hash could be guessed more easily than the hash.
-const KEY_BYTES: usize = 32;
+/// Minimum length of a key: a key shorter than the hash would be easier to guess than the hash.
+const MIN_KEY_BYTES: usize = 32;
 
-/// Longer than any of ours; nothing longer is looked at.
-const TOKEN_BYTES: usize = 1024;
+/// Maximum length of a received token: more than any valid one. A longer one is refused without reading it.
+const MAX_TOKEN_BYTES: usize = 1024;
 
-/// What it is, so that nothing else that is signed with the key is taken for one.
-const KIND: &str = "tasuki1";
+/// Format version at the start of a token, so that other data signed with the same key is not accepted as a token.
+const TOKEN_VERSION: &str = "tasuki1";
 
-/// Where the keys are: files with at least 32 random bytes each.
+/// Paths of the key files. Each contains at least 32 random bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenFiles {
-    /// Signs, and is accepted.
+    /// Key that signs, and is accepted.
     pub current: PathBuf,
-    /// Is accepted: the one before, or the next one.
+    /// Second key that is accepted: the one before, or the next one.
     pub previous: Option<PathBuf>,
 }
 
-/// Makes our tokens and checks those of others.
-pub struct Tokens {
+/// Signs own tokens and verifies those of other nodes.
+pub struct BearerTokens {
     identity: Identity,
     clock: Arc<dyn Clock>,
-    followed: Followed<Keys>,
+    keys: ReloadedFiles<TokenKeys>,
 }
 
-impl Tokens {
-    /// Reads the keys and looks at them again after each `look_every`. Needs a runtime.
+impl BearerTokens {
+    /// Reads the keys now, and again at every `reload_interval`. Must be called within a Tokio runtime.
     pub fn open(
         files: TokenFiles,
         identity: Identity,
         clock: Arc<dyn Clock>,
-        look_every: Duration,
+        reload_interval: Duration,
     ) -> Result<Arc<Self>, Error> {
-        let followed = Followed::open(files, look_every)?;
-        Ok(Arc::new(Self { identity, clock, followed }))
+        let keys = ReloadedFiles::open(files, reload_interval)?;
+        Ok(Arc::new(Self { identity, clock, keys }))
     }
 
-    /// Who we are.
+    /// Own identity.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// How many pairs of keys have been in use: one more with each that replaced another.
+    /// Number of key pairs that have been in use, including the current one.
     pub fn generation(&self) -> u64 {
-        self.followed.generation()
+        self.keys.generation()
     }
 
-    /// How many times new keys were refused.
+    /// Number of times that new keys were refused.
     pub fn refused(&self) -> u64 {
-        self.followed.refused()
+        self.keys.refused()
     }
 
-    /// A token that says who we are, for the next minute.
+    /// Creates a token with the own identity that is valid for [`TOKEN_LIFETIME`].
     pub fn sign(&self) -> String {
-        let expires = self.clock.wall().as_second().saturating_add(LIFE.as_secs() as i64);
+        let lifetime = TOKEN_LIFETIME.as_secs() as i64;
+        let expires = self.clock.wall_clock().as_second().saturating_add(lifetime);
         let (cluster, name) = (self.identity.cluster(), self.identity.name());
-        let said = format!("{KIND}:{cluster}:{}:{name}:{expires}", self.identity.role().as_str());
-        let mark = hmac::sign(&self.followed.current().current, said.as_bytes());
-        format!("{said}:{}", hex(mark.as_ref()))
+        let payload =
+            format!("{TOKEN_VERSION}:{cluster}:{}:{name}:{expires}", self.identity.role().as_str());
+        let signature = hmac::sign(&self.keys.current().current, payload.as_bytes());
+        format!("{payload}:{}", hex(signature.as_ref()))
     }
 
-    /// Who shows this, if it is signed, alive, and of our cluster.
-    pub fn check(&self, token: &str) -> Result<Identity, WrongIdentity> {
-        let worthless = || WrongIdentity::new("it is no token of ours");
-        if token.len() > TOKEN_BYTES {
-            return Err(worthless());
+    /// Verifies a token and returns the identity in it. It must be signed with an accepted key, not have expired, and be of
+    /// the own cluster.
+    pub fn verify(&self, token: &str) -> Result<Identity, InvalidIdentity> {
+        let invalid = || InvalidIdentity::new("the token is invalid");
+        if token.len() > MAX_TOKEN_BYTES {
+            return Err(invalid());
         }
-        let (said, mark) = token.rsplit_once(':').ok_or_else(worthless)?;
-        let mark = unhex(mark).ok_or_else(worthless)?;
-        // Nothing of it is read before it is known that one of us wrote it.
-        if !self.followed.current().signed(said, &mark) {
-            return Err(worthless());
+        let (payload, signature) = token.rsplit_once(':').ok_or_else(invalid)?;
+        let signature = unhex(signature).ok_or_else(invalid)?;
+        // The payload is not parsed before its signature is verified.
+        if !self.keys.current().verify(payload, &signature) {
+            return Err(invalid());
         }
-        let parts: Vec<&str> = said.split(':').collect();
-        let [KIND, cluster, role, name, expires] = parts[..] else { return Err(worthless()) };
+        let parts: Vec<&str> = payload.split(':').collect();
+        let [TOKEN_VERSION, cluster, role, name, expires] = parts[..] else {
+            return Err(invalid());
+        };
         let identity = Identity::new(cluster, role.parse()?, name)?;
-        let expires: i64 = expires.parse().map_err(|_| worthless())?;
-        self.check_time(expires)?;
-        identity.of_cluster(self.identity.cluster())
+        let expires: i64 = expires.parse().map_err(|_| invalid())?;
+        self.check_expiry(expires)?;
+        identity.require_cluster(self.identity.cluster())
     }
 
-    fn check_time(&self, expires: i64) -> Result<(), WrongIdentity> {
-        let (life, skew) = (LIFE.as_secs() as i64, SKEW.as_secs() as i64);
-        let left = expires.saturating_sub(self.clock.wall().as_second());
-        if left <= -skew {
-            return Err(WrongIdentity::new("the token has expired"));
+    fn check_expiry(&self, expires: i64) -> Result<(), InvalidIdentity> {
+        let (lifetime, skew) = (TOKEN_LIFETIME.as_secs() as i64, MAX_CLOCK_SKEW.as_secs() as i64);
+        let remaining = expires.saturating_sub(self.clock.wall_clock().as_second());
+        if remaining <= -skew {
+            return Err(InvalidIdentity::new("the token has expired"));
         }
-        if left > life + skew {
-            return Err(WrongIdentity::new("the token lives too long, or a clock is wrong"));
+        if remaining > lifetime + skew {
+            return Err(InvalidIdentity::new(
+                "the token expires too far in the future; the clock of one of the nodes may be wrong",
+            ));
         }
         Ok(())
     }
 }
 
-impl fmt::Debug for Tokens {
+impl fmt::Debug for BearerTokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens").field("identity", &self.identity).finish_non_exhaustive()
+        f.debug_struct("BearerTokens").field("identity", &self.identity).finish_non_exhaustive()
     }
 }
 
-/// The keys as the files have them.
-struct Keys {
+/// The keys as read from the files.
+struct TokenKeys {
     current: hmac::Key,
     previous: Option<hmac::Key>,
 }
 
-impl Keys {
-    /// Takes as long whatever is wrong with the mark.
-    fn signed(&self, said: &str, mark: &[u8]) -> bool {
-        let with = |key: &hmac::Key| hmac::verify(key, said.as_bytes(), mark).is_ok();
-        with(&self.current) || self.previous.as_ref().is_some_and(with)
+impl TokenKeys {
+    /// Whether one of the keys has made the signature. The comparison takes constant time.
+    fn verify(&self, payload: &str, signature: &[u8]) -> bool {
+        let matches = |key: &hmac::Key| hmac::verify(key, payload.as_bytes(), signature).is_ok();
+        matches(&self.current) || self.previous.as_ref().is_some_and(matches)
     }
 }
 
-impl Secret for Keys {
-    type Recipe = TokenFiles;
+impl FromFiles for TokenKeys {
+    type Source = TokenFiles;
 
     fn paths(files: &TokenFiles) -> Vec<PathBuf> {
         [&files.current].into_iter().chain(&files.previous).cloned().collect()
     }
 
-    fn make(files: &TokenFiles, contents: &[Vec<u8>]) -> Result<Self, Error> {
+    fn from_contents(files: &TokenFiles, contents: &[Vec<u8>]) -> Result<Self, Error> {
         let paths = Self::paths(files);
         let keys: Result<Vec<_>, _> =
-            paths.iter().zip(contents).map(|(path, content)| key(path, content)).collect();
+            paths.iter().zip(contents).map(|(path, content)| parse_key(path, content)).collect();
         let mut keys = keys?.into_iter();
-        let current = keys.next().expect("there is always a current one");
+        let current = keys.next().expect("the current key always has a path");
         Ok(Self { current, previous: keys.next() })
     }
 }
 
-fn key(path: &Path, content: &[u8]) -> Result<hmac::Key, Error> {
-    // Editors and `echo` end a file with a line's end.
+fn parse_key(path: &Path, content: &[u8]) -> Result<hmac::Key, Error> {
+    // Editors and `echo` append a line break to a file.
     let content = content.trim_ascii_end();
-    if content.len() < KEY_BYTES {
-        return Err(Error::invalid(path, format!("a key has at least {KEY_BYTES} bytes")));
+    if content.len() < MIN_KEY_BYTES {
+        return Err(Error::invalid(
+            path,
+            format!("a key must have at least {MIN_KEY_BYTES} bytes"),
+        ));
     }
     Ok(hmac::Key::new(HMAC_SHA256, content))
 }
@@ -167,9 +177,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn unhex(written: &str) -> Option<Vec<u8>> {
+fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> =
-        written.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
+        text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
     Some(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }

@@ -1,51 +1,58 @@
-//! Arguments to argv: what a job's JSON object becomes on a command line. Never a shell.
+//! Builds command lines (argv) from a job's template and JSON arguments. No shell is involved.
 //!
-//! In a command, `{name}` is replaced inside its own argument and the argument is never split, so a
-//! value cannot become a second argument, let alone another program. `{{name}}` stands for the
-//! text `{name}`; `${name}` and every other use of braces is left as it is, so that `awk`, JSON and
-//! a script that the job itself hands to `sh -c` need no escaping.
+//! In a command, `{name}` is replaced within its own argument, and an argument is never split: a value
+//! cannot become a second argument or another program. `{{name}}` produces the text `{name}`. `${name}`
+//! and every other use of braces stays unchanged, so that `awk`, JSON and scripts for `sh -c` need no
+//! escaping.
 
 use serde_json::{Map, Value};
 
-use crate::Invalid;
+use crate::InvalidInput;
 
-/// The object a run gets: the job's defaults, overlaid key by key with the trigger's or event's.
-pub fn overlay(defaults: &Map<String, Value>, given: &Map<String, Value>) -> Map<String, Value> {
-    let mut all = defaults.clone();
-    all.extend(given.iter().map(|(name, value)| (name.clone(), value.clone())));
-    all
+/// The arguments of a run: the job's defaults, overridden key by key by those of the trigger or event.
+pub fn merge_args(
+    defaults: &Map<String, Value>,
+    overrides: &Map<String, Value>,
+) -> Map<String, Value> {
+    let mut merged = defaults.clone();
+    merged.extend(overrides.iter().map(|(name, value)| (name.clone(), value.clone())));
+    merged
 }
 
-/// The argv of a command job: the program and its arguments with every placeholder filled.
-pub fn command(template: &[String], args: &Map<String, Value>) -> Result<Vec<String>, Invalid> {
+/// The argv of a command job: the program, and its arguments with every placeholder filled in.
+pub fn command_argv(
+    template: &[String],
+    args: &Map<String, Value>,
+) -> Result<Vec<String>, InvalidInput> {
     let Some((program, arguments)) = template.split_first() else {
-        return Err(Invalid::described("command", "no program", "a program to run"));
+        return Err(InvalidInput::from_description("command", "no program", "a program to run"));
     };
     if program.is_empty() || program.contains('\0') {
-        return Err(Invalid::typed("command", program, "a program to run"));
+        return Err(InvalidInput::from_text("command", program, "a program to run"));
     }
-    // Which program runs is the job's to say, whoever triggers it: no placeholder is filled there.
+    // Placeholders in the program name are not filled in: only the job chooses the program, never the
+    // arguments of a trigger.
     let mut argv = vec![program.clone()];
     for argument in arguments {
-        argv.push(fill(argument, args)?);
+        argv.push(fill_placeholders(argument, args)?);
     }
     Ok(argv)
 }
 
-/// Fills the placeholders of one argument.
-fn fill(argument: &str, args: &Map<String, Value>) -> Result<String, Invalid> {
+/// Fills in the placeholders of one argument.
+fn fill_placeholders(argument: &str, args: &Map<String, Value>) -> Result<String, InvalidInput> {
     let mut filled = String::with_capacity(argument.len());
     let mut rest = argument;
     while let Some(brace) = rest.find('{') {
         let (before, at_brace) = rest.split_at(brace);
         filled.push_str(before);
-        rest = match Braces::at(at_brace) {
+        rest = match Braces::parse(at_brace) {
             Some(Braces::Doubled { text, rest }) => {
                 filled.push_str(text);
                 rest
             }
             Some(Braces::Placeholder { name, rest }) if !before.ends_with('$') => {
-                filled.push_str(&text_of(name, args)?);
+                filled.push_str(&argument_text(name, args)?);
                 rest
             }
             Some(Braces::Placeholder { .. }) | None => {
@@ -58,7 +65,7 @@ fn fill(argument: &str, args: &Map<String, Value>) -> Result<String, Invalid> {
     without_nul("command", filled)
 }
 
-/// What an opening brace begins.
+/// A brace expression at the start of a text.
 enum Braces<'a> {
     /// `{name}`
     Placeholder { name: &'a str, rest: &'a str },
@@ -67,59 +74,61 @@ enum Braces<'a> {
 }
 
 impl<'a> Braces<'a> {
-    fn at(text: &'a str) -> Option<Self> {
+    /// Parses the brace expression that `text` starts with, if it does.
+    fn parse(text: &'a str) -> Option<Self> {
         if let Some(inner) = text.strip_prefix("{{") {
-            let name = name_at(inner)?;
+            let name = leading_name(inner)?;
             let rest = inner[name.len()..].strip_prefix("}}")?;
             return Some(Self::Doubled { text: &text[1..name.len() + 3], rest });
         }
         let inner = text.strip_prefix('{')?;
-        let name = name_at(inner)?;
+        let name = leading_name(inner)?;
         let rest = inner[name.len()..].strip_prefix('}')?;
         Some(Self::Placeholder { name, rest })
     }
 }
 
-/// The name a text begins with.
-fn name_at(text: &str) -> Option<&str> {
+/// The name at the start of a text, if there is one.
+fn leading_name(text: &str) -> Option<&str> {
     let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(text.len());
     let begins = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     begins.then(|| &text[..end])
 }
 
-fn text_of(name: &str, args: &Map<String, Value>) -> Result<String, Invalid> {
+/// The value of an argument as text: strings without quotes, everything else as JSON.
+fn argument_text(name: &str, args: &Map<String, Value>) -> Result<String, InvalidInput> {
     match args.get(name) {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(value) if !value.is_null() => Ok(value.to_string()),
         Some(_) | None => {
             let found = format!("no value for {{{name}}}");
-            let expected = format!("an argument called {name}");
-            Err(Invalid::described("arguments", found, expected))
+            let expected = format!("an argument named {name}");
+            Err(InvalidInput::from_description("arguments", found, expected))
         }
     }
 }
 
-/// How this worker starts Django: from its own configuration, never from a job.
+/// How a worker starts Django. It comes from the worker's configuration, never from a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Django {
-    /// The interpreter: `python`, or a path into an environment.
+pub struct DjangoConfig {
+    /// The Python interpreter: `python`, or a path into a virtual environment.
     pub python: String,
-    /// `manage.py`, as seen from the project directory.
+    /// The path of `manage.py`, relative to the project directory.
     pub manage: String,
 }
 
-/// The argv of a `django` job: `python manage.py <command>`, then `options`, then `args`.
-pub fn django(
-    django: &Django,
+/// The argv of a Django job: `python manage.py <command>`, then `options`, then `args`.
+pub fn django_argv(
+    django: &DjangoConfig,
     command: &str,
     args: &Map<String, Value>,
-) -> Result<Vec<String>, Invalid> {
+) -> Result<Vec<String>, InvalidInput> {
     if !is_option_name(command) {
         let expected = "the name of a management command";
-        return Err(Invalid::typed("command", command, expected));
+        return Err(InvalidInput::from_text("command", command, expected));
     }
     if let Some(unknown) = args.keys().find(|key| !["args", "options"].contains(&key.as_str())) {
-        return Err(Invalid::typed("arguments", unknown, "only `args` and `options`"));
+        return Err(InvalidInput::from_text("arguments", unknown, "only `args` and `options`"));
     }
     let mut argv = vec![django.python.clone(), django.manage.clone(), command.to_owned()];
     match args.get("options") {
@@ -138,7 +147,7 @@ pub fn django(
         }
         Some(other) => return Err(wrong_type("args", other, "a list of values")),
     };
-    // Only where it is needed: commands with subcommands do not understand the separator.
+    // `--` only where it is needed: commands with subcommands do not support it.
     if positionals.iter().any(|text| text.starts_with('-')) {
         argv.push("--".to_owned());
     }
@@ -146,17 +155,18 @@ pub fn django(
     Ok(argv)
 }
 
-/// `true` is the bare flag, `false` and null are nothing, a list repeats the option.
-fn push_option(argv: &mut Vec<String>, name: &str, value: &Value) -> Result<(), Invalid> {
+/// Appends one option. `true` gives the flag without a value, `false` and null give nothing, a list
+/// repeats the option.
+fn push_option(argv: &mut Vec<String>, name: &str, value: &Value) -> Result<(), InvalidInput> {
     if !is_option_name(name) {
         let expected = "the name of an option: letters, digits, - and _";
-        return Err(Invalid::typed("options", name, expected));
+        return Err(InvalidInput::from_text("options", name, expected));
     }
-    // Where code is loaded from is the worker's to say, not an event's; and argparse takes the
-    // beginning of an option for the whole of it.
+    // The worker's configuration decides which code is loaded, never the arguments of an event.
+    // Prefixes are rejected too, because argparse accepts abbreviated options.
     if ["settings", "pythonpath"].iter().any(|option| option.starts_with(name)) {
-        let expected = "no option that is or begins --settings or --pythonpath: which code is loaded is the worker's configuration";
-        return Err(Invalid::typed("options", name, expected));
+        let expected = "no option that is --settings, --pythonpath or a prefix of them: the worker's configuration chooses the code to load";
+        return Err(InvalidInput::from_text("options", name, expected));
     }
     match value {
         Value::Bool(true) => argv.push(format!("--{name}")),
@@ -178,7 +188,7 @@ fn is_option_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }
 
-fn scalar(field: &'static str, value: &Value) -> Result<String, Invalid> {
+fn scalar(field: &'static str, value: &Value) -> Result<String, InvalidInput> {
     match value {
         Value::String(text) => without_nul(field, text.clone()),
         Value::Number(_) | Value::Bool(_) => Ok(value.to_string()),
@@ -188,7 +198,7 @@ fn scalar(field: &'static str, value: &Value) -> Result<String, Invalid> {
     }
 }
 
-fn wrong_type(field: &'static str, value: &Value, expected: &'static str) -> Invalid {
+fn wrong_type(field: &'static str, value: &Value, expected: &'static str) -> InvalidInput {
     let found = match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",
@@ -197,13 +207,13 @@ fn wrong_type(field: &'static str, value: &Value, expected: &'static str) -> Inv
         Value::Array(_) => "a list",
         Value::Object(_) => "an object",
     };
-    Invalid::described(field, found, expected)
+    InvalidInput::from_description(field, found, expected)
 }
 
-/// The operating system ends an argument at a NUL byte, so one that holds it cannot be passed.
-fn without_nul(field: &'static str, text: String) -> Result<String, Invalid> {
+/// Rejects NUL: the operating system ends an argument at a NUL byte, so such text cannot be passed.
+fn without_nul(field: &'static str, text: String) -> Result<String, InvalidInput> {
     match text.contains('\0') {
-        true => Err(Invalid::described(field, "a NUL character", "text without one")),
+        true => Err(InvalidInput::from_description(field, "a NUL character", "text without one")),
         false => Ok(text),
     }
 }
@@ -220,13 +230,13 @@ mod tests {
 
     fn filled(argument: &str, args: Value) -> Result<String, String> {
         let template = ["prog".to_owned(), argument.to_owned()];
-        let argv = command(&template, &object(args)).map_err(|refused| refused.to_string())?;
+        let argv = command_argv(&template, &object(args)).map_err(|error| error.to_string())?;
         assert_eq!(argv.len(), 2, "an argument is never split");
         Ok(argv[1].clone())
     }
 
     #[test]
-    fn placeholders_are_filled_and_nothing_else_is_touched() {
+    fn placeholders_are_filled_in_and_all_other_text_is_unchanged() {
         let args = json!({
             "day": "2026-11-15", "n": 3, "on": true, "list": [1, 2], "evil": "a b; rm -rf / {n} $(id)",
         });
@@ -258,35 +268,35 @@ mod tests {
         for args in [json!({}), json!({"day": null})] {
             assert_eq!(
                 filled("--day={day}", args).unwrap_err(),
-                "arguments: found no value for {day}, expected an argument called day"
+                "arguments: found no value for {day}, expected an argument named day"
             );
         }
         assert!(filled("{x}", json!({"x": "a\0b"})).unwrap_err().contains("NUL"));
-        assert!(command(&[], &Map::new()).is_err());
-        assert!(command(&[String::new()], &Map::new()).is_err());
-        let program = command(&["{day}".to_owned()], &object(json!({"day": "/bin/sh"})));
-        assert_eq!(program.unwrap(), ["{day}"], "a trigger does not choose the program");
+        assert!(command_argv(&[], &Map::new()).is_err());
+        assert!(command_argv(&[String::new()], &Map::new()).is_err());
+        let program = command_argv(&["{day}".to_owned()], &object(json!({"day": "/bin/sh"})));
+        assert_eq!(program.unwrap(), ["{day}"], "an argument cannot choose the program");
     }
 
     #[test]
-    fn the_trigger_overlays_the_defaults_key_by_key() {
+    fn arguments_override_the_defaults_key_by_key() {
         let defaults = object(json!({"a": 1, "b": {"c": 2}}));
-        let given = object(json!({"b": {"d": 3}, "e": null}));
+        let overrides = object(json!({"b": {"d": 3}, "e": null}));
         assert_eq!(
-            Value::Object(overlay(&defaults, &given)),
+            Value::Object(merge_args(&defaults, &overrides)),
             json!({"a": 1, "b": {"d": 3}, "e": null})
         );
     }
 
     fn manage(command: &str, args: Value) -> Result<String, String> {
-        let config = Django { python: "python3".to_owned(), manage: "manage.py".to_owned() };
+        let config = DjangoConfig { python: "python3".to_owned(), manage: "manage.py".to_owned() };
         let argv =
-            django(&config, command, &object(args)).map_err(|refused| refused.to_string())?;
+            django_argv(&config, command, &object(args)).map_err(|error| error.to_string())?;
         Ok(argv.join("|"))
     }
 
     #[test]
-    fn django_commands() {
+    fn django_options_and_arguments_become_an_argv() {
         let table = [
             (json!({}), ""),
             (json!({"args": ["a b", 2]}), "|a b|2"),
@@ -305,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn django_refusals() {
+    fn invalid_django_arguments_are_errors() {
         let table = [
             ("-h", json!({}), "command: found \"-h\""),
             ("a b", json!({}), "command: found \"a b\""),

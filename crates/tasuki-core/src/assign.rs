@@ -1,7 +1,8 @@
-//! Which worker takes a run.
+//! Chooses a worker for a run.
 //!
-//! The least loaded fresh worker that has the labels and the room; ties go to the freshest
-//! heartbeat. The leader plans and takes only what no other can.
+//! The leader assigns a run to the least loaded worker that has a fresh heartbeat, the labels and a free
+//! slot. On a tie, the newest heartbeat wins. The leader's own worker gets only the runs that no other
+//! worker can take, because the leader also plans.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -10,179 +11,179 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::{JobId, RunId, Scope, WorkerId};
 
-/// Runs that start within this of one another compete for the same room; something due in half a
-/// minute blocks nothing that is due now.
-const SAME_MOMENT: SignedDuration = SignedDuration::from_secs(1);
+/// Two runs compete for a slot if their due times differ by at most this. A run that is due in half a
+/// minute does not block a slot for a run that is due now.
+const SAME_TIME_WINDOW: SignedDuration = SignedDuration::from_secs(1);
 
-/// What is known of a worker.
+/// A worker that the leader may assign runs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Candidate {
-    /// Which incarnation.
+pub struct WorkerCandidate {
+    /// The worker's id, which is new at each start of its process.
     pub worker: WorkerId,
-    /// Its last heartbeat by the database's clock.
+    /// The time of its last heartbeat by the database's clock.
     pub heartbeat_at: Timestamp,
-    /// Whether it takes new work at all.
-    pub standing: Standing,
-    /// Whether it is the leader itself.
+    /// Whether it accepts new runs.
+    pub availability: WorkerAvailability,
+    /// Whether this worker's node is the leader.
     pub is_leader: bool,
-    /// What it is good for: `gpu`, `tokyo`, `queue=mail`.
+    /// The labels of the worker: `gpu`, `tokyo`, `queue=mail`.
     pub labels: BTreeSet<String>,
-    /// How many runs it takes at once.
-    pub limit: u32,
-    /// How many are RUNNING on it.
+    /// Maximum number of runs at the same time (its slots).
+    pub max_runs: u32,
+    /// The number of runs that are RUNNING on it.
     pub running: u32,
-    /// When each run that is ASSIGNED to it is due.
+    /// The due times of the runs that are ASSIGNED to it.
     pub assigned_due: Vec<Timestamp>,
 }
 
-/// Whether a worker takes new work.
+/// Whether a worker accepts new runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
-    /// Yes.
+pub enum WorkerAvailability {
+    /// It accepts new runs.
     Active,
-    /// No: it finishes what it has.
+    /// It accepts no new runs and finishes its current ones.
     Draining,
-    /// No: it was cut off.
+    /// It accepts no new runs: the leader declared it dead.
     Detached,
 }
 
-/// A run to be placed.
+/// A run that needs a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
-    /// Which.
+pub struct RunToPlace {
+    /// The id of the run.
     pub run: RunId,
-    /// When it is to start.
+    /// The time at which the run must start.
     pub due_at: Timestamp,
-    /// The labels its worker must have.
+    /// The labels that the worker must have.
     pub labels: BTreeSet<String>,
-    /// What it must not overlap with: other runs of the same.
-    pub alone: Option<(JobId, Scope)>,
+    /// The (job, scope) of the hold that the run needs, if its job allows one run at a time.
+    pub hold_key: Option<(JobId, Scope)>,
 }
 
-/// Why a worker does not take a run.
+/// Why a worker cannot take a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Refusal {
-    /// It finishes what it has.
+pub enum AssignRefusal {
+    /// The worker is draining.
     Draining,
-    /// It was cut off.
+    /// The worker is detached.
     Detached,
-    /// Its last heartbeat is too old.
+    /// The worker's last heartbeat is too old.
     Stale,
-    /// It lacks this label.
+    /// The worker does not have this label.
     Label(String),
-    /// It has as much as it takes.
+    /// The worker has no free slot at that time.
     Full,
 }
 
-/// Where one run goes.
+/// The worker chosen for a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Assignment {
-    /// Which run.
+    /// The run to assign.
     pub run: RunId,
-    /// To whom.
+    /// The chosen worker.
     pub worker: WorkerId,
 }
 
-impl Candidate {
-    /// Why it would not take the run, if so.
-    pub fn refuses(
+impl WorkerCandidate {
+    /// The reason why this worker cannot take the run; `None`: it can.
+    pub fn refusal(
         &self,
-        wanted: &Wanted,
+        run: &RunToPlace,
         now: Timestamp,
         heartbeat_ttl: Duration,
-    ) -> Option<Refusal> {
-        match self.standing {
-            Standing::Detached => return Some(Refusal::Detached),
-            Standing::Draining => return Some(Refusal::Draining),
-            Standing::Active => {}
+    ) -> Option<AssignRefusal> {
+        match self.availability {
+            WorkerAvailability::Detached => return Some(AssignRefusal::Detached),
+            WorkerAvailability::Draining => return Some(AssignRefusal::Draining),
+            WorkerAvailability::Active => {}
         }
         if now.duration_since(self.heartbeat_at) > signed(heartbeat_ttl) {
-            return Some(Refusal::Stale);
+            return Some(AssignRefusal::Stale);
         }
-        if let Some(missing) = wanted.labels.difference(&self.labels).next() {
-            return Some(Refusal::Label(missing.clone()));
+        if let Some(missing) = run.labels.difference(&self.labels).next() {
+            return Some(AssignRefusal::Label(missing.clone()));
         }
-        (self.occupied_at(wanted.due_at, now) >= self.limit).then_some(Refusal::Full)
+        (self.used_slots_at(run.due_at, now) >= self.max_runs).then_some(AssignRefusal::Full)
     }
 
-    /// How much of its room is taken at that moment: what runs, what is due within a second, and what
-    /// starts about when the run does.
-    fn occupied_at(&self, moment: Timestamp, now: Timestamp) -> u32 {
+    /// The number of slots in use at `start`: running runs, assigned runs that are due within a second
+    /// from now, and assigned runs that start at about the same time.
+    fn used_slots_at(&self, start: Timestamp, now: Timestamp) -> u32 {
         let competes = |due: &&Timestamp| {
-            due.duration_since(now) <= SAME_MOMENT
-                || due.duration_since(moment).abs() <= SAME_MOMENT
+            due.duration_since(now) <= SAME_TIME_WINDOW
+                || due.duration_since(start).abs() <= SAME_TIME_WINDOW
         };
         self.running + self.assigned_due.iter().filter(competes).count() as u32
     }
 
-    /// All it has been given.
+    /// The number of runs that are running on it or assigned to it.
     fn load(&self) -> usize {
         self.running as usize + self.assigned_due.len()
     }
 }
 
-/// The worker that takes the run, if there is one.
-pub fn choose<'a>(
-    wanted: &Wanted,
-    candidates: &'a [Candidate],
+/// The best worker for the run; `None`: no worker can take it.
+pub fn choose_worker<'a>(
+    run: &RunToPlace,
+    candidates: &'a [WorkerCandidate],
     now: Timestamp,
     heartbeat_ttl: Duration,
-) -> Option<&'a Candidate> {
+) -> Option<&'a WorkerCandidate> {
     candidates
         .iter()
-        .filter(|candidate| candidate.refuses(wanted, now, heartbeat_ttl).is_none())
+        .filter(|candidate| candidate.refusal(run, now, heartbeat_ttl).is_none())
         .min_by_key(|candidate| {
             let freshest = std::cmp::Reverse(candidate.heartbeat_at);
             (candidate.is_leader, candidate.load(), freshest, candidate.worker)
         })
 }
 
-/// Places runs, page by page, each choice seeing the ones before it. Room that becomes free meanwhile is for the
-/// next time: then it goes to what has waited longest.
+/// Chooses workers for several pages of runs. Each choice takes the earlier choices into account. Slots that become
+/// free in the meantime are not used: the next planner pass gives them to the runs that have waited longest.
 #[derive(Debug, Clone)]
-pub struct Placing {
-    candidates: Vec<Candidate>,
-    /// Of each (job, scope) that allows one run at a time, the first one was looked at.
-    looked_at: HashSet<(JobId, Scope)>,
+pub struct PlacementPlanner {
+    candidates: Vec<WorkerCandidate>,
+    /// Hold keys whose first run was already handled; later runs with the same key are left waiting.
+    seen_hold_keys: HashSet<(JobId, Scope)>,
     now: Timestamp,
     heartbeat_ttl: Duration,
 }
 
-impl Placing {
-    /// Among these, at this time.
-    pub fn new(candidates: Vec<Candidate>, now: Timestamp, heartbeat_ttl: Duration) -> Self {
-        Self { candidates, looked_at: HashSet::new(), now, heartbeat_ttl }
+impl PlacementPlanner {
+    /// Starts with these workers, as observed at `now`.
+    pub fn new(candidates: Vec<WorkerCandidate>, now: Timestamp, heartbeat_ttl: Duration) -> Self {
+        Self { candidates, seen_hold_keys: HashSet::new(), now, heartbeat_ttl }
     }
 
-    /// Whether anybody can take anything that is due now.
-    pub fn has_room(&self) -> bool {
-        let bare = |candidate: &Candidate| Wanted {
+    /// Whether some worker can take a run that is due now.
+    pub fn has_free_slot(&self) -> bool {
+        let unrestricted_run = |candidate: &WorkerCandidate| RunToPlace {
             run: RunId(0),
             due_at: self.now,
             labels: candidate.labels.clone(),
-            alone: None,
+            hold_key: None,
         };
-        let takes = |candidate: &Candidate| {
-            candidate.refuses(&bare(candidate), self.now, self.heartbeat_ttl).is_none()
+        let can_take = |candidate: &WorkerCandidate| {
+            candidate.refusal(&unrestricted_run(candidate), self.now, self.heartbeat_ttl).is_none()
         };
-        self.candidates.iter().any(takes)
+        self.candidates.iter().any(can_take)
     }
 
-    /// Places runs in the order given. What finds no worker is left out and stays due; and of runs that must
-    /// not overlap, none goes before an earlier one that is left.
-    pub fn place(&mut self, wanted: &[Wanted]) -> Vec<Assignment> {
+    /// Chooses workers for the runs, in this order. A run without a suitable worker is left out and stays due. Of runs
+    /// with the same hold key, only the first one is considered, so that none overtakes an earlier one.
+    pub fn place_runs(&mut self, runs: &[RunToPlace]) -> Vec<Assignment> {
         let mut assignments = Vec::new();
-        for one in wanted {
-            if let Some(alone) = &one.alone
-                && !self.looked_at.insert(alone.clone())
+        for run in runs {
+            if let Some(hold_key) = &run.hold_key
+                && !self.seen_hold_keys.insert(hold_key.clone())
             {
                 continue;
             }
-            let chosen = choose(one, &self.candidates, self.now, self.heartbeat_ttl);
+            let chosen = choose_worker(run, &self.candidates, self.now, self.heartbeat_ttl);
             let Some(worker) = chosen.map(|chosen| chosen.worker) else { continue };
             let chosen = self.candidates.iter_mut().find(|candidate| candidate.worker == worker);
-            chosen.expect("chosen from these").assigned_due.push(one.due_at);
-            assignments.push(Assignment { run: one.run, worker });
+            chosen.expect("the worker is one of the candidates").assigned_due.push(run.due_at);
+            assignments.push(Assignment { run: run.run, worker });
         }
         assignments
     }
@@ -206,139 +207,162 @@ mod tests {
         labels.iter().map(|&label| label.to_owned()).collect()
     }
 
-    fn worker(number: u128) -> Candidate {
-        Candidate {
+    fn worker(number: u128) -> WorkerCandidate {
+        WorkerCandidate {
             worker: WorkerId::from_random(number),
             heartbeat_at: at(0),
-            standing: Standing::Active,
+            availability: WorkerAvailability::Active,
             is_leader: false,
             labels: labels(&["tokyo"]),
-            limit: 4,
+            max_runs: 4,
             running: 1,
             assigned_due: vec![],
         }
     }
 
-    fn wanted(due: i64) -> Wanted {
-        Wanted { run: RunId(1), due_at: at(due), labels: labels(&[]), alone: None }
+    fn run(due: i64) -> RunToPlace {
+        RunToPlace { run: RunId(1), due_at: at(due), labels: labels(&[]), hold_key: None }
     }
 
     #[test]
-    fn the_best_of_two() {
+    fn the_better_of_two_workers_is_chosen() {
         let plain = worker(1);
         let table = [
-            ("less loaded", worker(2), Candidate { running: 0, ..worker(3) }),
-            ("fresher on a tie", worker(2), Candidate { heartbeat_at: at(1), ..worker(3) }),
+            ("less loaded", worker(2), WorkerCandidate { running: 0, ..worker(3) }),
+            ("fresher on a tie", worker(2), WorkerCandidate { heartbeat_at: at(1), ..worker(3) }),
             (
                 "load counts what is assigned",
-                Candidate { assigned_due: vec![at(25)], ..worker(2) },
+                WorkerCandidate { assigned_due: vec![at(25)], ..worker(2) },
                 plain.clone(),
             ),
             (
                 "not the leader",
-                Candidate { running: 0, is_leader: true, ..worker(2) },
+                WorkerCandidate { running: 0, is_leader: true, ..worker(2) },
                 plain.clone(),
             ),
             (
                 "not draining",
-                Candidate { running: 0, standing: Standing::Draining, ..worker(2) },
+                WorkerCandidate {
+                    running: 0,
+                    availability: WorkerAvailability::Draining,
+                    ..worker(2)
+                },
                 plain.clone(),
             ),
             (
                 "not detached",
-                Candidate { running: 0, standing: Standing::Detached, ..worker(2) },
+                WorkerCandidate {
+                    running: 0,
+                    availability: WorkerAvailability::Detached,
+                    ..worker(2)
+                },
                 plain.clone(),
             ),
             (
                 "not stale",
-                Candidate { running: 0, heartbeat_at: at(-5), ..worker(2) },
+                WorkerCandidate { running: 0, heartbeat_at: at(-5), ..worker(2) },
                 plain.clone(),
             ),
-            ("not full", Candidate { running: 0, limit: 0, ..worker(2) }, plain),
+            ("not full", WorkerCandidate { running: 0, max_runs: 0, ..worker(2) }, plain),
         ];
         for (why, worse, better) in table {
             for order in [[worse.clone(), better.clone()], [better.clone(), worse]] {
-                let chosen = choose(&wanted(0), &order, at(1), TTL).map(|c| c.worker);
+                let chosen = choose_worker(&run(0), &order, at(1), TTL).map(|c| c.worker);
                 assert_eq!(chosen, Some(better.worker), "{why}");
             }
         }
     }
 
     #[test]
-    fn the_leader_takes_what_no_other_can() {
-        let leader = Candidate { is_leader: true, ..worker(1) };
-        let full = Candidate { running: 4, ..worker(2) };
+    fn the_leader_gets_runs_that_no_other_worker_can_take() {
+        let leader = WorkerCandidate { is_leader: true, ..worker(1) };
+        let full = WorkerCandidate { running: 4, ..worker(2) };
         let workers = [leader.clone(), full];
-        assert_eq!(choose(&wanted(0), &workers, at(0), TTL), Some(&leader));
+        assert_eq!(choose_worker(&run(0), &workers, at(0), TTL), Some(&leader));
     }
 
     #[test]
-    fn labels_are_respected() {
-        let with_gpu = Candidate { labels: labels(&["gpu", "tokyo"]), running: 3, ..worker(1) };
-        let want = Wanted { labels: labels(&["gpu"]), ..wanted(0) };
-        assert_eq!(worker(2).refuses(&want, at(0), TTL), Some(Refusal::Label("gpu".to_owned())));
-        assert_eq!(choose(&want, &[worker(2), with_gpu.clone()], at(0), TTL), Some(&with_gpu));
-        assert_eq!(choose(&want, &[worker(2)], at(0), TTL), None);
+    fn a_worker_needs_the_labels_of_the_run() {
+        let with_gpu =
+            WorkerCandidate { labels: labels(&["gpu", "tokyo"]), running: 3, ..worker(1) };
+        let gpu_run = RunToPlace { labels: labels(&["gpu"]), ..run(0) };
+        assert_eq!(
+            worker(2).refusal(&gpu_run, at(0), TTL),
+            Some(AssignRefusal::Label("gpu".to_owned()))
+        );
+        assert_eq!(
+            choose_worker(&gpu_run, &[worker(2), with_gpu.clone()], at(0), TTL),
+            Some(&with_gpu)
+        );
+        assert_eq!(choose_worker(&gpu_run, &[worker(2)], at(0), TTL), None);
     }
 
     #[test]
-    fn room_is_what_runs_and_what_starts_about_then() {
+    fn used_slots_are_running_runs_and_runs_that_start_at_about_the_same_time() {
         let busy = |running, assigned: &[i64]| {
             let assigned_due = assigned.iter().map(|&due| at(due)).collect();
-            Candidate { running, assigned_due, ..worker(1) }
+            WorkerCandidate { running, assigned_due, ..worker(1) }
         };
         let now = at(0);
-        let full = |candidate: Candidate, due| {
-            candidate.refuses(&wanted(due), now, TTL) == Some(Refusal::Full)
+        let full = |candidate: WorkerCandidate, due| {
+            candidate.refusal(&run(due), now, TTL) == Some(AssignRefusal::Full)
         };
         assert!(full(busy(4, &[]), 0));
         assert!(full(busy(2, &[0, 1]), 0), "about to start");
         assert!(full(busy(2, &[-3, 0]), 0), "should have started");
-        assert!(!full(busy(2, &[29, 30]), 0), "due in half a minute blocks nothing due now");
-        assert!(full(busy(2, &[29, 30]), 30), "but it does block what starts with it");
-        assert!(!full(busy(2, &[10, 10]), 30), "short work will be over by then");
-        assert!(full(busy(2, &[0, 1]), 30), "what is due within a second counts as running");
+        assert!(!full(busy(2, &[29, 30]), 0), "runs due in half a minute do not block one due now");
+        assert!(full(busy(2, &[29, 30]), 30), "but they block one that starts at the same time");
+        assert!(!full(busy(2, &[10, 10]), 30), "earlier runs are assumed to have ended by then");
+        assert!(full(busy(2, &[0, 1]), 30), "a run due within a second counts as running");
     }
 
     #[test]
-    fn a_batch_is_spread_and_what_does_not_fit_is_left() {
-        let run = |id| Wanted { run: RunId(id), ..wanted(0) };
-        let runs: Vec<Wanted> = (1..=9).map(run).collect();
-        let workers =
-            vec![Candidate { running: 0, ..worker(1) }, Candidate { running: 0, ..worker(2) }];
-        let placed = Placing::new(workers, at(0), TTL).place(&runs);
-        assert_eq!(placed.len(), 8, "two workers of four");
-        let first: Vec<WorkerId> = placed.iter().map(|one| one.worker).take(2).collect();
-        assert_ne!(first[0], first[1], "taken in turns");
-        assert_eq!(placed.iter().filter(|one| one.worker == first[0]).count(), 4);
+    fn runs_are_spread_over_workers_and_the_rest_is_left_waiting() {
+        let with_id = |id| RunToPlace { run: RunId(id), ..run(0) };
+        let runs: Vec<RunToPlace> = (1..=9).map(with_id).collect();
+        let workers = vec![
+            WorkerCandidate { running: 0, ..worker(1) },
+            WorkerCandidate { running: 0, ..worker(2) },
+        ];
+        let placed = PlacementPlanner::new(workers, at(0), TTL).place_runs(&runs);
+        assert_eq!(placed.len(), 8, "two workers with four slots each");
+        let first: Vec<WorkerId> =
+            placed.iter().map(|assignment| assignment.worker).take(2).collect();
+        assert_ne!(first[0], first[1], "the workers alternate");
+        assert_eq!(placed.iter().filter(|assignment| assignment.worker == first[0]).count(), 4);
     }
 
-    /// Else one that is due much later would have the only place until then.
+    /// Otherwise a run that is due much later would own the hold until then.
     #[test]
-    fn none_of_a_job_that_runs_alone_goes_before_an_earlier_one() {
-        let alone = Some((JobId(1), Scope::default()));
-        let run = |id, due| Wanted { run: RunId(id), alone: alone.clone(), ..wanted(due) };
-        let busy = Candidate { running: 3, assigned_due: vec![at(5)], ..worker(1) };
-        let mut placing = Placing::new(vec![busy], at(0), TTL);
-        assert_eq!(placing.place(&[run(1, 5)]), [], "there is no room at that time");
-        assert_eq!(placing.place(&[run(2, 20)]), [], "there is, but not for this one");
-        let other = Wanted { run: RunId(3), ..wanted(20) };
-        assert_eq!(placing.place(&[other]).len(), 1);
+    fn a_run_does_not_overtake_an_earlier_run_with_the_same_hold_key() {
+        let hold_key = Some((JobId(1), Scope::default()));
+        let with_key =
+            |id, due| RunToPlace { run: RunId(id), hold_key: hold_key.clone(), ..run(due) };
+        let busy = WorkerCandidate { running: 3, assigned_due: vec![at(5)], ..worker(1) };
+        let mut planner = PlacementPlanner::new(vec![busy], at(0), TTL);
+        assert_eq!(planner.place_runs(&[with_key(1, 5)]), [], "no slot is free at that time");
+        assert_eq!(
+            planner.place_runs(&[with_key(2, 20)]),
+            [],
+            "a slot is free, but an earlier run waits"
+        );
+        let other = RunToPlace { run: RunId(3), ..run(20) };
+        assert_eq!(planner.place_runs(&[other]).len(), 1);
     }
 
     #[test]
-    fn what_was_placed_before_counts_on_the_next_page() {
-        let idle = Candidate { running: 0, ..worker(1) };
-        let mut placing = Placing::new(vec![idle], at(0), TTL);
-        let page = |ids: std::ops::Range<i64>, due| -> Vec<Wanted> {
-            ids.map(|id| Wanted { run: RunId(id), ..wanted(due) }).collect()
+    fn earlier_choices_count_on_the_next_page() {
+        let idle = WorkerCandidate { running: 0, ..worker(1) };
+        let mut planner = PlacementPlanner::new(vec![idle], at(0), TTL);
+        let page = |ids: std::ops::Range<i64>, due| -> Vec<RunToPlace> {
+            ids.map(|id| RunToPlace { run: RunId(id), ..run(due) }).collect()
         };
-        assert_eq!(placing.place(&page(1..10, 0)).len(), 4);
-        assert_eq!(placing.place(&page(10..20, 20)), []);
+        assert_eq!(planner.place_runs(&page(1..10, 0)).len(), 4);
+        assert_eq!(planner.place_runs(&page(10..20, 20)), []);
     }
 
     #[test]
-    fn nobody_there_nothing_assigned() {
-        assert_eq!(Placing::new(vec![], at(0), TTL).place(&[wanted(0)]), []);
+    fn without_workers_nothing_is_assigned() {
+        assert_eq!(PlacementPlanner::new(vec![], at(0), TTL).place_runs(&[run(0)]), []);
     }
 }

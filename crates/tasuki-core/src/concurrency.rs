@@ -1,28 +1,28 @@
-//! Two runs of one job and scope at once: whose turn is it?
+//! Decides what happens to a due run while another run of the same job and scope is active.
 //!
-//! The hold (one row per job and scope) is what really keeps two apart; this decides what a run
-//! that is due does when it finds the hold taken.
+//! The hold (one database row per job and scope) prevents two runs at once. This module only decides
+//! what the leader does with a due run when another run owns the hold.
 
 use jiff::Timestamp;
 
 use crate::run::{RunState, SkipReason};
-use crate::string_enum::words;
+use crate::string_enum::string_enum;
 use crate::{Origin, RunId};
 
-words! {
-    /// A job's answer to a run that is due while another is under way.
+string_enum! {
+    /// A job's policy for a run that is due while another run of the same job and scope is active.
     pub enum ConcurrencyPolicy, "concurrency policy" {
-        /// Never two at once: a slot that comes meanwhile is skipped, anything else waits.
+        /// One run at a time: a run of a schedule is skipped, any other run waits.
         Forbid = "forbid",
-        /// As many as come.
+        /// Any number of runs at a time.
         Allow = "allow",
-        /// The newer takes the place of the older.
+        /// One run at a time: the newer run replaces the older one, which is canceled.
         Replace = "replace",
     }
 }
 
 impl ConcurrencyPolicy {
-    /// Whether runs take the hold of their (job, scope).
+    /// Whether a run must acquire the hold of its (job, scope) before it is assigned or claimed.
     pub fn needs_hold(self) -> bool {
         match self {
             Self::Forbid | Self::Replace => true,
@@ -31,83 +31,88 @@ impl ConcurrencyPolicy {
     }
 }
 
-/// A run that wants to go.
+/// A waiting run, as the decision needs it.
 #[derive(Debug, Clone, Copy)]
-pub struct Waiting {
-    /// Which.
+pub struct RunToAdmit {
+    /// The id of the run.
     pub run: RunId,
-    /// Its planned instant.
+    /// The planned instant of the run.
     pub scheduled_for: Timestamp,
-    /// What made it.
+    /// What created the run.
     pub origin: Origin,
-    /// Whether its time has come.
+    /// Whether the run is due.
     pub is_due: bool,
-    /// Where it waits: what is to be tried again is not skipped.
+    /// The state of the run. A run that waits for a retry is not skipped.
     pub state: RunState,
-    /// How often it was started.
+    /// The number of times the run was started.
     pub tries: u32,
-    /// Whether its job wants missed slots caught up: then they take turns.
+    /// Whether the job's misfire policy catches up missed slots: then the run waits and is not skipped.
     pub catches_up: bool,
 }
 
-/// The run that holds the hold.
+/// The active run that owns the hold.
 #[derive(Debug, Clone, Copy)]
-pub struct Holder {
-    /// Which.
+pub struct HoldOwner {
+    /// The id of the run.
     pub run: RunId,
-    /// ASSIGNED or RUNNING.
+    /// The state of the run: ASSIGNED or RUNNING.
     pub state: RunState,
-    /// Its planned instant.
+    /// The planned instant of the run.
     pub scheduled_for: Timestamp,
-    /// Whether its own time has come.
+    /// Whether the run is due.
     pub is_due: bool,
-    /// Whether somebody has asked it to stop already.
-    pub cancel_asked: bool,
+    /// Whether a cancel of the run was already requested.
+    pub cancel_requested: bool,
 }
 
-/// Whose turn it is.
+/// What the leader does with a waiting run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
-    /// Go: take the hold if the policy needs one.
-    Go,
-    /// Stay in due and ask again later.
+pub enum ConcurrencyDecision {
+    /// Assign the run, and acquire the hold if the policy needs it.
+    Proceed,
+    /// Leave the run waiting and decide again later.
     Wait,
-    /// Pass this run over (T12).
+    /// Skip the run (T12).
     Skip(SkipReason),
-    /// Ask the holder to stop (T9 or T10), cancel older waiting siblings (T9), and wait.
+    /// Cancel the owner of the hold (T9 or T10) and older waiting runs (T9), then wait.
     Replace(RunId),
 }
 
-/// What a waiting run does.
+/// Decides about a waiting run.
 ///
-/// Under `forbid` only slots of a schedule are skipped: a task, an event or a run asked for by a
-/// person stands for work that somebody wants done, so it waits; so does a slot of a job that wants
-/// its missed slots caught up. A holder that is merely assigned
-/// for later blocks nothing that is due now for good, so nothing is skipped on its account.
-pub fn turn(policy: ConcurrencyPolicy, waiting: &Waiting, holder: Option<&Holder>) -> Turn {
-    let Some(holder) = holder.filter(|_| policy.needs_hold()) else { return Turn::Go };
+/// Under `forbid`, only runs of a schedule are skipped. A task, an event or a manual run is work that
+/// was explicitly requested, so it waits; so does a slot of a job that catches up missed slots. If the
+/// owner of the hold is only assigned and not yet due, the run waits: it is not skipped because of a
+/// run that starts later.
+pub fn decide(
+    policy: ConcurrencyPolicy,
+    waiting: &RunToAdmit,
+    owner: Option<&HoldOwner>,
+) -> ConcurrencyDecision {
+    let Some(owner) = owner.filter(|_| policy.needs_hold()) else {
+        return ConcurrencyDecision::Proceed;
+    };
     if !waiting.is_due {
-        return Turn::Wait;
+        return ConcurrencyDecision::Wait;
     }
     match policy {
-        ConcurrencyPolicy::Allow => Turn::Go,
+        ConcurrencyPolicy::Allow => ConcurrencyDecision::Proceed,
         ConcurrencyPolicy::Forbid => {
             let skippable = waiting.origin == Origin::Time
                 && !waiting.catches_up
                 && waiting.tries == 0
                 && waiting.state.may_become(RunState::Skipped);
-            let under_way = holder.state == RunState::Running || holder.is_due;
-            match skippable && under_way {
-                true => Turn::Skip(SkipReason::Concurrent),
-                false => Turn::Wait,
+            let owner_is_active = owner.state == RunState::Running || owner.is_due;
+            match skippable && owner_is_active {
+                true => ConcurrencyDecision::Skip(SkipReason::Concurrent),
+                false => ConcurrencyDecision::Wait,
             }
         }
         ConcurrencyPolicy::Replace => {
-            let is_later =
-                (waiting.scheduled_for, waiting.run) > (holder.scheduled_for, holder.run);
-            match is_later && !holder.cancel_asked {
-                true => Turn::Replace(holder.run),
-                false => Turn::Wait,
+            let is_later = (waiting.scheduled_for, waiting.run) > (owner.scheduled_for, owner.run);
+            match is_later && !owner.cancel_requested {
+                true => ConcurrencyDecision::Replace(owner.run),
+                false => ConcurrencyDecision::Wait,
             }
         }
     }
@@ -118,8 +123,8 @@ mod tests {
     use super::*;
     use ConcurrencyPolicy::{Allow, Forbid, Replace};
 
-    fn waiting() -> Waiting {
-        Waiting {
+    fn waiting() -> RunToAdmit {
+        RunToAdmit {
             run: RunId(20),
             scheduled_for: Timestamp::from_second(200).unwrap(),
             origin: Origin::Time,
@@ -130,118 +135,130 @@ mod tests {
         }
     }
 
-    fn holder() -> Holder {
-        Holder {
+    fn owner() -> HoldOwner {
+        HoldOwner {
             run: RunId(10),
             state: RunState::Running,
             scheduled_for: Timestamp::from_second(100).unwrap(),
             is_due: true,
-            cancel_asked: false,
+            cancel_requested: false,
         }
     }
 
     #[test]
-    fn whose_turn() {
-        let skip = Turn::Skip(SkipReason::Concurrent);
+    fn the_decision_follows_the_policy() {
+        let skip = ConcurrencyDecision::Skip(SkipReason::Concurrent);
         let later = Timestamp::from_second(900).unwrap();
-        let assigned = Holder { state: RunState::Assigned, ..holder() };
+        let assigned = HoldOwner { state: RunState::Assigned, ..owner() };
         let table = [
-            ("nobody in the way", Forbid, waiting(), None, Turn::Go),
-            ("nobody in the way", Replace, waiting(), None, Turn::Go),
-            ("allowed anyway", Allow, waiting(), Some(holder()), Turn::Go),
+            ("no other run", Forbid, waiting(), None, ConcurrencyDecision::Proceed),
+            ("no other run", Replace, waiting(), None, ConcurrencyDecision::Proceed),
+            ("overlap is allowed", Allow, waiting(), Some(owner()), ConcurrencyDecision::Proceed),
             (
                 "not due yet",
                 Forbid,
-                Waiting { is_due: false, ..waiting() },
-                Some(holder()),
-                Turn::Wait,
+                RunToAdmit { is_due: false, ..waiting() },
+                Some(owner()),
+                ConcurrencyDecision::Wait,
             ),
             (
                 "not due yet",
                 Replace,
-                Waiting { is_due: false, ..waiting() },
-                Some(holder()),
-                Turn::Wait,
+                RunToAdmit { is_due: false, ..waiting() },
+                Some(owner()),
+                ConcurrencyDecision::Wait,
             ),
-            ("a slot while one runs", Forbid, waiting(), Some(holder()), skip),
-            ("a slot while one is about to", Forbid, waiting(), Some(assigned), skip),
+            ("a scheduled run while another runs", Forbid, waiting(), Some(owner()), skip),
+            ("a scheduled run while another is due", Forbid, waiting(), Some(assigned), skip),
             (
-                "one merely planned",
+                "the owner is not due yet",
                 Forbid,
                 waiting(),
-                Some(Holder { is_due: false, ..assigned }),
-                Turn::Wait,
+                Some(HoldOwner { is_due: false, ..assigned }),
+                ConcurrencyDecision::Wait,
             ),
             (
                 "a retry is not skipped",
                 Forbid,
-                Waiting { tries: 1, ..waiting() },
-                Some(holder()),
-                Turn::Wait,
+                RunToAdmit { tries: 1, ..waiting() },
+                Some(owner()),
+                ConcurrencyDecision::Wait,
             ),
             (
-                "nor one tried again by hand",
+                "a manual retry is not skipped",
                 Forbid,
-                Waiting { state: RunState::RetryWait, ..waiting() },
-                Some(holder()),
-                Turn::Wait,
+                RunToAdmit { state: RunState::RetryWait, ..waiting() },
+                Some(owner()),
+                ConcurrencyDecision::Wait,
             ),
             (
-                "caught-up slots take turns",
+                "a job that catches up waits",
                 Forbid,
-                Waiting { catches_up: true, ..waiting() },
-                Some(holder()),
-                Turn::Wait,
+                RunToAdmit { catches_up: true, ..waiting() },
+                Some(owner()),
+                ConcurrencyDecision::Wait,
             ),
             (
-                "an event is not lost",
+                "an event is not skipped",
                 Forbid,
-                Waiting { origin: Origin::Event, ..waiting() },
-                Some(holder()),
-                Turn::Wait,
+                RunToAdmit { origin: Origin::Event, ..waiting() },
+                Some(owner()),
+                ConcurrencyDecision::Wait,
             ),
             (
-                "nor a task",
+                "a task is not skipped",
                 Forbid,
-                Waiting { origin: Origin::Task, ..waiting() },
-                Some(holder()),
-                Turn::Wait,
+                RunToAdmit { origin: Origin::Task, ..waiting() },
+                Some(owner()),
+                ConcurrencyDecision::Wait,
             ),
             (
-                "nor what a person asked",
+                "a manual run is not skipped",
                 Forbid,
-                Waiting { origin: Origin::Manual, ..waiting() },
-                Some(holder()),
-                Turn::Wait,
+                RunToAdmit { origin: Origin::Manual, ..waiting() },
+                Some(owner()),
+                ConcurrencyDecision::Wait,
             ),
-            ("the newer replaces", Replace, waiting(), Some(holder()), Turn::Replace(RunId(10))),
-            ("also one not started", Replace, waiting(), Some(assigned), Turn::Replace(RunId(10))),
             (
-                "asked once is enough",
+                "the newer run replaces",
                 Replace,
                 waiting(),
-                Some(Holder { cancel_asked: true, ..holder() }),
-                Turn::Wait,
+                Some(owner()),
+                ConcurrencyDecision::Replace(RunId(10)),
             ),
             (
-                "the older does not",
+                "the newer run replaces an assigned one",
                 Replace,
                 waiting(),
-                Some(Holder { scheduled_for: later, ..holder() }),
-                Turn::Wait,
+                Some(assigned),
+                ConcurrencyDecision::Replace(RunId(10)),
             ),
             (
-                "ties go by id",
+                "a cancel is requested only once",
                 Replace,
                 waiting(),
-                Some(Holder { scheduled_for: waiting().scheduled_for, ..holder() }),
-                Turn::Replace(RunId(10)),
+                Some(HoldOwner { cancel_requested: true, ..owner() }),
+                ConcurrencyDecision::Wait,
+            ),
+            (
+                "the older run does not replace",
+                Replace,
+                waiting(),
+                Some(HoldOwner { scheduled_for: later, ..owner() }),
+                ConcurrencyDecision::Wait,
+            ),
+            (
+                "the id decides between equal times",
+                Replace,
+                waiting(),
+                Some(HoldOwner { scheduled_for: waiting().scheduled_for, ..owner() }),
+                ConcurrencyDecision::Replace(RunId(10)),
             ),
         ];
-        for (why, policy, waiting, holder, expected) in table {
-            let found = turn(policy, &waiting, holder.as_ref());
+        for (why, policy, waiting, owner, expected) in table {
+            let found = decide(policy, &waiting, owner.as_ref());
             assert_eq!(found, expected, "{why} ({policy})");
-            if let Turn::Skip(_) = found {
+            if let ConcurrencyDecision::Skip(_) = found {
                 assert!(waiting.state.may_become(RunState::Skipped), "{why}");
             }
         }

@@ -1,21 +1,21 @@
-//! "Did you mean …?"
+//! Finds the closest valid value for a mistyped one, for "did you mean …?" hints.
 
-/// The candidate closest to `typed`, if one is close enough to be what was meant.
-pub(crate) fn nearest<'a>(
+/// The candidate with the smallest edit distance to `typed`, if at most a third of the letters differ.
+pub(crate) fn did_you_mean<'a>(
     typed: &str,
     candidates: impl Iterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    const LONGEST: usize = 64; // keeps the cost of a wild guess small
-    let typed: Vec<char> = typed.chars().take(LONGEST).flat_map(char::to_lowercase).collect();
-    let close_enough = typed.len() / 3;
+    const MAX_CHARS: usize = 64; // bounds the cost for very long input
+    let typed: Vec<char> = typed.chars().take(MAX_CHARS).flat_map(char::to_lowercase).collect();
+    let max_distance = typed.len() / 3;
     candidates
         .map(|candidate| (distance(&typed, candidate), candidate))
-        .filter(|(distance, _)| *distance <= close_enough)
+        .filter(|(distance, _)| *distance <= max_distance)
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, candidate)| candidate)
 }
 
-/// How many letters must be added, dropped or changed to get from one word to the other.
+/// The edit distance, ignoring case: the number of letters to add, remove or change.
 fn distance(typed: &[char], candidate: &str) -> usize {
     let mut previous: Vec<usize> = (0..=typed.len()).collect();
     for (row, letter) in candidate.chars().flat_map(char::to_lowercase).enumerate() {
@@ -35,12 +35,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_meant_and_does_not_guess_wildly() {
+    fn a_close_candidate_is_found_and_a_distant_one_is_not() {
         let zones = ["Europe/Berlin", "Asia/Tokyo", "UTC"];
-        let ask = |typed| nearest(typed, zones.into_iter());
-        assert_eq!(ask("europe/berln"), Some("Europe/Berlin"));
-        assert_eq!(ask("Asia/Tokio"), Some("Asia/Tokyo"));
-        assert_eq!(ask("Mars/Olympus"), None);
-        assert_eq!(ask(""), None);
+        let suggest = |typed| did_you_mean(typed, zones.into_iter());
+        assert_eq!(suggest("europe/berln"), Some("Europe/Berlin"));
+        assert_eq!(suggest("Asia/Tokio"), Some("Asia/Tokyo"));
+        assert_eq!(suggest("Mars/Olympus"), None);
+        assert_eq!(suggest(""), None);
     }
 }

@@ -1,22 +1,22 @@
-//! Lengths of time as people type and read them: `300ms`, `1.5s`, `5m`, `2h`, `7d`.
+//! Parses and formats durations as users type and read them: `300ms`, `1.5s`, `5m`, `2h`, `7d`.
 
 use std::time::Duration;
 
-use crate::Invalid;
+use crate::InvalidInput;
 
-/// What can be typed, for help and for refusals.
-pub const EXPECTED: &str = "a duration such as 300ms, 1.5s, 5m, 2h or 7d";
+/// The accepted format, for help texts and error messages.
+pub const EXPECTED_FORMAT: &str = "a duration such as 300ms, 1.5s, 5m, 2h or 7d";
 
 const UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
-/// Reads what was typed into a field.
-pub fn read(field: &'static str, typed: &str) -> Result<Duration, Invalid> {
-    parse(typed).ok_or_else(|| Invalid::typed(field, typed, EXPECTED))
+/// Parses the text of an input field. The error names the field.
+pub fn parse_field(field: &'static str, typed: &str) -> Result<Duration, InvalidInput> {
+    parse(typed).ok_or_else(|| InvalidInput::from_text(field, typed, EXPECTED_FORMAT))
 }
 
-/// Writes it so that it reads back as the same.
-pub fn show(duration: Duration) -> String {
+/// Formats a duration with the largest unit that divides it. The text parses back to the same value.
+pub fn format(duration: Duration) -> String {
     let millis = duration.as_millis() as u64;
     let fitting = UNITS.iter().rev().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit));
     let (name, unit) = fitting.unwrap_or(&("s", 1_000));
@@ -36,6 +36,6 @@ pub(crate) fn parse(typed: &str) -> Option<Duration> {
     let parts =
         whole.parse::<u64>().ok()?.checked_mul(scale)?.checked_add(fraction.parse().ok()?)?;
     let scaled = parts.checked_mul(*millis_per_unit)?;
-    // Nothing finer than a millisecond: it could not be shown as it was typed.
+    // Fractions of a millisecond are rejected: they would be lost when the value is shown.
     (scaled % scale == 0).then(|| Duration::from_millis(scaled / scale))
 }

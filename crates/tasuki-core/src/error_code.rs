@@ -1,41 +1,42 @@
-//! Why an attempt failed, as one word that retries, pages and alerts can act on.
+//! Error codes: the class of a failed attempt, as one identifier for retries, pages and alerts.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::Invalid;
+use crate::InvalidInput;
 
-/// A failure's class: one of ours, or a word of the job's own.
+/// The class of a failure: a built-in code, or a code that the job defines.
 ///
-/// Upper case with underscores, at most 64 characters, so that it is safe in SQL, labels and URLs.
+/// Upper-case letters, digits and underscores, at most 64 characters, so that it is safe in SQL,
+/// metric labels and URLs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ErrorCode(Cow<'static, str>);
 
 impl ErrorCode {
-    /// Something went wrong and nothing more is known; also a plain non-zero exit.
-    pub const UNEXPECTED_ERROR: Self = Self::known("UNEXPECTED_ERROR");
-    /// A store or file the work needs did not answer.
-    pub const STORAGE_ERROR: Self = Self::known("STORAGE_ERROR");
-    /// The worker, or the job inside it, fell silent.
-    pub const HEARTBEAT_TIMEOUT: Self = Self::known("HEARTBEAT_TIMEOUT");
+    /// An unclassified failure, such as a plain non-zero exit code.
+    pub const UNEXPECTED_ERROR: Self = Self::built_in("UNEXPECTED_ERROR");
+    /// A database or file that the job needs was not available.
+    pub const STORAGE_ERROR: Self = Self::built_in("STORAGE_ERROR");
+    /// The worker stopped renewing its lease, or the job stopped sending heartbeats.
+    pub const HEARTBEAT_TIMEOUT: Self = Self::built_in("HEARTBEAT_TIMEOUT");
     /// The attempt ran longer than its time limit.
-    pub const RUNTIME_TIMEOUT: Self = Self::known("RUNTIME_TIMEOUT");
-    /// The worker was drained and the work did not end in time.
-    pub const DRAINED: Self = Self::known("DRAINED");
-    /// The worker was detached and nobody allowed it to go on.
-    pub const DETACHED: Self = Self::known("DETACHED");
-    /// What the work was given cannot be worked on.
-    pub const INVALID_INPUT: Self = Self::known("INVALID_INPUT");
-    /// What the work was to work on does not exist.
-    pub const NOT_FOUND: Self = Self::known("NOT_FOUND");
-    /// The work was done, but what it gave back is longer than a result may be.
-    pub const RESULT_TOO_LONG: Self = Self::known("RESULT_TOO_LONG");
-    /// Somebody asked for it to stop.
-    pub const CANCELED: Self = Self::known("CANCELED");
+    pub const RUNTIME_TIMEOUT: Self = Self::built_in("RUNTIME_TIMEOUT");
+    /// The worker was drained and the attempt did not end in time.
+    pub const DRAINED: Self = Self::built_in("DRAINED");
+    /// The worker was detached and did not get permission to continue.
+    pub const DETACHED: Self = Self::built_in("DETACHED");
+    /// The arguments of the run are invalid.
+    pub const INVALID_INPUT: Self = Self::built_in("INVALID_INPUT");
+    /// The object that the run should work on does not exist.
+    pub const NOT_FOUND: Self = Self::built_in("NOT_FOUND");
+    /// The handler succeeded, but its result exceeds the size limit.
+    pub const RESULT_TOO_LONG: Self = Self::built_in("RESULT_TOO_LONG");
+    /// The run was canceled.
+    pub const CANCELED: Self = Self::built_in("CANCELED");
 
-    /// The codes tasuki itself gives, and whether another try may help.
-    pub const KNOWN: &'static [(Self, bool)] = &[
+    /// The built-in codes, each with whether a retry may help.
+    pub const BUILT_IN: &'static [(Self, bool)] = &[
         (Self::UNEXPECTED_ERROR, true),
         (Self::STORAGE_ERROR, true),
         (Self::HEARTBEAT_TIMEOUT, true),
@@ -48,7 +49,7 @@ impl ErrorCode {
         (Self::CANCELED, false),
     ];
 
-    /// Whether only tasuki itself gives it: a job that writes it into its result file has not been
+    /// Whether only tasuki may set this code. A job that writes it into its result file was not really
     /// timed out, drained or canceled.
     pub fn is_reserved(&self) -> bool {
         [
@@ -62,19 +63,19 @@ impl ErrorCode {
         .contains(self)
     }
 
-    const fn known(code: &'static str) -> Self {
+    const fn built_in(code: &'static str) -> Self {
         Self(Cow::Borrowed(code))
     }
 
-    /// The word itself.
+    /// The code as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether another try may help, if the job does not say. A word we do not know is treated as an
-    /// unexpected error: the job's author can say otherwise, a lost retry cannot be made good.
+    /// Whether a retry may help, if the job has no rule for the code. An unknown code is retryable, like
+    /// an unexpected error: the job's author can turn retries off, but a missed retry cannot be repaired.
     pub fn is_retryable(&self) -> bool {
-        Self::KNOWN.iter().find(|(code, _)| code == self).is_none_or(|(_, retryable)| *retryable)
+        Self::BUILT_IN.iter().find(|(code, _)| code == self).is_none_or(|(_, retryable)| *retryable)
     }
 }
 
@@ -85,17 +86,17 @@ impl fmt::Display for ErrorCode {
 }
 
 impl FromStr for ErrorCode {
-    type Err = Invalid;
+    type Err = InvalidInput;
 
-    fn from_str(typed: &str) -> Result<Self, Invalid> {
+    fn from_str(typed: &str) -> Result<Self, InvalidInput> {
         let fits = typed.len() <= 64
             && typed.starts_with(|first: char| first.is_ascii_uppercase())
             && typed.chars().all(|c| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_');
         if !fits {
             let expected = "capital letters, digits and underscores, such as QUOTA_EXCEEDED";
-            return Err(Invalid::typed("error code", typed, expected));
+            return Err(InvalidInput::from_text("error code", typed, expected));
         }
-        let known = Self::KNOWN.iter().find(|(code, _)| code.as_str() == typed);
+        let known = Self::BUILT_IN.iter().find(|(code, _)| code.as_str() == typed);
         Ok(known.map_or_else(|| Self(Cow::Owned(typed.to_owned())), |(code, _)| code.clone()))
     }
 }
@@ -105,8 +106,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_read_back_and_own_words_are_welcome() {
-        for (code, _) in ErrorCode::KNOWN {
+    fn built_in_codes_parse_back_and_jobs_may_define_codes() {
+        for (code, _) in ErrorCode::BUILT_IN {
             assert_eq!(code.as_str().parse().as_ref(), Ok(code));
         }
         let own: ErrorCode = "QUOTA_EXCEEDED".parse().unwrap();
@@ -117,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_mended_by_trying_again_is_not_tried_again() {
-        let refused: Vec<&str> = ErrorCode::KNOWN
+    fn permanent_failures_are_not_retried() {
+        let permanent: Vec<&str> = ErrorCode::BUILT_IN
             .iter()
             .filter(|(code, _)| !code.is_retryable())
             .map(|(code, _)| code.as_str())
             .collect();
-        assert_eq!(refused, ["INVALID_INPUT", "NOT_FOUND", "RESULT_TOO_LONG", "CANCELED"]);
+        assert_eq!(permanent, ["INVALID_INPUT", "NOT_FOUND", "RESULT_TOO_LONG", "CANCELED"]);
     }
 }

@@ -1,21 +1,21 @@
-//! What the end of a command means: an exit status becomes an error code, and the job's own rules
-//! say whether another try may help.
+//! Classifies the end of a command: maps an exit status to an error code, and decides with the job's
+//! rules whether a retry may help.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ErrorCode, Invalid};
+use crate::{ErrorCode, InvalidInput};
 
-/// "Try again later", as `sysexits.h` has it: retryable unless the job says otherwise.
+/// The exit code "temporary failure" of `sysexits.h`. It is retried unless the job has another rule.
 pub const EX_TEMPFAIL: i32 = 75;
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEnd {
-    /// By itself, with this code.
+    /// The process exited with this exit code.
     Exited(i32),
-    /// By a signal.
+    /// This signal ended the process.
     Signaled(i32),
 }
 
@@ -28,23 +28,23 @@ impl ProcessEnd {
     }
 }
 
-/// Why the worker ended a process that would have gone on.
+/// Why the worker stopped a running attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Stopped {
-    /// The time limit of the attempt passed.
+pub enum StopReason {
+    /// The attempt exceeded its timeout.
     Timeout,
-    /// It reported no progress for longer than its heartbeat_timeout.
+    /// The attempt sent no heartbeat for longer than its `heartbeat_timeout`.
     Silence,
-    /// A cancel was asked.
+    /// A user requested a cancel.
     Cancel,
-    /// The worker was drained.
+    /// The worker is draining.
     Drain,
-    /// The worker was detached.
+    /// The worker is detached.
     Detach,
 }
 
-impl Stopped {
-    /// The error code that says so.
+impl StopReason {
+    /// The error code of an attempt that was stopped for this reason.
     pub fn error_code(self) -> ErrorCode {
         match self {
             Self::Timeout => ErrorCode::RUNTIME_TIMEOUT,
@@ -56,23 +56,24 @@ impl Stopped {
     }
 }
 
-/// A failed attempt: its class, and whether the next try may fare better.
+/// The classification of a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure {
-    /// The class.
+pub struct AttemptFailure {
+    /// The error code.
     pub code: ErrorCode,
-    /// Whether another try may help.
+    /// Whether a retry may help.
     pub retryable: bool,
 }
 
-/// What a job says about its own failures.
+/// A job's rules for its failures: error codes by exit code, and which codes are retried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FailureRules {
     codes: BTreeMap<i32, ErrorCode>,
-    verdicts: BTreeMap<Cause, bool>,
+    /// Whether a cause is retried, for the causes that the job lists.
+    retried: BTreeMap<Cause, bool>,
 }
 
-/// What a job can have an opinion on.
+/// A key of the retry rules.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     Exit(i32),
@@ -80,92 +81,92 @@ enum Cause {
 }
 
 impl FailureRules {
-    /// Makes the rules of a job from its definition: `codes` names its exit codes, `retry_on` and
-    /// `fail_on` list exit codes (`"75"`) and error codes (`"NOT_FOUND"`) either way.
+    /// Makes the rules from a job's definition. `codes` maps exit codes to error codes; `retry_on` and
+    /// `fail_on` list the exit codes (`"75"`) and error codes (`"NOT_FOUND"`) that are or are not retried.
     pub fn new<S: AsRef<str>>(
         codes: impl IntoIterator<Item = (i32, ErrorCode)>,
         retry_on: &[S],
         fail_on: &[S],
-    ) -> Result<Self, Invalid> {
+    ) -> Result<Self, InvalidInput> {
         let codes: BTreeMap<i32, ErrorCode> = codes.into_iter().collect();
         for (exit, code) in &codes {
-            check_exit("exit_codes", &exit.to_string())?;
+            parse_exit_code("exit_codes", &exit.to_string())?;
             if code.is_reserved() {
-                let expected = "a code that jobs give; this one only tasuki does";
-                return Err(Invalid::typed("exit_codes", code.as_str(), expected));
+                let expected = "a code that jobs may use; this one is reserved for tasuki";
+                return Err(InvalidInput::from_text("exit_codes", code.as_str(), expected));
             }
         }
-        let mut verdicts = BTreeMap::new();
-        for (field, list, verdict) in [("retry_on", retry_on, true), ("fail_on", fail_on, false)] {
+        let mut retried = BTreeMap::new();
+        for (field, list, retry) in [("retry_on", retry_on, true), ("fail_on", fail_on, false)] {
             for typed in list.iter().map(AsRef::as_ref) {
-                if verdicts.insert(cause(field, typed)?, verdict) == Some(!verdict) {
+                if retried.insert(parse_cause(field, typed)?, retry) == Some(!retry) {
                     let expected = "each code in one of retry_on and fail_on";
-                    return Err(Invalid::typed(field, typed, expected));
+                    return Err(InvalidInput::from_text(field, typed, expected));
                 }
             }
         }
-        Ok(Self { codes, verdicts })
+        Ok(Self { codes, retried })
     }
 
-    /// What the end of a process means; `None` is success.
+    /// Classifies the end of a process; `None` means success.
     ///
-    /// `stopped` wins over the exit status: a job that was told to stop and then exits with 0 has
-    /// not done its work. `reported` is the `error_code` of the result file and wins over the exit
-    /// code, but an exit with 0 is a success whatever the file says, and a code that only tasuki
-    /// gives is not believed.
-    pub fn judge(
+    /// `stopped` has precedence over the exit status: a process that the worker stopped and that then
+    /// exits with 0 has not finished its work. `reported` is the `error_code` of the result file. It has
+    /// precedence over the exit code, except that exit code 0 is always a success and a reserved code
+    /// is ignored.
+    pub fn classify(
         &self,
         end: ProcessEnd,
-        stopped: Option<Stopped>,
+        stopped: Option<StopReason>,
         reported: Option<&ErrorCode>,
-    ) -> Option<Failure> {
+    ) -> Option<AttemptFailure> {
         if let Some(stopped) = stopped {
-            return Some(self.failure(stopped.error_code(), None));
+            return Some(self.classify_code(stopped.error_code(), None));
         }
         let exit = end.exit_code();
         if exit == Some(0) {
             return None;
         }
-        let believed = reported.filter(|code| !code.is_reserved());
-        let named = believed.or_else(|| exit.and_then(|exit| self.codes.get(&exit)));
-        Some(match named {
-            Some(code) => self.failure(code.clone(), exit),
+        let accepted = reported.filter(|code| !code.is_reserved());
+        let known = accepted.or_else(|| exit.and_then(|exit| self.codes.get(&exit)));
+        Some(match known {
+            Some(code) => self.classify_code(code.clone(), exit),
             None => {
                 let code = ErrorCode::UNEXPECTED_ERROR;
-                let verdict = exit.and_then(|exit| self.verdicts.get(&Cause::Exit(exit)));
-                match (verdict, exit) {
-                    (None, Some(EX_TEMPFAIL)) => Failure { code, retryable: true },
-                    _ => self.failure(code, exit),
+                let retry = exit.and_then(|exit| self.retried.get(&Cause::Exit(exit)));
+                match (retry, exit) {
+                    (None, Some(EX_TEMPFAIL)) => AttemptFailure { code, retryable: true },
+                    _ => self.classify_code(code, exit),
                 }
             }
         })
     }
 
-    /// The failure of an attempt that ended with `code`: what the job says of the exit code counts
-    /// first, then what it says of the error code, then what we say.
-    pub fn failure(&self, code: ErrorCode, exit: Option<i32>) -> Failure {
+    /// Classifies a failure with a known error code. The job's rule for the exit code comes first, then
+    /// its rule for the error code, then the default of the error code.
+    pub fn classify_code(&self, code: ErrorCode, exit: Option<i32>) -> AttemptFailure {
         let retryable = exit
-            .and_then(|exit| self.verdicts.get(&Cause::Exit(exit)))
-            .or_else(|| self.verdicts.get(&Cause::Code(code.clone())))
+            .and_then(|exit| self.retried.get(&Cause::Exit(exit)))
+            .or_else(|| self.retried.get(&Cause::Code(code.clone())))
             .copied()
             .unwrap_or_else(|| code.is_retryable());
-        Failure { code, retryable }
+        AttemptFailure { code, retryable }
     }
 }
 
-fn cause(field: &'static str, typed: &str) -> Result<Cause, Invalid> {
+fn parse_cause(field: &'static str, typed: &str) -> Result<Cause, InvalidInput> {
     if typed.starts_with(|first: char| first.is_ascii_digit() || first == '-') {
-        return check_exit(field, typed).map(Cause::Exit);
+        return parse_exit_code(field, typed).map(Cause::Exit);
     }
-    typed.parse().map(Cause::Code).map_err(|refused: Invalid| {
-        Invalid::typed(field, typed, format!("an exit code, or {}", refused.expected))
+    typed.parse().map(Cause::Code).map_err(|error: InvalidInput| {
+        InvalidInput::from_text(field, typed, format!("an exit code, or {}", error.expected))
     })
 }
 
-fn check_exit(field: &'static str, typed: &str) -> Result<i32, Invalid> {
+fn parse_exit_code(field: &'static str, typed: &str) -> Result<i32, InvalidInput> {
     match typed.parse() {
         Ok(exit @ 1..=255) => Ok(exit),
-        _ => Err(Invalid::typed(field, typed, "an exit code from 1 to 255")),
+        _ => Err(InvalidInput::from_text(field, typed, "an exit code from 1 to 255")),
     }
 }
 
@@ -173,8 +174,8 @@ fn check_exit(field: &'static str, typed: &str) -> Result<i32, Invalid> {
 mod tests {
     use super::*;
 
-    fn code(word: &str) -> ErrorCode {
-        word.parse().unwrap()
+    fn code(text: &str) -> ErrorCode {
+        text.parse().unwrap()
     }
 
     fn rules(retry_on: &[&str], fail_on: &[&str]) -> FailureRules {
@@ -183,12 +184,12 @@ mod tests {
     }
 
     #[test]
-    fn ends_and_what_they_mean() {
+    fn the_end_of_a_process_is_classified() {
         let plain = rules(&[], &[]);
         let strict = rules(&["3"], &["UNEXPECTED_ERROR", "QUOTA", "RUNTIME_TIMEOUT", "2"]);
         let no_tempfail = rules(&[], &["75"]);
         use ProcessEnd::{Exited, Signaled};
-        let table: &[(&FailureRules, ProcessEnd, Option<Stopped>, Option<&str>, &str, bool)] = &[
+        let table: &[(&FailureRules, ProcessEnd, Option<StopReason>, Option<&str>, &str, bool)] = &[
             (&plain, Exited(1), None, None, "UNEXPECTED_ERROR", true),
             (&plain, Exited(3), None, None, "NOT_FOUND", false),
             (&plain, Exited(4), None, None, "QUOTA", true),
@@ -197,53 +198,53 @@ mod tests {
             (&plain, Signaled(11), None, Some("INVALID_INPUT"), "INVALID_INPUT", false),
             (&plain, Exited(75), None, None, "UNEXPECTED_ERROR", true),
             (&plain, Exited(1), None, Some("RUNTIME_TIMEOUT"), "UNEXPECTED_ERROR", true),
-            // told to stop: the reason counts, however politely it exited
-            (&plain, Exited(0), Some(Stopped::Timeout), None, "RUNTIME_TIMEOUT", true),
-            (&plain, Signaled(15), Some(Stopped::Cancel), None, "CANCELED", false),
-            (&plain, Signaled(15), Some(Stopped::Silence), None, "HEARTBEAT_TIMEOUT", true),
-            (&plain, Signaled(9), Some(Stopped::Drain), None, "DRAINED", true),
-            (&plain, Signaled(9), Some(Stopped::Detach), None, "DETACHED", true),
-            // the job's own words, either way
+            // stopped by the worker: the reason has precedence over the exit status
+            (&plain, Exited(0), Some(StopReason::Timeout), None, "RUNTIME_TIMEOUT", true),
+            (&plain, Signaled(15), Some(StopReason::Cancel), None, "CANCELED", false),
+            (&plain, Signaled(15), Some(StopReason::Silence), None, "HEARTBEAT_TIMEOUT", true),
+            (&plain, Signaled(9), Some(StopReason::Drain), None, "DRAINED", true),
+            (&plain, Signaled(9), Some(StopReason::Detach), None, "DETACHED", true),
+            // the job's rules, in both directions
             (&strict, Exited(1), None, None, "UNEXPECTED_ERROR", false),
             (&strict, Exited(2), None, None, "UNEXPECTED_ERROR", false),
             (&strict, Exited(3), None, None, "NOT_FOUND", true),
             (&strict, Exited(4), None, None, "QUOTA", false),
-            (&strict, Exited(9), Some(Stopped::Timeout), None, "RUNTIME_TIMEOUT", false),
-            // 75 is a temporary failure even where plain failures are final, unless it is named
+            (&strict, Exited(9), Some(StopReason::Timeout), None, "RUNTIME_TIMEOUT", false),
+            // 75 is a temporary failure even where unclassified failures are not retried, unless the job lists it
             (&strict, Exited(75), None, None, "UNEXPECTED_ERROR", true),
             (&strict, Exited(75), None, Some("QUOTA"), "QUOTA", false),
             (&no_tempfail, Exited(75), None, None, "UNEXPECTED_ERROR", false),
         ];
         for (rules, end, stopped, reported, expected, retryable) in table {
             let reported = reported.map(code);
-            let found = rules.judge(*end, *stopped, reported.as_ref());
-            let expected = Some(Failure { code: code(expected), retryable: *retryable });
+            let found = rules.classify(*end, *stopped, reported.as_ref());
+            let expected = Some(AttemptFailure { code: code(expected), retryable: *retryable });
             assert_eq!(found, expected, "{end:?} {stopped:?} {reported:?}");
         }
     }
 
     #[test]
-    fn exit_0_is_success_whatever_the_result_file_says() {
-        let judged = rules(&[], &[]).judge(ProcessEnd::Exited(0), None, Some(&code("QUOTA")));
+    fn exit_code_0_is_success_even_if_the_result_file_has_an_error_code() {
+        let judged = rules(&[], &[]).classify(ProcessEnd::Exited(0), None, Some(&code("QUOTA")));
         assert_eq!(judged, None);
     }
 
     #[test]
-    fn contradictions_and_nonsense_are_refused() {
-        let refuse = |retry_on: &[&str], fail_on: &[&str]| {
+    fn contradictory_and_invalid_rules_are_errors() {
+        let error = |retry_on: &[&str], fail_on: &[&str]| {
             FailureRules::new([], retry_on, fail_on).unwrap_err().to_string()
         };
         assert_eq!(
-            refuse(&["QUOTA"], &["QUOTA"]),
+            error(&["QUOTA"], &["QUOTA"]),
             "fail_on: found \"QUOTA\", expected each code in one of retry_on and fail_on"
         );
         assert_eq!(
-            refuse(&["0"], &[]),
+            error(&["0"], &[]),
             "retry_on: found \"0\", expected an exit code from 1 to 255"
         );
-        assert!(refuse(&[], &["-1"]).contains("from 1 to 255"));
+        assert!(error(&[], &["-1"]).contains("from 1 to 255"));
         assert!(
-            refuse(&[], &["oops"])
+            error(&[], &["oops"])
                 .starts_with("fail_on: found \"oops\", expected an exit code, or capital")
         );
         let zero = FailureRules::new([(0, code("QUOTA"))], &[] as &[&str], &[]).unwrap_err();

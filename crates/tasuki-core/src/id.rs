@@ -1,7 +1,7 @@
-//! Who is who: ids that cannot be mixed up, and names with their limits.
+//! Ids and names as separate types, so that swapped arguments do not compile.
 //!
-//! Jobs, runs and events have numbers that people can type. Workers and lease tokens are UUIDs that
-//! are never reused. Making random ones needs dice, so the caller brings them.
+//! Jobs, runs and events have numbers that users can type. Workers and lease tokens have UUIDs that
+//! are never reused; the caller passes the random bits, because this crate has no randomness.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,13 +9,13 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
-use crate::Invalid;
+use crate::InvalidInput;
 
-/// The longest name in characters; a key column on every database can hold it.
-const NAME_CHARS: usize = 191;
-/// The longest kind of a scope: MySQL keeps room for it in the row of every run.
-const KIND_CHARS: usize = 100;
-/// The scope of what has none.
+/// Maximum length of a name in characters. An indexed column of every database can hold it.
+const MAX_NAME_CHARS: usize = 191;
+/// Maximum length of a scope kind in characters. MySQL reserves this space in the row of every run.
+const MAX_SCOPE_KIND_CHARS: usize = 100;
+/// Kind and id of the default scope.
 const GLOBAL: &str = "global";
 
 macro_rules! number {
@@ -31,12 +31,12 @@ macro_rules! number {
         }
 
         impl FromStr for $name {
-            type Err = Invalid;
+            type Err = InvalidInput;
 
-            fn from_str(typed: &str) -> Result<Self, Invalid> {
+            fn from_str(typed: &str) -> Result<Self, InvalidInput> {
                 match typed.parse() {
                     Ok(number) if number > 0 => Ok(Self(number)),
-                    _ => Err(Invalid::typed($field, typed, "a number from 1 upwards")),
+                    _ => Err(InvalidInput::from_text($field, typed, "a number from 1 upwards")),
                 }
             }
         }
@@ -52,11 +52,12 @@ number! {
     RunId, "run id"
 }
 number! {
-    /// An event: something that happened and may start runs.
+    /// An event: a stored fact, such as `order.paid`, that may start runs.
     EventId, "event id"
 }
 number! {
-    /// The leader's term number. It only rises, and it fences what a leader writes.
+    /// The number of a leader's term. It only rises. Every write of a leader compares it, so that an
+    /// earlier leader can write nothing (fencing).
     Epoch, "epoch"
 }
 
@@ -67,42 +68,43 @@ macro_rules! uuid {
         pub struct $name(Uuid);
 
         impl $name {
-            /// Makes one of 128 random bits.
+            /// Makes an id from 128 random bits.
             pub fn from_random(bits: u128) -> Self {
                 Self(uuid::Builder::from_random_bytes(bits.to_be_bytes()).into_uuid())
             }
 
-            /// The sixteen bytes that databases store.
+            /// The sixteen bytes that the database stores.
             pub fn as_bytes(&self) -> &[u8; 16] {
                 self.0.as_bytes()
             }
 
-            /// Back from the sixteen bytes.
+            /// Makes the id from its sixteen stored bytes.
             pub fn from_bytes(bytes: [u8; 16]) -> Self {
                 Self(Uuid::from_bytes(bytes))
             }
         }
 
         impl FromStr for $name {
-            type Err = Invalid;
+            type Err = InvalidInput;
 
-            fn from_str(typed: &str) -> Result<Self, Invalid> {
+            fn from_str(typed: &str) -> Result<Self, InvalidInput> {
                 Uuid::try_parse(typed)
                     .map(Self)
-                    .map_err(|_| Invalid::typed($field, typed, "a UUID"))
+                    .map_err(|_| InvalidInput::from_text($field, typed, "a UUID"))
             }
         }
     };
 }
 
 uuid! {
-    /// One start of a worker process: its incarnation. A restart is another worker.
+    /// One incarnation of a worker: one start of its process. A restart gets a new id.
     WorkerId, "worker id"
 }
 uuid! {
-    /// Who holds it carries the run. New with every assignment or claim; it fences a worker's writes.
+    /// The secret of a lease. The worker that holds it may start, renew and finish the runs of the lease.
     ///
-    /// It is a secret of its holder, so printing one shows only that it is there.
+    /// Every assignment and claim makes a new token, and every write of a worker compares it (fencing).
+    /// `Debug` does not show the value.
     LeaseToken, "lease token"
 }
 
@@ -131,7 +133,7 @@ macro_rules! name {
         pub struct $name(String);
 
         impl $name {
-            /// The name as it was typed.
+            /// The name as the user typed it.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -144,9 +146,9 @@ macro_rules! name {
         }
 
         impl FromStr for $name {
-            type Err = Invalid;
+            type Err = InvalidInput;
 
-            fn from_str(typed: &str) -> Result<Self, Invalid> {
+            fn from_str(typed: &str) -> Result<Self, InvalidInput> {
                 check_name($field, typed).map(Self)
             }
         }
@@ -154,36 +156,37 @@ macro_rules! name {
 }
 
 name! {
-    /// What people call a job. Unique among jobs.
+    /// The name of a job, unique among jobs.
     JobName, "job name"
 }
 name! {
-    /// The host, container or pod a worker is on. Two workers of one node have the same.
+    /// The name of a node: the host, container or pod of a worker. Two workers on one node share it.
     NodeName, "node name"
 }
 
-/// Names are for people and for keys: any script, but nothing invisible and nothing that is cut.
-pub(crate) fn check_name(field: &'static str, typed: &str) -> Result<String, Invalid> {
-    check_length(field, typed, NAME_CHARS)?;
+/// Checks a name: any script, at most 191 characters, no invisible characters, no surrounding space.
+pub(crate) fn check_name(field: &'static str, typed: &str) -> Result<String, InvalidInput> {
+    check_length(field, typed, MAX_NAME_CHARS)?;
     if typed.is_empty() || typed != typed.trim() || typed.chars().any(is_invisible) {
         let expected = "a name without invisible characters or space around it";
-        return Err(Invalid::typed(field, typed, expected));
+        return Err(InvalidInput::from_text(field, typed, expected));
     }
     Ok(typed.to_owned())
 }
 
-fn check_length(field: &'static str, typed: &str, most: usize) -> Result<(), Invalid> {
+fn check_length(field: &'static str, typed: &str, most: usize) -> Result<(), InvalidInput> {
     let length = typed.chars().count();
     match length > most {
         true => {
             let expected = format!("at most {most} characters");
-            Err(Invalid::described(field, format!("{length} characters"), expected))
+            Err(InvalidInput::from_description(field, format!("{length} characters"), expected))
         }
         false => Ok(()),
     }
 }
 
-/// Two names that look alike are alike: nothing in them goes unseen or turns the text around.
+/// Control, format and filler characters. Without them, two names that look the same are the same:
+/// no character is hidden and none reverses the direction of the text.
 fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}'
@@ -192,48 +195,49 @@ fn is_invisible(c: char) -> bool {
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// What a job runs for: everything (`global/global`), or one tenant, shop or object at a time.
+/// The part of the data that a run works on: everything (`global/global`), or one tenant, shop, etc.
 ///
-/// Slots and holds are per (job, scope), so that scopes neither block nor replace one another.
+/// Slots and holds are per (job, scope), so runs of different scopes neither block nor replace each
+/// other.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Scope {
-    // Nearly every run has the one that needs no memory of its own.
+    // `Cow`: nearly every run has the default scope, which then needs no allocation.
     kind: Cow<'static, str>,
     id: Cow<'static, str>,
 }
 
 impl Scope {
-    /// One scope of a kind: `Scope::new("tenant", "42")`.
-    pub fn new(kind: &str, id: &str) -> Result<Self, Invalid> {
-        check_length("scope kind", kind, KIND_CHARS)?;
-        Self::stored(kind, id)
+    /// Makes a scope from user input: `Scope::new("tenant", "42")`.
+    pub fn new(kind: &str, id: &str) -> Result<Self, InvalidInput> {
+        check_length("scope kind", kind, MAX_SCOPE_KIND_CHARS)?;
+        Self::from_stored(kind, id)
     }
 
-    /// One that is stored, which may be longer than a new one.
-    pub fn stored(kind: &str, id: &str) -> Result<Self, Invalid> {
+    /// Makes a scope from stored columns. A stored kind may be longer than a new one.
+    pub fn from_stored(kind: &str, id: &str) -> Result<Self, InvalidInput> {
         if (kind, id) == (GLOBAL, GLOBAL) {
             return Ok(Self::default());
         }
         if kind.contains('/') {
-            return Err(Invalid::typed("scope kind", kind, "a name without a slash"));
+            return Err(InvalidInput::from_text("scope kind", kind, "a name without a slash"));
         }
         let (kind, id) = (check_name("scope kind", kind)?, check_name("scope id", id)?);
         Ok(Self { kind: kind.into(), id: id.into() })
     }
 
-    /// `tenant`
+    /// The kind, such as `tenant`.
     pub fn kind(&self) -> &str {
         &self.kind
     }
 
-    /// `42`
+    /// The id within the kind, such as `42`.
     pub fn id(&self) -> &str {
         &self.id
     }
 }
 
 impl Default for Scope {
-    /// `global/global`: never NULL, so that the unique key on slots holds for unscoped jobs too.
+    /// `global/global`: not NULL, so that the unique key on slots also works for unscoped jobs.
     fn default() -> Self {
         Self { kind: GLOBAL.into(), id: GLOBAL.into() }
     }
@@ -250,11 +254,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_typed_by_people() {
+    fn an_id_parses_from_a_positive_number() {
         assert_eq!("17".parse(), Ok(RunId(17)));
         for wrong in ["", "0", "-3", "x", "99999999999999999999"] {
-            let refused = wrong.parse::<RunId>().unwrap_err();
-            assert_eq!(refused.expected, "a number from 1 upwards", "{wrong:?}");
+            let error = wrong.parse::<RunId>().unwrap_err();
+            assert_eq!(error.expected, "a number from 1 upwards", "{wrong:?}");
         }
     }
 
@@ -266,35 +270,35 @@ mod tests {
     }
 
     #[test]
-    fn a_random_id_is_a_version_4_uuid_and_reads_back() {
+    fn a_random_id_is_a_version_4_uuid_and_parses_back() {
         let worker = WorkerId::from_random(0x0123_4567_89ab_cdef_0123_4567_89ab_cdef);
         assert_eq!(worker.to_string(), "01234567-89ab-4def-8123-456789abcdef");
         assert_eq!(worker.to_string().parse(), Ok(worker));
     }
 
     #[test]
-    fn names_may_be_japanese_but_not_invisible() {
+    fn a_name_may_be_japanese_but_not_contain_invisible_characters() {
         assert!("日次集計 (本番)".parse::<JobName>().is_ok());
         for wrong in ["", " a", "a ", "a\nb", "a\0", "a\u{200b}", "a\u{202e}b", "\u{3164}"] {
             assert!(wrong.parse::<JobName>().is_err(), "{wrong:?}");
         }
         assert!("x".repeat(191).parse::<JobName>().is_ok());
-        let refused = "x".repeat(192).parse::<JobName>().unwrap_err();
+        let error = "x".repeat(192).parse::<JobName>().unwrap_err();
         assert_eq!(
-            refused.to_string(),
+            error.to_string(),
             "job name: found 192 characters, expected at most 191 characters"
         );
     }
 
     #[test]
-    fn a_scope_is_global_unless_said() {
+    fn a_scope_is_global_by_default() {
         assert_eq!(Scope::default().to_string(), "global/global");
         assert_eq!(Scope::new("tenant", "42").unwrap().to_string(), "tenant/42");
         assert!(Scope::new("tenant", "").is_err() && Scope::new("a/b", "c").is_err());
         assert!(Scope::new(&"k".repeat(100), &"i".repeat(191)).is_ok());
-        let refused = Scope::new(&"k".repeat(101), "i").unwrap_err();
+        let error = Scope::new(&"k".repeat(101), "i").unwrap_err();
         assert_eq!(
-            refused.to_string(),
+            error.to_string(),
             "scope kind: found 101 characters, expected at most 100 characters"
         );
     }

@@ -1,46 +1,48 @@
-//! Where a run waits until somebody takes it: by queue, handler and priority.
+//! Lanes: where the runs of claimable functions wait, by queue, handler and priority.
 //!
-//! A lane is kept as text with the run and with its place among all that waits, so that workers look for exactly
-//! what they can run. Whose turn it is among lanes is decided by [`Priority::counts_from`], and nowhere else.
+//! A lane is stored as text in the run and in its due row, so that a worker queries exactly the runs that it can
+//! execute. [`Priority::effective_due_at`] alone decides the order between lanes.
 
 use std::fmt;
 use std::str::FromStr;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::Invalid;
+use crate::InvalidInput;
 use crate::id::check_name;
-use crate::string_enum::words;
+use crate::string_enum::string_enum;
 
-/// The longest name of a queue: with the longest handler and priority a lane has 191 characters then.
-pub const LONGEST_QUEUE: usize = 32;
-/// The longest name of a handler.
-pub const LONGEST_HANDLER: usize = 150;
+/// Maximum length of a queue name in characters. With the longest handler and priority, a lane then has
+/// 191 characters, which fit the column.
+pub const MAX_QUEUE_CHARS: usize = 32;
+/// Maximum length of a handler name in characters.
+pub const MAX_HANDLER_CHARS: usize = 150;
 
-const FUNCTION: &str = "function ";
-const DEFAULT: &str = "default";
+/// Prefix of the text of a lane in the default queue at normal priority.
+const DEFAULT_LANE_PREFIX: &str = "function ";
+const DEFAULT_QUEUE: &str = "default";
 
-words! {
-    /// How much of a head start a run has before others that wait for the same workers. It is no strict order:
-    /// whatever waits long enough has its turn.
+string_enum! {
+    /// The priority of a run: a head start over other runs that wait for the same slots. It is not a strict order, so
+    /// a run of low priority is claimed too once it has waited long enough.
     #[derive(Default)]
     pub enum Priority, "priority" {
-        /// As if it were due a day later.
+        /// Claimed as if it were due a day later.
         Lowest = "lowest",
-        /// As if it were due an hour later.
+        /// Claimed as if it were due an hour later.
         Low = "low",
-        /// By when it is due.
+        /// Claimed in the order of due times.
         #[default]
         Normal = "normal",
-        /// As if it had waited an hour longer.
+        /// Claimed as if it were due an hour earlier.
         High = "high",
-        /// As if it had waited a day longer.
+        /// Claimed as if it were due a day earlier.
         Highest = "highest",
     }
 }
 
 impl Priority {
-    /// How much longer it counts as having waited; less than nothing for the low ones.
+    /// The time that is subtracted from the due time; negative for low priorities.
     pub const fn head_start(self) -> SignedDuration {
         match self {
             Self::Lowest => SignedDuration::from_hours(-24),
@@ -51,32 +53,32 @@ impl Priority {
         }
     }
 
-    /// Since when something counts as waiting that is due then: whoever counts from earlier goes first.
-    pub fn counts_from(self, due_at: Timestamp) -> Timestamp {
+    /// The due time less the head start. The run with the earliest effective due time is claimed first.
+    pub fn effective_due_at(self, due_at: Timestamp) -> Timestamp {
         due_at.saturating_sub(self.head_start()).unwrap_or(due_at)
     }
 }
 
-/// The name of a queue: what waits in it shares the slots that each node has for it.
+/// The name of a queue. Its runs share the slots that each node has for this queue.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Queue(String);
 
 impl Queue {
-    /// The name as it was typed.
+    /// The name as the user typed it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// Whether it is the one that everything is in unless said.
+    /// Whether this is the default queue.
     pub fn is_default(&self) -> bool {
-        self.0 == DEFAULT
+        self.0 == DEFAULT_QUEUE
     }
 }
 
 impl Default for Queue {
-    /// `default`
+    /// The queue named `default`.
     fn default() -> Self {
-        Self(DEFAULT.to_owned())
+        Self(DEFAULT_QUEUE.to_owned())
     }
 }
 
@@ -87,70 +89,71 @@ impl fmt::Display for Queue {
 }
 
 impl FromStr for Queue {
-    type Err = Invalid;
+    type Err = InvalidInput;
 
-    fn from_str(typed: &str) -> Result<Self, Invalid> {
-        if typed.contains('/') || typed.chars().count() > LONGEST_QUEUE {
-            let expected = format!("a name of 1 to {LONGEST_QUEUE} characters without a slash");
-            return Err(Invalid::typed("queue", typed, expected));
+    fn from_str(typed: &str) -> Result<Self, InvalidInput> {
+        if typed.contains('/') || typed.chars().count() > MAX_QUEUE_CHARS {
+            let expected = format!("a name of 1 to {MAX_QUEUE_CHARS} characters without a slash");
+            return Err(InvalidInput::from_text("queue", typed, expected));
         }
         check_name("queue", typed).map(Self)
     }
 }
 
-/// Where the runs of a function wait that any worker may claim that has it.
+/// The lane of one function's runs. Any worker that has the function may claim them.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane {
-    /// Whose slots it uses.
+    /// The queue whose slots the runs use.
     pub queue: Queue,
-    /// The function.
+    /// The name of the function.
     pub handler: String,
-    /// Its head start.
+    /// The priority of the runs.
     pub priority: Priority,
 }
 
 impl Lane {
-    /// In the default queue, at normal priority.
+    /// The lane of a function in the default queue at normal priority.
     pub fn new(handler: impl Into<String>) -> Self {
         Self { queue: Queue::default(), handler: handler.into(), priority: Priority::default() }
     }
 }
 
 impl fmt::Display for Lane {
-    /// As it is kept. What is as usual is kept as it was before there were queues and priorities.
+    /// The stored text. The default queue at normal priority keeps the text `function <handler>`, which
+    /// is older than queues and priorities.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { queue, handler, priority } = self;
         match queue.is_default() && *priority == Priority::Normal {
-            true => write!(f, "{FUNCTION}{handler}"),
-            // The priority first: it is one of five words, none of which is "function", and ends at the first
-            // space. The queue has no slash.
+            true => write!(f, "{DEFAULT_LANE_PREFIX}{handler}"),
+            // This text parses unambiguously: the priority is one of five words without a space, none of
+            // which is "function", and the queue contains no slash.
             false => write!(f, "{priority} {queue}/{handler}"),
         }
     }
 }
 
 impl FromStr for Lane {
-    type Err = Invalid;
+    type Err = InvalidInput;
 
-    /// Back from how it is kept, and from nothing else: the leader's lane and that of commands are refused.
-    fn from_str(kept: &str) -> Result<Self, Invalid> {
-        let strange = || Invalid::typed("lane", kept, "the lane of a function");
-        let lane = match kept.strip_prefix(FUNCTION) {
+    /// Parses the stored text. The lane of the leader and the lane of commands are errors.
+    fn from_str(text: &str) -> Result<Self, InvalidInput> {
+        let invalid = || InvalidInput::from_text("lane", text, "the lane of a function");
+        let lane = match text.strip_prefix(DEFAULT_LANE_PREFIX) {
             Some(handler) => Self::new(handler),
             None => {
-                let (priority, rest) = kept.split_once(' ').ok_or_else(strange)?;
-                let (queue, handler) = rest.split_once('/').ok_or_else(strange)?;
+                let (priority, rest) = text.split_once(' ').ok_or_else(invalid)?;
+                let (queue, handler) = rest.split_once('/').ok_or_else(invalid)?;
                 Self {
-                    queue: queue.parse().map_err(|_| strange())?,
+                    queue: queue.parse().map_err(|_| invalid())?,
                     handler: handler.to_owned(),
-                    priority: priority.parse().map_err(|_| strange())?,
+                    priority: priority.parse().map_err(|_| invalid())?,
                 }
             }
         };
-        // One lane has one spelling: two would be two lanes.
-        match !lane.handler.is_empty() && lane.to_string() == kept {
+        // Lanes are compared as text, so only the canonical text is valid.
+        match !lane.handler.is_empty() && lane.to_string() == text {
             true => Ok(lane),
-            false => Err(strange()),
+            false => Err(invalid()),
         }
     }
 }
@@ -166,66 +169,66 @@ mod tests {
     }
 
     #[test]
-    fn what_is_as_usual_is_kept_as_it_always_was() {
+    fn a_default_lane_keeps_its_old_text() {
         assert_eq!(Lane::new("send_mail").to_string(), "function send_mail");
-        for (lane, kept) in [
+        for (lane, text) in [
             (lane("default", "f", Priority::High), "high default/f"),
             (lane("mail", "f", Priority::Normal), "normal mail/f"),
             (lane("遅い 仕事", "a/b c", Priority::Lowest), "lowest 遅い 仕事/a/b c"),
         ] {
-            assert_eq!(lane.to_string(), kept);
-            assert_eq!(kept.parse(), Ok(lane));
+            assert_eq!(lane.to_string(), text);
+            assert_eq!(text.parse(), Ok(lane));
         }
     }
 
     #[test]
-    fn other_lanes_and_other_spellings_are_refused() {
-        for kept in
+    fn other_lanes_and_non_canonical_texts_are_errors() {
+        for text in
             ["", "commands", "function ", "bulk", "normal default/f", "urgent mail/f", "high mail"]
         {
-            assert!(kept.parse::<Lane>().is_err(), "{kept:?}");
+            assert!(text.parse::<Lane>().is_err(), "{text:?}");
         }
     }
 
     #[test]
-    fn names_of_queues_are_names() {
+    fn invalid_queue_names_are_errors() {
         for wrong in ["", " a", "a/b", "a\0", "a\u{200b}", &"x".repeat(33)] {
             assert_eq!(wrong.parse::<Queue>().unwrap_err().field, "queue", "{wrong:?}");
         }
-        let refused = "a/b".parse::<Queue>().unwrap_err();
+        let error = "a/b".parse::<Queue>().unwrap_err();
         let expected = "a name of 1 to 32 characters without a slash";
-        assert_eq!(refused.to_string(), format!("queue: found \"a/b\", expected {expected}"));
+        assert_eq!(error.to_string(), format!("queue: found \"a/b\", expected {expected}"));
         assert!(Queue::default().is_default());
     }
 
     #[test]
     fn the_longest_lane_fits_its_column() {
-        let queue = "q".repeat(LONGEST_QUEUE);
-        let longest = lane(&queue, &"h".repeat(LONGEST_HANDLER), Priority::Highest);
+        let queue = "q".repeat(MAX_QUEUE_CHARS);
+        let longest = lane(&queue, &"h".repeat(MAX_HANDLER_CHARS), Priority::Highest);
         assert_eq!(longest.to_string().len(), 191);
     }
 
-    /// Whatever waits has its turn: after two days and a little nothing new goes before it, at any priority.
+    /// No run starves: after a little more than two days, no new run of any priority precedes it.
     #[test]
-    fn a_head_start_is_no_strict_order() {
+    fn priority_is_a_head_start_and_not_a_strict_order() {
         let now: Timestamp = "2026-11-16T12:00:00Z".parse().unwrap();
         let (low, normal, high) = (Priority::Low, Priority::Normal, Priority::High);
-        assert!(high.counts_from(now) < normal.counts_from(now));
-        assert!(normal.counts_from(now) < low.counts_from(now));
+        assert!(high.effective_due_at(now) < normal.effective_due_at(now));
+        assert!(normal.effective_due_at(now) < low.effective_due_at(now));
         let an_hour = SignedDuration::from_hours(1);
         let waited = now - an_hour - SignedDuration::from_secs(1);
-        assert!(low.counts_from(waited) < normal.counts_from(now));
-        assert!(normal.counts_from(waited) < high.counts_from(now));
+        assert!(low.effective_due_at(waited) < normal.effective_due_at(now));
+        assert!(normal.effective_due_at(waited) < high.effective_due_at(now));
         let two_days = SignedDuration::from_hours(48) + SignedDuration::from_secs(1);
-        let lowest = Priority::Lowest.counts_from(now - two_days);
-        assert!(lowest < Priority::Highest.counts_from(now));
-        assert_eq!(Priority::Highest.counts_from(Timestamp::MIN), Timestamp::MIN);
+        let lowest = Priority::Lowest.effective_due_at(now - two_days);
+        assert!(lowest < Priority::Highest.effective_due_at(now));
+        assert_eq!(Priority::Highest.effective_due_at(Timestamp::MIN), Timestamp::MIN);
     }
 
     proptest! {
-        /// No two lanes are kept as one, and each reads back.
+        /// Different lanes have different texts, and each text parses back.
         #[test]
-        fn a_lane_reads_back_as_it_was_kept(
+        fn a_lane_parses_back_from_its_text(
             queue in "[a-z 日/]{1,34}",
             handler in "[a-z 日/.]{1,20}",
             priority in prop::sample::select(Priority::ALL),
@@ -236,11 +239,11 @@ mod tests {
             }
         }
 
-        /// Nothing that is typed there by hand makes it stumble.
+        /// Arbitrary text never panics.
         #[test]
-        fn whatever_reads_is_spelt_as_it_was(kept in "(function|high|normal|x)? ?(default|q)?/?.{0,8}") {
-            if let Ok(lane) = kept.parse::<Lane>() {
-                prop_assert_eq!(lane.to_string(), kept);
+        fn any_text_that_parses_is_canonical(text in "(function|high|normal|x)? ?(default|q)?/?.{0,8}") {
+            if let Ok(lane) = text.parse::<Lane>() {
+                prop_assert_eq!(lane.to_string(), text);
             }
         }
     }

@@ -1,7 +1,7 @@
-//! The languages people are addressed in.
+//! The languages of user interface texts.
 
-crate::string_enum::words! {
-    /// The language of words made for people. What is stored, logged or compared is English.
+crate::string_enum::string_enum! {
+    /// The language of texts for users. Stored, logged and compared texts are always English.
     pub enum Language, "language" {
         /// English.
         English = "en",

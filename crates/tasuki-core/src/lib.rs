@@ -1,45 +1,44 @@
-//! What is true of jobs and runs, written once.
+//! The rules of jobs and runs, as plain types and pure functions. Every other crate uses them.
 //!
-//! Every other part of tasuki asks this crate: which moves of a run exist ([`run`]), what follows
-//! when an attempt fails ([`retry`]), when a schedule fires next ([`schedule`]), what to do about
-//! slots that were missed ([`misfire`]) or siblings that still run ([`concurrency`]), which worker
-//! takes a run ([`assign`]) or where it waits to be taken ([`lane`]), what a command's arguments become ([`argv`]), what its end means
-//! ([`exit`]), and how a cluster is tuned ([`settings`]).
+//! The modules: the states of a run and the transitions between them ([`run`]), retries ([`retry`]),
+//! schedules ([`schedule`]), missed slots ([`misfire`]), overlapping runs of one job ([`concurrency`]),
+//! the choice of a worker ([`assign`]), the queues of waiting runs ([`lane`]), command lines ([`argv`]),
+//! exit statuses ([`exit`]), and the settings of a cluster ([`settings`]).
 //!
-//! The promise: plain types and pure functions. The same question gets the same answer on every
-//! node, in every test and in every replay of a simulation.
+//! Promise: the same input gives the same result on every node, in every test and in every replay of
+//! a simulation.
 //!
-//! Deliberately not here: I/O, async, a clock, randomness. Whoever calls brings the instant and the
-//! dice. The one look outside is the time-zone database, which jiff reads and caches by itself.
+//! Deliberately absent: I/O, async, a clock, randomness. The caller passes the current time and random
+//! numbers. The one exception is the time-zone database, which the crate jiff reads and caches.
 
 pub mod argv;
 pub mod assign;
 pub mod concurrency;
+mod did_you_mean;
 pub mod duration;
 pub mod error_code;
+pub mod event_filter;
 pub mod exit;
-pub mod filter;
 pub mod id;
-mod invalid;
+mod invalid_input;
 pub mod lane;
 mod language;
 pub mod misfire;
-mod did_you_mean;
 pub mod retry;
 mod role;
 pub mod run;
 pub mod schedule;
 pub mod settings;
 mod string_enum;
-pub mod job_spec;
+pub mod work_spec;
 
 pub use error_code::ErrorCode;
 pub use id::{Epoch, EventId, JobId, JobName, LeaseToken, NodeName, RunId, Scope, WorkerId};
-pub use invalid::Invalid;
+pub use invalid_input::InvalidInput;
 pub use lane::{Lane, Priority, Queue};
 pub use language::Language;
 pub use role::Role;
 pub use run::{AttemptOutcome, Origin, RunState};
 pub use schedule::{Schedule, Slot};
 pub use settings::Settings;
-pub use job_spec::Work;
+pub use work_spec::WorkSpec;

@@ -1,43 +1,47 @@
-//! What becomes of slots that were missed, and which runs to make now.
+//! Plans the runs of scheduled jobs, and decides about missed slots (misfires).
 //!
-//! Runs are made ahead of time from a job's cursor, so a slot that lies in the past when it is
-//! planned was missed: nobody led, or the database was away. The policy draws one line through the
-//! missed slots: those before it are late and are recorded as such, those after it run.
+//! The leader creates runs ahead of time, starting at a job's cursor. A slot that is already in the past
+//! when it is planned was missed: there was no leader, or the database was unavailable. The misfire
+//! policy gives one instant: missed slots before it are late and are recorded as SKIPPED, missed slots
+//! after it run.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::Invalid;
+use crate::InvalidInput;
 use crate::schedule::{Fire, Schedule};
 
-/// What a job's owner wants done about missed slots.
+/// A job's policy for missed slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Misfire {
-    /// What is later than this is skipped; the default, with the setting `skip_late_after`. Draws
-    /// the same line as [`Misfire::EveryWithin`], but does not insist on what it lets through.
+pub enum MisfirePolicy {
+    /// Slots that are later than this are skipped. This is the default, with the setting
+    /// `skip_late_after`. It skips the same slots as [`MisfirePolicy::EveryWithin`], but does not
+    /// guarantee that the other slots run: one that is due while another runs may still be skipped.
     SkipLate(Duration),
-    /// Only the newest missed slot runs, however late; a newer one takes its place.
+    /// Only the newest missed slot runs, however late it is. A newer slot replaces it.
     LatestOnly,
-    /// Every slot missed within this window runs, one after the other if need be.
+    /// Every slot that was missed within this window runs, one after the other if necessary.
     EveryWithin(Duration),
-    /// The newest missed slots run, at most so many.
+    /// At most this many of the newest missed slots run.
     AtMost(u32),
 }
 
-impl Misfire {
-    /// Checks what a job's owner chose.
-    pub fn checked(self) -> Result<Self, Invalid> {
-        let refuse = |found: String, expected| Err(Invalid::described("misfire", found, expected));
+impl MisfirePolicy {
+    /// Checks the limits of the policy's values.
+    pub fn validate(self) -> Result<Self, InvalidInput> {
+        let error = |found: String, expected| {
+            Err(InvalidInput::from_description("misfire", found, expected))
+        };
         match self {
             Self::SkipLate(tolerance) | Self::EveryWithin(tolerance)
                 if tolerance < Duration::from_secs(1) =>
             {
-                refuse(format!("{tolerance:?}"), "at least 1 s, or nothing could ever start")
+                error(format!("{tolerance:?}"), "at least 1 s, or no run could ever start")
             }
-            Self::AtMost(count) if !(1..=MOST_CAUGHT_UP).contains(&count) => {
-                refuse(format!("at most {count}"), "1 to 100 slots")
+            Self::AtMost(count) if !(1..=MAX_CATCH_UP).contains(&count) => {
+                error(format!("at most {count}"), "1 to 100 slots")
             }
             Self::SkipLate(_) | Self::EveryWithin(_) | Self::LatestOnly | Self::AtMost(_) => {
                 Ok(self)
@@ -45,8 +49,8 @@ impl Misfire {
         }
     }
 
-    /// Whether missed slots are to be caught up: then they take turns rather than being skipped
-    /// while another runs.
+    /// Whether missed slots must run. Such a slot waits while another run of the job is running, instead
+    /// of being skipped.
     pub fn catches_up(self) -> bool {
         match self {
             Self::EveryWithin(_) | Self::AtMost(_) => true,
@@ -55,74 +59,81 @@ impl Misfire {
     }
 }
 
-/// How many late slots of one outage are kept as runs of their own, SKIPPED and visible. What
-/// exceeds it is told as one stretch: a month of missed seconds must not fill the table.
-pub const LATE_KEPT: usize = 100;
+/// Maximum number of late slots of one outage that get a run of their own (SKIPPED, visible). Further
+/// late slots are reported as one range: a schedule of every second must not fill the table with
+/// rows after an outage of a month.
+pub const MAX_LATE_RUNS: usize = 100;
 
-/// How far a stretch of passed-over slots is counted.
-const COUNTED: usize = 1_000;
+/// Limit up to which the slots in such a range are counted.
+const MAX_COUNTED_SLOTS: usize = 1_000;
 
-/// The most runs [`Misfire::AtMost`] can ask for.
-pub const MOST_CAUGHT_UP: u32 = 100;
+/// Maximum value of [`MisfirePolicy::AtMost`].
+pub const MAX_CATCH_UP: u32 = 100;
 
-/// Where planning stands.
+/// The instants between which slots are planned.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
+pub struct PlanInput {
     /// The next fire of the job that has no run yet.
     pub cursor: Timestamp,
-    /// The database's clock.
+    /// The current time by the database's clock.
     pub now: Timestamp,
-    /// Runs are made for slots up to here: the clock plus `assign_ahead`.
-    pub until: Timestamp,
+    /// Runs are planned for slots up to this instant: the current time plus `assign_ahead`.
+    pub horizon: Timestamp,
 }
 
-/// What to write: these runs, and the cursor that goes with them. By default nothing, ever.
+/// The runs to create and the new cursor of the job. The default is no runs and no further fire.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// Runs to make, in order. A late one has a `skip_at` that has passed, so T12 ends it.
+pub struct SlotPlan {
+    /// Runs to create, in order. A late run has a `skip_at` in the past, so that T12 skips it.
     pub runs: Vec<PlannedRun>,
-    /// Late slots that get no run of their own.
-    pub passed_over: Option<PassedOver>,
-    /// The first fire that still has no run; `None` if there is none ever.
+    /// Late slots for which no run is created.
+    pub skipped_slots: Option<SkippedSlots>,
+    /// The first fire that has no run yet; `None`: the schedule never fires again.
     pub cursor: Option<Timestamp>,
-    /// The batch is full and slots up to `until` are left: plan again at once.
-    pub more: bool,
+    /// Whether the batch is full and slots before the horizon are left: plan again immediately.
+    pub has_more: bool,
 }
 
-/// A run to be made (T0).
+/// A run to create (T0).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedRun {
-    /// Its slot.
+    /// The fire whose slot the run gets.
     pub fire: Fire,
-    /// When it is too late to start it.
+    /// The instant from which it is too late to start the run; `None`: never.
     pub skip_at: Option<Timestamp>,
 }
 
-/// A stretch of late slots, told in one line.
+/// A range of late slots without runs of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PassedOver {
-    /// The first of them.
+pub struct SkippedSlots {
+    /// The planned instant of the first slot.
     pub first: Timestamp,
-    /// The last of them.
+    /// The planned instant of the last slot.
     pub last: Timestamp,
-    /// How many, if they could be counted quickly; otherwise there are more than that.
+    /// The number of slots, counted up to 1,000.
     pub count: usize,
-    /// Whether `count` is all of them.
+    /// Whether `count` is exact; otherwise there are more slots.
     pub exact: bool,
 }
 
-/// Plans the runs of one job and scope, at most `batch` that are not late.
-pub fn plan(schedule: &Schedule, policy: Misfire, moment: Moment, batch: NonZeroUsize) -> Plan {
-    let Moment { now, until, .. } = moment;
-    let line = line(schedule, policy, moment);
-    let mut plan = Plan { runs: Vec::new(), passed_over: None, cursor: None, more: false };
+/// Plans the runs of one job and scope: late runs, and at most `batch` runs that are not late.
+pub fn plan_slots(
+    schedule: &Schedule,
+    policy: MisfirePolicy,
+    input: PlanInput,
+    batch: NonZeroUsize,
+) -> SlotPlan {
+    let PlanInput { now, horizon, .. } = input;
+    let late_before = late_before(schedule, policy, input);
+    let mut plan =
+        SlotPlan { runs: Vec::new(), skipped_slots: None, cursor: None, has_more: false };
 
-    let mut next = schedule.next_after(just_before(moment.cursor));
-    while let Some(fire) = next.filter(|fire| fire.at < line) {
-        if plan.runs.len() == LATE_KEPT {
-            let passed_over = pass_over(schedule, fire, line);
-            next = schedule.next_after(passed_over.last);
-            plan.passed_over = Some(passed_over);
+    let mut next = schedule.next_after(just_before(input.cursor));
+    while let Some(fire) = next.filter(|fire| fire.at < late_before) {
+        if plan.runs.len() == MAX_LATE_RUNS {
+            let skipped = summarize_skipped(schedule, fire, late_before);
+            next = schedule.next_after(skipped.last);
+            plan.skipped_slots = Some(skipped);
             break;
         }
         plan.runs.push(PlannedRun { fire, skip_at: Some(fire.at.min(just_before(now))) });
@@ -130,9 +141,9 @@ pub fn plan(schedule: &Schedule, policy: Misfire, moment: Moment, batch: NonZero
     }
 
     let late = plan.runs.len();
-    while let Some(fire) = next.filter(|fire| fire.at <= until) {
+    while let Some(fire) = next.filter(|fire| fire.at <= horizon) {
         if plan.runs.len() - late == batch.get() {
-            plan.more = true;
+            plan.has_more = true;
             break;
         }
         plan.runs.push(PlannedRun { fire, skip_at: skip_at(schedule, policy, fire) });
@@ -142,73 +153,76 @@ pub fn plan(schedule: &Schedule, policy: Misfire, moment: Moment, batch: NonZero
     plan
 }
 
-/// The line: missed slots before it are late.
-fn line(schedule: &Schedule, policy: Misfire, moment: Moment) -> Timestamp {
+/// The instant of the misfire policy: missed slots before it are late.
+fn late_before(schedule: &Schedule, policy: MisfirePolicy, input: PlanInput) -> Timestamp {
     let newest = |count: u32| {
-        let mut line = moment.now;
-        for _ in 0..count.min(MOST_CAUGHT_UP) {
-            let before = just_before(moment.cursor);
-            match schedule.last_between(before, just_before(line.min(moment.now))) {
-                Some(fire) => line = fire.at,
-                None => return moment.cursor.min(moment.now),
+        let mut late_before = input.now;
+        for _ in 0..count.min(MAX_CATCH_UP) {
+            let before = just_before(input.cursor);
+            match schedule.last_between(before, just_before(late_before.min(input.now))) {
+                Some(fire) => late_before = fire.at,
+                None => return input.cursor.min(input.now),
             }
         }
-        line
+        late_before
     };
     match policy {
-        Misfire::SkipLate(tolerance) | Misfire::EveryWithin(tolerance) => {
-            earlier(moment.now, tolerance)
+        MisfirePolicy::SkipLate(tolerance) | MisfirePolicy::EveryWithin(tolerance) => {
+            earlier(input.now, tolerance)
         }
-        Misfire::LatestOnly => newest(1),
-        Misfire::AtMost(count) => newest(count),
+        MisfirePolicy::LatestOnly => newest(1),
+        MisfirePolicy::AtMost(count) => newest(count),
     }
 }
 
-fn skip_at(schedule: &Schedule, policy: Misfire, fire: Fire) -> Option<Timestamp> {
+fn skip_at(schedule: &Schedule, policy: MisfirePolicy, fire: Fire) -> Option<Timestamp> {
     let superseded_by =
         |count: u32| schedule.fires_after(fire.at).nth(count.max(1) as usize - 1).map(|f| f.at);
     match policy {
-        Misfire::SkipLate(tolerance) | Misfire::EveryWithin(tolerance) => {
+        MisfirePolicy::SkipLate(tolerance) | MisfirePolicy::EveryWithin(tolerance) => {
             Some(later(fire.at, tolerance))
         }
-        Misfire::LatestOnly => superseded_by(1),
-        Misfire::AtMost(count) => superseded_by(count.min(MOST_CAUGHT_UP)),
+        MisfirePolicy::LatestOnly => superseded_by(1),
+        MisfirePolicy::AtMost(count) => superseded_by(count.min(MAX_CATCH_UP)),
     }
 }
 
-fn pass_over(schedule: &Schedule, first: Fire, line: Timestamp) -> PassedOver {
-    let last = schedule.last_between(just_before(first.at), just_before(line)).unwrap_or(first);
+fn summarize_skipped(schedule: &Schedule, first: Fire, late_before: Timestamp) -> SkippedSlots {
+    let last =
+        schedule.last_between(just_before(first.at), just_before(late_before)).unwrap_or(first);
     let count = schedule
         .fires_after(just_before(first.at))
-        .take(COUNTED + 1)
-        .take_while(|fire| fire.at < line)
+        .take(MAX_COUNTED_SLOTS + 1)
+        .take_while(|fire| fire.at < late_before)
         .count();
-    PassedOver {
+    SkippedSlots {
         first: first.at,
         last: last.at,
-        count: count.min(COUNTED),
-        exact: count <= COUNTED,
+        count: count.min(MAX_COUNTED_SLOTS),
+        exact: count <= MAX_COUNTED_SLOTS,
     }
 }
 
 fn just_before(instant: Timestamp) -> Timestamp {
-    shifted(instant, SignedDuration::from_micros(-1))
+    shift(instant, SignedDuration::from_micros(-1))
 }
 
 fn earlier(instant: Timestamp, by: Duration) -> Timestamp {
-    shifted(instant, -signed(by))
+    shift(instant, -signed(by))
 }
 
 fn later(instant: Timestamp, by: Duration) -> Timestamp {
-    shifted(instant, signed(by))
+    shift(instant, signed(by))
 }
 
 fn signed(duration: Duration) -> SignedDuration {
     SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }
 
-fn shifted(instant: Timestamp, by: SignedDuration) -> Timestamp {
-    instant.saturating_add(by).expect("a plain duration can always be added")
+fn shift(instant: Timestamp, by: SignedDuration) -> Timestamp {
+    instant
+        .saturating_add(by)
+        .expect("adding a duration cannot fail, unlike a span of days or months")
 }
 
 #[cfg(test)]
@@ -222,8 +236,13 @@ mod tests {
         format!("2026-11-15T{text}Z").parse().unwrap()
     }
 
-    fn plan(schedule: &Schedule, policy: Misfire, moment: Moment, batch: usize) -> Plan {
-        super::plan(schedule, policy, moment, NonZeroUsize::new(batch).unwrap())
+    fn plan(
+        schedule: &Schedule,
+        policy: MisfirePolicy,
+        input: PlanInput,
+        batch: usize,
+    ) -> SlotPlan {
+        plan_slots(schedule, policy, input, NonZeroUsize::new(batch).unwrap())
     }
 
     fn every(value: &str) -> Schedule {
@@ -239,125 +258,144 @@ mod tests {
         )
     }
 
-    /// Every five minutes; the cursor stands at 12:00 and it is 12:21:30, planning to 12:25.
+    /// The schedule fires every five minutes, the cursor is at 12:00, now is 12:21:30, the horizon 12:25.
     #[test]
-    fn the_policy_draws_the_line() {
-        let table: &[(Misfire, &[&str], &[&str])] = &[
+    fn the_policy_decides_which_missed_slots_are_late() {
+        let table: &[(MisfirePolicy, &[&str], &[&str])] = &[
             (
-                Misfire::SkipLate(2 * MINUTE),
+                MisfirePolicy::SkipLate(2 * MINUTE),
                 &["12:00", "12:05", "12:10", "12:15"],
                 &["12:20", "12:25"],
             ),
             (
-                Misfire::SkipLate(Duration::ZERO),
+                MisfirePolicy::SkipLate(Duration::ZERO),
                 &["12:00", "12:05", "12:10", "12:15", "12:20"],
                 &["12:25"],
             ),
-            (Misfire::LatestOnly, &["12:00", "12:05", "12:10", "12:15"], &["12:20", "12:25"]),
+            (MisfirePolicy::LatestOnly, &["12:00", "12:05", "12:10", "12:15"], &["12:20", "12:25"]),
             (
-                Misfire::EveryWithin(12 * MINUTE),
+                MisfirePolicy::EveryWithin(12 * MINUTE),
                 &["12:00", "12:05"],
                 &["12:10", "12:15", "12:20", "12:25"],
             ),
             (
-                Misfire::EveryWithin(999 * MINUTE),
+                MisfirePolicy::EveryWithin(999 * MINUTE),
                 &[],
                 &["12:00", "12:05", "12:10", "12:15", "12:20", "12:25"],
             ),
-            (Misfire::AtMost(2), &["12:00", "12:05", "12:10"], &["12:15", "12:20", "12:25"]),
-            (Misfire::AtMost(99), &[], &["12:00", "12:05", "12:10", "12:15", "12:20", "12:25"]),
+            (MisfirePolicy::AtMost(2), &["12:00", "12:05", "12:10"], &["12:15", "12:20", "12:25"]),
+            (
+                MisfirePolicy::AtMost(99),
+                &[],
+                &["12:00", "12:05", "12:10", "12:15", "12:20", "12:25"],
+            ),
         ];
         let now = at("12:21:30");
-        let moment = Moment { cursor: at("12:00:00"), now, until: at("12:25:00") };
+        let input = PlanInput { cursor: at("12:00:00"), now, horizon: at("12:25:00") };
         for (policy, late, on_time) in table {
-            let plan = plan(&every("5m"), *policy, moment, 100);
+            let plan = plan(&every("5m"), *policy, input, 100);
             let (found_late, found_on_time) = times(&plan.runs, now);
-            assert_eq!(found_late, *late, "{policy:?} late");
-            assert_eq!(found_on_time, *on_time, "{policy:?} on time");
+            assert_eq!(found_late, *late, "late runs of {policy:?}");
+            assert_eq!(found_on_time, *on_time, "runs on time of {policy:?}");
             assert_eq!(plan.cursor, Some(at("12:30:00")), "{policy:?}");
-            assert_eq!((plan.passed_over, plan.more), (None, false), "{policy:?}");
+            assert_eq!((plan.skipped_slots, plan.has_more), (None, false), "{policy:?}");
         }
     }
 
     #[test]
-    fn nonsense_is_refused() {
-        for wrong in [Misfire::SkipLate(Duration::ZERO), Misfire::AtMost(0), Misfire::AtMost(101)] {
-            assert_eq!(wrong.checked().unwrap_err().field, "misfire", "{wrong:?}");
+    fn values_outside_the_limits_are_errors() {
+        for wrong in [
+            MisfirePolicy::SkipLate(Duration::ZERO),
+            MisfirePolicy::AtMost(0),
+            MisfirePolicy::AtMost(101),
+        ] {
+            assert_eq!(wrong.validate().unwrap_err().field, "misfire", "{wrong:?}");
         }
-        for right in [Misfire::EveryWithin(MINUTE), Misfire::AtMost(100), Misfire::LatestOnly] {
-            assert_eq!(right.checked(), Ok(right));
+        for right in [
+            MisfirePolicy::EveryWithin(MINUTE),
+            MisfirePolicy::AtMost(100),
+            MisfirePolicy::LatestOnly,
+        ] {
+            assert_eq!(right.validate(), Ok(right));
         }
     }
 
     #[test]
-    fn nothing_missed_nothing_late() {
-        for policy in [Misfire::LatestOnly, Misfire::AtMost(3), Misfire::SkipLate(MINUTE)] {
-            let moment =
-                Moment { cursor: at("12:25:00"), now: at("12:21:00"), until: at("12:30:00") };
-            let plan = plan(&every("5m"), policy, moment, 100);
-            assert_eq!(times(&plan.runs, moment.now).1, ["12:25", "12:30"], "{policy:?}");
+    fn without_missed_slots_no_run_is_late() {
+        for policy in
+            [MisfirePolicy::LatestOnly, MisfirePolicy::AtMost(3), MisfirePolicy::SkipLate(MINUTE)]
+        {
+            let input =
+                PlanInput { cursor: at("12:25:00"), now: at("12:21:00"), horizon: at("12:30:00") };
+            let plan = plan(&every("5m"), policy, input, 100);
+            assert_eq!(times(&plan.runs, input.now).1, ["12:25", "12:30"], "{policy:?}");
         }
-        let early = Moment { cursor: at("12:25:00"), now: at("12:21:00"), until: at("12:24:00") };
-        let plan = plan(&every("5m"), Misfire::LatestOnly, early, 100);
+        let early =
+            PlanInput { cursor: at("12:25:00"), now: at("12:21:00"), horizon: at("12:24:00") };
+        let plan = plan(&every("5m"), MisfirePolicy::LatestOnly, early, 100);
         assert_eq!((plan.runs.len(), plan.cursor), (0, Some(at("12:25:00"))));
     }
 
     #[test]
-    fn a_month_of_missed_seconds_is_one_line() {
+    fn a_month_of_missed_seconds_is_reported_as_one_range() {
         let cursor = "2026-10-15T00:00:00Z".parse().unwrap();
         let now = at("00:00:00");
-        let moment = Moment { cursor, now, until: at("00:00:30") };
+        let input = PlanInput { cursor, now, horizon: at("00:00:30") };
         let plan =
-            plan(&every("1s"), Misfire::SkipLate(10 * Duration::from_secs(1)), moment, 1_000);
-        assert_eq!(plan.runs.len(), LATE_KEPT + 11 + 30);
-        let passed_over = plan.passed_over.unwrap();
-        assert_eq!(passed_over.first, "2026-10-15T00:01:40Z".parse().unwrap());
-        assert_eq!(passed_over.last, "2026-11-14T23:59:49Z".parse().unwrap());
-        assert_eq!((passed_over.count, passed_over.exact), (1_000, false));
+            plan(&every("1s"), MisfirePolicy::SkipLate(10 * Duration::from_secs(1)), input, 1_000);
+        assert_eq!(plan.runs.len(), MAX_LATE_RUNS + 11 + 30);
+        let skipped = plan.skipped_slots.unwrap();
+        assert_eq!(skipped.first, "2026-10-15T00:01:40Z".parse().unwrap());
+        assert_eq!(skipped.last, "2026-11-14T23:59:49Z".parse().unwrap());
+        assert_eq!((skipped.count, skipped.exact), (1_000, false));
         assert_eq!(plan.cursor, Some(at("00:00:31")));
     }
 
     #[test]
-    fn a_small_rest_is_counted_exactly() {
-        let moment = Moment { cursor: at("10:00:00"), now: at("12:00:00"), until: at("12:00:00") };
-        let plan = plan(&every("1m"), Misfire::LatestOnly, moment, 10);
-        // 10:00 to 11:59 are 120 missed slots; 12:00 is now and still counts as the latest.
-        let passed_over = plan.passed_over.unwrap();
-        assert_eq!((passed_over.count, passed_over.exact), (19, true));
-        assert_eq!(plan.runs.len(), LATE_KEPT + 2);
+    fn a_small_range_of_skipped_slots_is_counted_exactly() {
+        let input =
+            PlanInput { cursor: at("10:00:00"), now: at("12:00:00"), horizon: at("12:00:00") };
+        let plan = plan(&every("1m"), MisfirePolicy::LatestOnly, input, 10);
+        // 10:00 to 11:59 are 120 missed slots; 12:00 is now and is the latest slot.
+        let skipped = plan.skipped_slots.unwrap();
+        assert_eq!((skipped.count, skipped.exact), (19, true));
+        assert_eq!(plan.runs.len(), MAX_LATE_RUNS + 2);
     }
 
     #[test]
-    fn a_full_batch_goes_on_where_it_stopped() {
-        let moment = Moment { cursor: at("12:00:00"), now: at("11:59:00"), until: at("12:09:00") };
-        let first = plan(&every("1m"), Misfire::LatestOnly, moment, 4);
-        assert_eq!((first.runs.len(), first.more), (4, true));
+    fn planning_continues_after_a_full_batch() {
+        let input =
+            PlanInput { cursor: at("12:00:00"), now: at("11:59:00"), horizon: at("12:09:00") };
+        let first = plan(&every("1m"), MisfirePolicy::LatestOnly, input, 4);
+        assert_eq!((first.runs.len(), first.has_more), (4, true));
         assert_eq!(first.cursor, Some(at("12:04:00")));
         let rest = plan(
             &every("1m"),
-            Misfire::LatestOnly,
-            Moment { cursor: first.cursor.unwrap(), ..moment },
+            MisfirePolicy::LatestOnly,
+            PlanInput { cursor: first.cursor.unwrap(), ..input },
             100,
         );
-        assert_eq!((rest.runs.len(), rest.more), (6, false));
+        assert_eq!((rest.runs.len(), rest.has_more), (6, false));
     }
 
     #[test]
-    fn a_waiting_run_is_superseded_by_newer_slots() {
-        let moment = Moment { cursor: at("12:00:00"), now: at("11:59:00"), until: at("12:00:00") };
-        let skip_at = |policy| plan(&every("1m"), policy, moment, 9).runs[0].skip_at;
-        assert_eq!(skip_at(Misfire::LatestOnly), Some(at("12:01:00")));
-        assert_eq!(skip_at(Misfire::AtMost(3)), Some(at("12:03:00")));
-        assert_eq!(skip_at(Misfire::SkipLate(5 * MINUTE)), Some(at("12:05:00")));
-        assert_eq!(skip_at(Misfire::EveryWithin(60 * MINUTE)), Some(at("13:00:00")));
+    fn a_waiting_run_is_skipped_when_newer_slots_replace_it() {
+        let input =
+            PlanInput { cursor: at("12:00:00"), now: at("11:59:00"), horizon: at("12:00:00") };
+        let skip_at = |policy| plan(&every("1m"), policy, input, 9).runs[0].skip_at;
+        assert_eq!(skip_at(MisfirePolicy::LatestOnly), Some(at("12:01:00")));
+        assert_eq!(skip_at(MisfirePolicy::AtMost(3)), Some(at("12:03:00")));
+        assert_eq!(skip_at(MisfirePolicy::SkipLate(5 * MINUTE)), Some(at("12:05:00")));
+        assert_eq!(skip_at(MisfirePolicy::EveryWithin(60 * MINUTE)), Some(at("13:00:00")));
     }
 
     #[test]
     fn a_schedule_that_never_fires_has_no_cursor() {
         let never =
             Schedule::parse(ScheduleKind::Cron, "0 0 30 2 *", "UTC", DstChoice::default()).unwrap();
-        let moment = Moment { cursor: at("12:00:00"), now: at("12:00:00"), until: at("12:30:00") };
-        let plan = plan(&never, Misfire::LatestOnly, moment, 9);
+        let input =
+            PlanInput { cursor: at("12:00:00"), now: at("12:00:00"), horizon: at("12:30:00") };
+        let plan = plan(&never, MisfirePolicy::LatestOnly, input, 9);
         assert_eq!((plan.runs.len(), plan.cursor), (0, None));
     }
 }

@@ -1,12 +1,12 @@
-//! What follows when an attempt ends without success.
+//! Decides whether a run is retried after an attempt that failed, and after what delay.
 
 use std::time::Duration;
 
-use crate::exit::Failure;
+use crate::exit::AttemptFailure;
 use crate::run::Counters;
-use crate::{ErrorCode, Invalid, RunState};
+use crate::{ErrorCode, InvalidInput, RunState};
 
-/// How long to wait before the next try: doubling from a base up to a cap.
+/// The delay before a retry: it doubles with each try, from a base up to a cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Backoff {
     base: Duration,
@@ -15,72 +15,77 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Waits `base` before the second try, twice that before the third, never more than `cap`.
-    /// `jitter_percent` is the share of each wait that dice may take away: 0 is none, 100 is all.
-    pub fn new(base: Duration, cap: Duration, jitter_percent: u8) -> Result<Self, Invalid> {
+    /// The delay is `base` before the second try, twice that before the third, and at most `cap`.
+    /// `jitter_percent` (0 to 100) is the share of each delay that a random number may subtract.
+    pub fn new(base: Duration, cap: Duration, jitter_percent: u8) -> Result<Self, InvalidInput> {
         if cap < base {
             let found = format!("{cap:?}");
-            let expected = format!("at least the first wait, {base:?}");
-            return Err(Invalid::described("backoff cap", found, expected));
+            let expected = format!("at least the first delay, {base:?}");
+            return Err(InvalidInput::from_description("backoff cap", found, expected));
         }
         if jitter_percent > 100 {
             let found = format!("{jitter_percent} %");
-            return Err(Invalid::described("backoff jitter", found, "0 to 100 %"));
+            return Err(InvalidInput::from_description("backoff jitter", found, "0 to 100 %"));
         }
         Ok(Self { base, cap, jitter_percent })
     }
 
-    /// The wait after the `tries`-th start failed. `dice` is any random number; with no jitter it
-    /// does not matter.
-    pub fn wait(&self, tries: u32, dice: u32) -> Duration {
+    /// The delay after try number `tries` failed. `random` is any random number; without jitter it has no
+    /// effect.
+    pub fn delay(&self, tries: u32, random: u32) -> Duration {
         let doublings = tries.saturating_sub(1).min(63);
         let factor = 1u128 << doublings;
         let full = (self.base.as_micros().saturating_mul(factor)).min(self.cap.as_micros());
-        let most_taken = full * u128::from(self.jitter_percent) / 100;
-        let taken = most_taken * u128::from(dice) / u128::from(u32::MAX);
-        let micros = u64::try_from(full - taken).unwrap_or(u64::MAX);
+        let max_jitter = full * u128::from(self.jitter_percent) / 100;
+        let jitter = max_jitter * u128::from(random) / u128::from(u32::MAX);
+        let micros = u64::try_from(full - jitter).unwrap_or(u64::MAX);
         Duration::from_micros(micros)
     }
 }
 
-/// What a run's row says at the moment its attempt ends.
+/// The state of a run when its attempt ends.
 #[derive(Debug, Clone, Copy)]
-pub struct AtTheEnd {
-    /// Its counters, the ended try included.
+pub struct AttemptEnd {
+    /// The run's counters, including the try that ended.
     pub counters: Counters,
-    /// The job's max_attempts as copied into the run.
+    /// The run's copy of its job's `max_attempts`.
     pub max_attempts: u32,
-    /// Whether a cancel was asked.
-    pub cancel_asked: bool,
+    /// Whether a cancel was requested.
+    pub cancel_requested: bool,
 }
 
-/// What becomes of the run.
+/// The next state of the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
-    /// RETRY_WAIT; `next_retry_at` is the database's clock plus this.
+pub enum RetryDecision {
+    /// RETRY_WAIT: the next try starts after this delay.
     Retry(Duration),
-    /// An end.
+    /// The run ends in this state.
     End(RunState),
 }
 
-/// Decides between another try and an end.
+/// Decides between a retry and the end of the run.
 ///
-/// A cancel wins over everything. A failure that another try may mend gets one while tries are left;
-/// when they are spent the run is EXPIRED, which says "gave up", unless the job never had more than
-/// one: then it simply FAILED or TIMED_OUT.
-pub fn decide(run: &AtTheEnd, failure: &Failure, backoff: &Backoff, dice: u32) -> Next {
-    if run.cancel_asked {
-        return Next::End(RunState::Canceled);
+/// A requested cancel has precedence. A retryable failure is retried while tries are left. Without
+/// tries left, the run becomes EXPIRED (gave up after retries); if the job allows only one attempt, it
+/// becomes FAILED or TIMED_OUT.
+pub fn decide(
+    run: &AttemptEnd,
+    failure: &AttemptFailure,
+    backoff: &Backoff,
+    random: u32,
+) -> RetryDecision {
+    if run.cancel_requested {
+        return RetryDecision::End(RunState::Canceled);
     }
     if failure.retryable && run.counters.has_tries_left() {
-        return Next::Retry(backoff.wait(run.counters.tries, dice));
+        return RetryDecision::Retry(backoff.delay(run.counters.tries, random));
     }
     if failure.retryable && run.max_attempts > 1 {
-        return Next::End(RunState::Expired);
+        return RetryDecision::End(RunState::Expired);
     }
     match failure.code == ErrorCode::RUNTIME_TIMEOUT {
-        true => Next::End(RunState::TimedOut),
-        false => Next::End(RunState::Failed),
+        true => RetryDecision::End(RunState::TimedOut),
+        false => RetryDecision::End(RunState::Failed),
     }
 }
 
@@ -98,44 +103,44 @@ mod tests {
         Backoff::new(seconds(30), seconds(900), 0).unwrap()
     }
 
-    fn run(tries: u32, max_attempts: u32, cancel_asked: bool) -> AtTheEnd {
+    fn run(tries: u32, max_attempts: u32, cancel_asked: bool) -> AttemptEnd {
         let counters = Counters { attempt_no: tries, tries, ..Counters::new(max_attempts) };
-        AtTheEnd { counters, max_attempts, cancel_asked }
+        AttemptEnd { counters, max_attempts, cancel_requested: cancel_asked }
     }
 
     #[test]
-    fn waits_double_up_to_the_cap() {
-        let waits: Vec<u64> = (1..=8).map(|tries| backoff().wait(tries, 7).as_secs()).collect();
-        assert_eq!(waits, [30, 60, 120, 240, 480, 900, 900, 900]);
-        assert_eq!(backoff().wait(u32::MAX, 0), seconds(900));
+    fn the_delay_doubles_up_to_the_cap() {
+        let delays: Vec<u64> = (1..=8).map(|tries| backoff().delay(tries, 7).as_secs()).collect();
+        assert_eq!(delays, [30, 60, 120, 240, 480, 900, 900, 900]);
+        assert_eq!(backoff().delay(u32::MAX, 0), seconds(900));
     }
 
     #[test]
-    fn jitter_takes_away_up_to_its_share() {
+    fn jitter_subtracts_at_most_its_share() {
         let full = Backoff::new(seconds(30), seconds(900), 100).unwrap();
-        assert_eq!(full.wait(1, 0), seconds(30));
-        assert_eq!(full.wait(1, u32::MAX), seconds(0));
+        assert_eq!(full.delay(1, 0), seconds(30));
+        assert_eq!(full.delay(1, u32::MAX), seconds(0));
         let half = Backoff::new(seconds(30), seconds(900), 50).unwrap();
-        assert_eq!(half.wait(2, u32::MAX), seconds(30));
+        assert_eq!(half.delay(2, u32::MAX), seconds(30));
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn a_cap_below_the_base_or_a_jitter_above_100_percent_is_an_error() {
         let cap = Backoff::new(seconds(30), seconds(10), 0).unwrap_err();
         assert_eq!(
             cap.to_string(),
-            "backoff cap: found 10s, expected at least the first wait, 30s"
+            "backoff cap: found 10s, expected at least the first delay, 30s"
         );
         assert!(Backoff::new(seconds(1), seconds(1), 101).is_err());
     }
 
     #[test]
-    fn the_decision() {
-        let retry = |wait| Next::Retry(seconds(wait));
-        let end = Next::End;
+    fn the_decision_depends_on_failure_tries_and_cancel() {
+        let retry = |wait| RetryDecision::Retry(seconds(wait));
+        let end = RetryDecision::End;
         use RunState::{Canceled, Expired, Failed, TimedOut};
         let table = [
-            // tries, max_attempts, cancel asked, code, what follows
+            // tries, max_attempts, cancel requested, error code, expected decision
             (1, 1, false, ErrorCode::UNEXPECTED_ERROR, end(Failed)),
             (1, 1, false, ErrorCode::RUNTIME_TIMEOUT, end(TimedOut)),
             (1, 1, false, ErrorCode::HEARTBEAT_TIMEOUT, end(Failed)),
@@ -150,37 +155,37 @@ mod tests {
             (4, 4, true, ErrorCode::INVALID_INPUT, end(Canceled)),
         ];
         for (tries, max_attempts, cancel_asked, code, expected) in table {
-            let failure = FailureRules::default().failure(code.clone(), None);
+            let failure = FailureRules::default().classify_code(code.clone(), None);
             let found = decide(&run(tries, max_attempts, cancel_asked), &failure, &backoff(), 0);
             assert_eq!(found, expected, "{code}, try {tries} of {max_attempts}");
         }
     }
 
     #[test]
-    fn a_try_given_by_hand_does_not_turn_a_failure_into_an_expiry() {
-        let counters = Counters::new(1).claimed().retried_by_hand().claimed();
-        let run = AtTheEnd { counters, max_attempts: 1, cancel_asked: false };
-        let failure = FailureRules::default().failure(ErrorCode::UNEXPECTED_ERROR, None);
-        assert_eq!(decide(&run, &failure, &backoff(), 0), Next::End(RunState::Failed));
+    fn a_run_with_one_attempt_ends_as_failed_also_after_a_manual_retry() {
+        let counters = Counters::new(1).after_claim().after_manual_retry().after_claim();
+        let run = AttemptEnd { counters, max_attempts: 1, cancel_requested: false };
+        let failure = FailureRules::default().classify_code(ErrorCode::UNEXPECTED_ERROR, None);
+        assert_eq!(decide(&run, &failure, &backoff(), 0), RetryDecision::End(RunState::Failed));
     }
 
     proptest! {
-        /// Whatever the numbers, what is decided is a move the table allows, and a wait is in bounds.
+        /// Every decision is a legal transition, and every delay is within its bounds.
         #[test]
-        fn a_decision_is_a_legal_move(
+        fn a_decision_is_a_legal_transition(
             tries in 1u32..50, allowed in 0u32..50, max in 1u32..50,
-            cancel in any::<bool>(), which in 0..ErrorCode::KNOWN.len(), jitter in 0u8..=100, dice: u32,
+            cancel in any::<bool>(), which in 0..ErrorCode::BUILT_IN.len(), jitter in 0u8..=100, random: u32,
         ) {
-            let counters = Counters { attempt_no: tries, tries, tries_allowed: tries.max(allowed), releases: 0, alone: false };
-            let run = AtTheEnd { counters, max_attempts: max, cancel_asked: cancel };
-            let failure = FailureRules::default().failure(ErrorCode::KNOWN[which].0.clone(), None);
+            let counters = Counters { attempt_no: tries, tries, tries_allowed: tries.max(allowed), releases: 0, isolated: false };
+            let run = AttemptEnd { counters, max_attempts: max, cancel_requested: cancel };
+            let failure = FailureRules::default().classify_code(ErrorCode::BUILT_IN[which].0.clone(), None);
             let backoff = Backoff::new(seconds(30), seconds(900), jitter).unwrap();
-            match decide(&run, &failure, &backoff, dice) {
-                Next::Retry(wait) => {
+            match decide(&run, &failure, &backoff, random) {
+                RetryDecision::Retry(wait) => {
                     prop_assert!(counters.has_tries_left() && !cancel);
                     prop_assert!(wait <= seconds(900));
                 }
-                Next::End(state) => prop_assert!(RunState::Running.may_become(state)),
+                RetryDecision::End(state) => prop_assert!(RunState::Running.may_become(state)),
             }
         }
     }

@@ -1,17 +1,17 @@
-//! What people may do.
+//! The roles of users and tokens.
 
-use crate::string_enum::words;
+use crate::string_enum::string_enum;
 
-words! {
-    /// What somebody may do. Each may also do what those before it may.
+string_enum! {
+    /// The permissions of a user or token. Each role includes the roles before it.
     pub enum Role, "role" {
-        /// Look.
+        /// May read everything.
         Viewer = "viewer",
-        /// Steer runs, workers and the lead: trigger, cancel, retry, pause, drain, demote.
+        /// May control runs, workers and the leader: trigger, cancel, retry, pause, drain, demote.
         Operator = "operator",
-        /// Say what jobs are.
+        /// May create, change and delete jobs.
         Author = "author",
-        /// Change settings, and give out tokens.
+        /// May change settings and create tokens.
         Admin = "admin",
     }
 }

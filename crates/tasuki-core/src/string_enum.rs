@@ -1,13 +1,13 @@
-//! Enums whose members are words that users read and type.
+//! A macro for enums whose variants are stored, shown and typed as text.
 
-/// Makes an enum whose variants have one spelling, the same in SQL, JSON, logs, pages and CLI.
+/// Defines an enum whose variants have one spelling, the same in SQL, JSON, logs, pages and CLI.
 ///
-/// Each gets `ALL`, `as_str`, `Display` and a `FromStr` that names the choices when it refuses.
-macro_rules! words {
+/// The enum gets `ALL`, `as_str`, `Display`, and a `FromStr` whose error lists the valid values.
+macro_rules! string_enum {
     (
         $(#[$meta:meta])*
         $vis:vis enum $name:ident, $field:literal {
-            $($(#[$variant_meta:meta])* $variant:ident = $word:literal),+ $(,)?
+            $($(#[$variant_meta:meta])* $variant:ident = $text:literal),+ $(,)?
         }
     ) => {
         $(#[$meta])*
@@ -17,13 +17,13 @@ macro_rules! words {
         }
 
         impl $name {
-            /// All of them, in the order they are listed to people.
+            /// All variants, in the order in which they are listed to users.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The word that is stored, shown and typed.
+            /// The text that is stored, shown and typed.
             pub const fn as_str(self) -> &'static str {
                 match self {
-                    $(Self::$variant => $word),+
+                    $(Self::$variant => $text),+
                 }
             }
         }
@@ -35,26 +35,26 @@ macro_rules! words {
         }
 
         impl std::str::FromStr for $name {
-            type Err = $crate::Invalid;
+            type Err = $crate::InvalidInput;
 
             fn from_str(typed: &str) -> Result<Self, Self::Err> {
                 match typed {
-                    $($word => Ok(Self::$variant),)+
-                    _ => Err($crate::Invalid::typed(
+                    $($text => Ok(Self::$variant),)+
+                    _ => Err($crate::InvalidInput::from_text(
                         $field,
                         typed,
-                        $crate::string_enum::one_of(Self::ALL.iter().map(|one| one.as_str())),
+                        $crate::string_enum::one_of(Self::ALL.iter().map(|variant| variant.as_str())),
                     )),
                 }
             }
         }
     };
 }
-pub(crate) use words;
+pub(crate) use string_enum;
 
-/// `one of a, b, c`
-pub(crate) fn one_of<'a>(words: impl Iterator<Item = &'a str>) -> String {
-    format!("one of {}", words.collect::<Vec<_>>().join(", "))
+/// Lists the valid values for an error message: `one of a, b, c`.
+pub(crate) fn one_of<'a>(values: impl Iterator<Item = &'a str>) -> String {
+    format!("one of {}", values.collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]
@@ -62,11 +62,11 @@ mod tests {
     use crate::Language;
 
     #[test]
-    fn a_word_reads_back_and_a_wrong_one_lists_the_choices() {
-        for &one in Language::ALL {
-            assert_eq!(one.as_str().parse(), Ok(one));
+    fn text_parses_back_and_an_unknown_value_lists_the_valid_ones() {
+        for &language in Language::ALL {
+            assert_eq!(language.as_str().parse(), Ok(language));
         }
-        let refused = "fr".parse::<Language>().unwrap_err();
-        assert_eq!(refused.to_string(), "language: found \"fr\", expected one of en, ja");
+        let error = "fr".parse::<Language>().unwrap_err();
+        assert_eq!(error.to_string(), "language: found \"fr\", expected one of en, ja");
     }
 }

@@ -1,15 +1,15 @@
-//! What nodes say to each other, as messages: generated from `proto/`, and nothing else, so that it is
-//! rarely built. What they mean, and how they are checked, is in `tasuki-cluster`.
+//! gRPC messages between nodes, generated from `proto/`. The crate contains nothing else, so that it is rarely rebuilt.
+//! `tasuki-cluster` validates the messages and acts on them.
 
 use std::fmt;
 
-/// The first version, and the only one.
-#[allow(missing_docs, clippy::all, unused_qualifications)] // written by a generator
+/// Version 1 of the messages, the only version.
+#[allow(missing_docs, clippy::all, unused_qualifications)] // generated code
 pub mod v1 {
     tonic::include_proto!("tasuki.v1");
 }
 
-/// The messages described in their own words, for whoever asks a node what it understands.
+/// Encoded file descriptors of the messages, for gRPC server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 impl fmt::Debug for v1::StartJobRequest {
@@ -22,9 +22,9 @@ impl fmt::Debug for v1::StartJobRequest {
     }
 }
 
-impl fmt::Debug for v1::CarriedRun {
+impl fmt::Debug for v1::LeasedRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CarriedRun").field("run_id", &self.run_id).finish_non_exhaustive()
+        f.debug_struct("LeasedRun").field("run_id", &self.run_id).finish_non_exhaustive()
     }
 }
 
@@ -33,11 +33,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lease_token_is_never_printed() {
+    fn debug_output_contains_no_lease_token() {
         let token = vec![0xAB; 16];
-        let order = v1::StartJobRequest { lease_token: token.clone(), ..Default::default() };
-        let carried = v1::CarriedRun { run_id: 7, lease_token: token };
-        let printed = format!("{order:?} {carried:?}");
+        let request = v1::StartJobRequest { lease_token: token.clone(), ..Default::default() };
+        let leased = v1::LeasedRun { run_id: 7, lease_token: token };
+        let printed = format!("{request:?} {leased:?}");
         assert!(
             !printed.contains("171") && !printed.to_lowercase().contains("ab, ab"),
             "{printed}"

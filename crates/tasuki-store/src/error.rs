@@ -1,78 +1,82 @@
-//! What can go wrong that is not a lost race.
+//! Errors of the store. A lost race is not an error, but an [`Outcome`](crate::Outcome).
 
 use std::sync::Arc;
 
-use tasuki_core::Invalid;
-use tasuki_core::settings::Problem;
+use tasuki_core::InvalidInput;
+use tasuki_core::settings::SettingsProblem;
 
-/// Why the store could not answer.
+/// Why an operation of the store failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database did not answer, or refused the statement.
+    /// The database did not respond, or rejected the statement.
     #[error("database: {0}")]
     Database(#[from] sqlx::Error),
-    /// The URL names no database we know.
+    /// The URL has an unknown scheme.
     #[error(
         "database url: found {found:?}, expected one that begins with sqlite:, postgres: or mysql:"
     )]
-    Url {
-        /// What stood before the first colon; never the whole URL, which may hold a password.
+    UnsupportedUrl {
+        /// The text before the first colon. Never the whole URL, which may contain a password.
         found: String,
     },
-    /// There is no such SQLite database yet.
+    /// The SQLite database file does not exist.
     #[error("there is no database file {file}")]
-    NoFile {
-        /// Where it was looked for.
+    FileNotFound {
+        /// The path of the file.
         file: String,
     },
-    /// The schema is from a newer tasuki.
-    #[error("the database has schema {found}, but this tasuki knows only up to {known}")]
+    /// The database was migrated by a newer version of tasuki.
+    #[error(
+        "the database has schema version {found}, but this tasuki supports only versions up to {known}"
+    )]
     NewerSchema {
         /// The newest migration in the database.
         found: i64,
         /// The newest migration in this binary.
         known: i64,
     },
-    /// A migration in the database is not the one in this binary.
+    /// A migration in the database differs from the one in this binary, or was not completed.
     #[error("migration {version} ({name}) {problem}")]
-    Migration {
-        /// Its number.
+    InvalidMigration {
+        /// The number of the migration.
         version: i64,
-        /// Its name.
+        /// The name of the migration.
         name: String,
-        /// What is wrong with it.
+        /// What is wrong with it; the message continues with this text.
         problem: &'static str,
     },
-    /// What was given cannot be stored.
+    /// An input value cannot be stored.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
-    /// Settings, as changed or as stored, are not right as a whole. Nothing was written.
-    #[error("settings: {}", told(.0))]
-    Settings(Vec<Problem>),
-    /// The leader that wrote is no longer the leader. Nothing was written.
-    #[error("epoch {0} has been superseded")]
+    InvalidInput(#[from] InvalidInput),
+    /// The settings, as stored or after the requested change, are invalid. Nothing was written.
+    #[error("settings: {}", join_problems(.0))]
+    InvalidSettings(Vec<SettingsProblem>),
+    /// The writing leader is no longer the leader. Nothing was written.
+    #[error("leader epoch {0} has been superseded by a newer one")]
     Fenced(tasuki_core::Epoch),
-    /// Others moved it about each time it was looked for. Nothing was written, and it may be asked again.
-    #[error("run {0} was in others' hands each time it was looked for")]
-    InUse(tasuki_core::RunId),
-    /// A row says what cannot be.
+    /// Other transactions changed the run each time this call tried to lock it. Nothing was written; the caller may
+    /// retry.
+    #[error("run {0} was changed by other transactions each time this call tried to lock it")]
+    RunBusy(tasuki_core::RunId),
+    /// A row contains a value that the schema and this crate rule out.
     #[error("broken data: {0}")]
     Broken(String),
-    /// What several travelled in together failed, for each of them.
+    /// A batch failed as a whole; each of its callers gets the same error.
     #[error(transparent)]
     Shared(Arc<Error>),
 }
 
 impl Error {
-    pub(crate) fn broken(what: impl Into<String>) -> Self {
-        Self::Broken(what.into())
+    pub(crate) fn broken(description: impl Into<String>) -> Self {
+        Self::Broken(description.into())
     }
 
-    /// No answer came in time: what was asked may have been done or not.
-    pub fn timed_out() -> Self {
+    /// Creates the error for a response that did not arrive in time. The request may have taken effect or not.
+    pub fn timeout() -> Self {
         sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()).into()
     }
 
+    /// Returns the error itself, or the error inside [`Error::Shared`].
     fn root(&self) -> &Self {
         match self {
             Self::Shared(error) => error.root(),
@@ -80,16 +84,17 @@ impl Error {
         }
     }
 
-    /// Whether a unique key was violated: somebody else was first.
-    pub fn is_conflict(&self) -> bool {
+    /// Whether a unique key was violated: another writer inserted the same key before.
+    pub fn is_duplicate_key(&self) -> bool {
         match self.root() {
             Self::Database(sqlx::Error::Database(error)) => error.is_unique_violation(),
             _ => false,
         }
     }
 
-    /// Whether an errand gave up by itself, because not all was as it was thought to be: nothing of it has happened.
-    pub(crate) fn gave_up(&self) -> bool {
+    /// Whether a script for SQLite aborted itself because one of its guards did not hold. The script had no effect.
+    /// Its guard statement provokes this JSON error on purpose.
+    pub(crate) fn is_guard_abort(&self) -> bool {
         match self.root() {
             Self::Database(sqlx::Error::Database(error)) => {
                 error.message().contains("malformed JSON")
@@ -98,16 +103,18 @@ impl Error {
         }
     }
 
-    /// Whether what was given is at fault: a URL that names no database, a value that cannot be stored.
+    /// Whether the input is invalid: a URL with an unknown scheme or bad options, or a value that cannot be stored.
     pub fn is_invalid_input(&self) -> bool {
         matches!(
             self.root(),
-            Self::Url { .. } | Self::Invalid(_) | Self::Database(sqlx::Error::Configuration(_))
+            Self::UnsupportedUrl { .. }
+                | Self::InvalidInput(_)
+                | Self::Database(sqlx::Error::Configuration(_))
         )
     }
 
-    /// Whether two transactions waited for each other and this one was the one to give way, or a
-    /// lock was not to be had in time: nothing was written and the same call may be made again.
+    /// Whether this transaction was the victim of a deadlock or a serialization failure, or waited too long for a lock.
+    /// Nothing was written; the caller may retry the same call.
     pub fn is_contention(&self) -> bool {
         match self.root() {
             Self::Database(sqlx::Error::Database(error)) => {
@@ -115,13 +122,14 @@ impl Error {
                 matches!(error.code().as_deref(), Some("40P01" | "40001" | "55P03" | "5" | "517"))
                     || error.message().contains("Lock wait timeout")
             }
-            Self::InUse(_) => true,
+            Self::RunBusy(_) => true,
             _ => false,
         }
     }
 
-    /// Whether two transactions waited for each other and this one gave way: who asks again is not kept waiting.
-    pub(crate) fn gave_way(&self) -> bool {
+    /// Whether this transaction was the victim of a deadlock or a serialization failure. An immediate retry does not
+    /// have to wait.
+    pub(crate) fn is_deadlock(&self) -> bool {
         match self.root() {
             Self::Database(sqlx::Error::Database(error)) => {
                 matches!(error.code().as_deref(), Some("40P01" | "40001"))
@@ -130,16 +138,16 @@ impl Error {
         }
     }
 
-    /// Whether the database was away, or went away before it had answered: what was asked may have
-    /// been done or not, and can be asked again when it is back.
+    /// Whether the database was not reachable, or the connection was lost before the response. The request may have
+    /// taken effect or not; the caller may retry it when the database is reachable again.
     pub fn is_unavailable(&self) -> bool {
         match self.root() {
             Self::Database(sqlx::Error::Io(_) | sqlx::Error::PoolTimedOut) => true,
-            // Told as a broken connection, but the same again would be too long again.
+            // MySQL reports this as a connection error, but the same statement would be too long again.
             Self::Database(sqlx::Error::Database(error)) if is_too_long(&**error) => false,
             Self::Database(sqlx::Error::Database(error)) => {
-                // Class 08 is the connection itself, MySQL's stopping server too; PostgreSQL's 57P01 to
-                // 57P03: it stops, another process of it crashed, it starts.
+                // Class 08 are connection errors, and the shutdown of a MySQL server. PostgreSQL: 57P01 shutdown,
+                // 57P02 crash of another server process, 57P03 startup.
                 let code = error.code().unwrap_or_default();
                 code.starts_with("08") || matches!(&*code, "57P01" | "57P02" | "57P03")
             }
@@ -148,13 +156,13 @@ impl Error {
     }
 }
 
-/// Whether MySQL refused a statement for its length: longer than its max_allowed_packet.
+/// Whether MySQL rejected a statement that is longer than its max_allowed_packet.
 fn is_too_long(error: &dyn sqlx::error::DatabaseError) -> bool {
     error
         .try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()
         .is_some_and(|error| error.number() == 1153)
 }
 
-fn told(problems: &[Problem]) -> String {
+fn join_problems(problems: &[SettingsProblem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }

@@ -1,69 +1,69 @@
-//! Events: something happened, and may start runs.
+//! Events, which may create runs of jobs with an event trigger.
 
 use jiff::Timestamp;
-use tasuki_core::{Epoch, EventId, Invalid, JobName, Origin};
+use tasuki_core::{Epoch, EventId, InvalidInput, JobName, Origin};
 
 use crate::cluster::leader;
+use crate::db::instant::timestamp;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::run::create::{self, Created};
-use crate::run::timestamp;
-use crate::{Error, NewRun, Seen, Store, check, job};
+use crate::run::create::{self, CreatedRun};
+use crate::{Error, ExpectedVersion, NewRun, Store, job, validate};
 
-static EMIT: Sql = sql!("event/emit", ".sqlite", ".postgres", ".mysql");
-static BY_KEY: Sql = sql!("event/by_key");
-static SHOW: Sql = sql!("event/show");
-static OPEN: Sql = sql!("event/open");
+static INSERT: Sql = sql!("event/insert", ".sqlite", ".postgres", ".mysql");
+static FIND_BY_KEY: Sql = sql!("event/find_by_key");
+static FIND: Sql = sql!("event/find");
+static LIST_UNPROCESSED: Sql = sql!("event/list_unprocessed");
 static LIST: Sql = sql!("event/list");
-static LOCK: Sql = sql!("event/lock");
-static TAKE: Sql = sql!("event/take");
+static LOCK_UNPROCESSED: Sql = sql!("event/lock_unprocessed");
+static MARK_PROCESSED: Sql = sql!("event/mark_processed");
 
-/// An event to be told.
+/// An event to be stored.
 #[derive(Debug, Clone)]
 pub struct NewEvent<'a> {
-    /// What happened: `order.paid`.
+    /// Type of the event, for example `order.paid`.
     pub event_type: &'a str,
-    /// Who tells it.
+    /// Program that emits the event.
     pub source: &'a str,
-    /// The same key twice from one source is the same event.
+    /// Key that identifies the event within its source: a second event with the same key is not stored.
     pub dedupe_key: Option<&'a str>,
-    /// The one job it is for; otherwise whoever listens.
+    /// The only job for which it may create a run; `None`: all jobs with its type.
     pub job_name: Option<&'a JobName>,
-    /// What goes with it, as JSON.
+    /// Data of the event, as JSON.
     pub payload: Option<&'a str>,
 }
 
-/// An event that is there now.
+/// Result of emitting an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Emitted {
-    /// Which.
+pub struct EmittedEvent {
+    /// Id of the event.
     pub event: EventId,
-    /// Whether it was there before: same source, same dedupe key.
+    /// Whether it existed before, with the same source and dedupe key.
     pub existed: bool,
 }
 
-/// An event as its row has it. Other programs write these, so nothing but the id is sure to be sound.
+/// An event as stored in the database. Other programs may insert events with SQL, so only the id is certainly valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Which.
+    /// Id of the event.
     pub id: EventId,
-    /// What happened.
+    /// Type of the event.
     pub event_type: String,
-    /// Who told it.
+    /// Program that emitted it.
     pub source: String,
-    /// Its key.
+    /// Key that identifies the event within its source.
     pub dedupe_key: Option<String>,
-    /// The one job it is for.
+    /// The only job for which it may create a run.
     pub job_name: Option<String>,
-    /// What goes with it.
+    /// Data of the event, as JSON.
     pub payload: Option<String>,
-    /// When it was told.
+    /// When it was stored.
     pub created_at: Timestamp,
-    /// When the leader took it.
+    /// When the leader processed it.
     pub processed_at: Option<Timestamp>,
-    /// How many runs it made.
+    /// Number of runs that it created.
     pub runs: Option<i64>,
-    /// Why it could not make any.
+    /// Why it could not create runs.
     pub problem: Option<String>,
 }
 
@@ -85,58 +85,66 @@ impl Event {
 }
 
 impl Store {
-    /// Tells an event. Told before under the same key, it is found, not made.
-    pub async fn emit(&self, event: &NewEvent<'_>) -> Result<Emitted, Error> {
-        sound(event)?;
+    /// Stores an event. If an event with the same source and dedupe key exists, returns that one.
+    pub async fn emit_event(&self, event: &NewEvent<'_>) -> Result<EmittedEvent, Error> {
+        check_event(event)?;
         let mut tx = self.db.begin().await?;
-        let emitted = insert(&mut tx, event).await?;
+        let emitted = insert_event(&mut tx, event).await?;
         tx.commit().await?;
         Ok(emitted)
     }
 
-    /// One event.
-    pub async fn event(&self, event: EventId) -> Result<Option<Event>, Error> {
-        let rows = self.db.rows(&SHOW, params! { id: event.0 }).await?;
+    /// Finds one event.
+    pub async fn find_event(&self, event: EventId) -> Result<Option<Event>, Error> {
+        let rows = self.db.query(&FIND, params! { id: event.0 }).await?;
         rows.first().map(Event::from_row).transpose()
     }
 
-    /// What nobody has taken yet, oldest first, at most so many.
-    pub async fn open_events(&self, most: u32) -> Result<Vec<Event>, Error> {
-        let rows = self.db.rows(&OPEN, params! { most: most }).await?;
+    /// Lists unprocessed events, oldest first, at most `limit` of them.
+    pub async fn list_unprocessed_events(&self, limit: u32) -> Result<Vec<Event>, Error> {
+        let rows = self.db.query(&LIST_UNPROCESSED, params! { limit: limit }).await?;
         rows.iter().map(Event::from_row).collect()
     }
 
-    /// Events, newest first, from before this one, at most so many.
-    pub async fn events(&self, before: Option<EventId>, most: u32) -> Result<Vec<Event>, Error> {
+    /// Lists events, newest first, starting before the event `before`, at most `limit` of them.
+    pub async fn list_events(
+        &self,
+        before: Option<EventId>,
+        limit: u32,
+    ) -> Result<Vec<Event>, Error> {
         let before = before.map_or(i64::MAX, |event| event.0);
-        let rows = self.db.rows(&LIST, params! { before: before, most: most }).await?;
+        let rows = self.db.query(&LIST, params! { before: before, limit: limit }).await?;
         rows.iter().map(Event::from_row).collect()
     }
 
-    /// Makes the runs of an event and closes it, together. `jobs` are the definitions they are made from,
-    /// as they were read. `None`, and nothing was made: it was taken before, or there is no such event, or
-    /// one of the jobs has been changed since; then the event is still open, for another look.
-    pub async fn take_event(
+    /// Creates the runs of an event and marks it as processed, in one transaction. `jobs` are the versions of all
+    /// jobs of the runs, as the caller has read them. `None`: nothing was written, because the event does not exist
+    /// or has been processed before, or because one of the jobs has changed. In the last case the event is still
+    /// unprocessed, and the caller should try again.
+    pub async fn process_event(
         &self,
         epoch: Epoch,
         event: EventId,
-        jobs: &[Seen],
+        jobs: &[ExpectedVersion],
         runs: &[NewRun<'_>],
-    ) -> Result<Option<Vec<Created>>, Error> {
-        check::runs(runs)?;
-        let unseen = runs.iter().find(|run| jobs.iter().all(|seen| seen.job != run.job.job));
-        if let Some(run) = unseen {
+    ) -> Result<Option<Vec<CreatedRun>>, Error> {
+        validate::check_runs(runs)?;
+        let unlisted =
+            runs.iter().find(|run| jobs.iter().all(|expected| expected.job != run.job.job));
+        if let Some(run) = unlisted {
             let found = format!("{}, which is not among them", run.job.job);
-            return Err(Invalid::described("jobs", found, "every job of the runs").into());
+            return Err(
+                InvalidInput::from_description("jobs", found, "every job of the runs").into()
+            );
         }
         let mut tx = self.db.begin().await?;
-        leader::fence(&mut tx, epoch).await?;
-        if tx.rows(&LOCK, params! { id: event.0 }).await?.is_empty() {
+        leader::lock_epoch(&mut tx, epoch).await?;
+        if tx.query(&LOCK_UNPROCESSED, params! { id: event.0 }).await?.is_empty() {
             tx.rollback().await?;
             return Ok(None);
         }
-        for seen in jobs {
-            if !job::stays_seen(&mut tx, *seen).await? {
+        for expected in jobs {
+            if !job::lock_version(&mut tx, *expected).await? {
                 tx.rollback().await?;
                 return Ok(None);
             }
@@ -145,21 +153,21 @@ impl Store {
             .iter()
             .map(|run| NewRun { event: Some(event), origin: Origin::Event, ..run.clone() })
             .collect();
-        let created = create::insert_all(&mut tx, &runs).await?;
-        let made = created.iter().filter(|created| !created.existed).count();
-        close(&mut tx, event, made, None).await?;
+        let created = create::insert_one_by_one(&mut tx, &runs).await?;
+        let new_runs = created.iter().filter(|created| !created.existed).count();
+        mark_processed(&mut tx, event, new_runs, None).await?;
         tx.commit().await?;
         Ok(Some(created))
     }
 
-    /// Closes an event that nobody listens to. `false`: it was taken before.
-    pub async fn pass_event(&self, epoch: Epoch, event: EventId) -> Result<bool, Error> {
+    /// Marks an event as processed for which no job is to run. `false`: it was processed before.
+    pub async fn close_unmatched_event(&self, epoch: Epoch, event: EventId) -> Result<bool, Error> {
         self.close_event(epoch, event, None).await
     }
 
-    /// Closes an event that cannot make runs and says why, so that it does not stand in the way of the
-    /// next. `false`: it was taken before.
-    pub async fn refuse_event(
+    /// Marks an event as processed that cannot create runs, and stores the reason, so that it does not block the next
+    /// events. `false`: it was processed before.
+    pub async fn close_failed_event(
         &self,
         epoch: Epoch,
         event: EventId,
@@ -175,41 +183,42 @@ impl Store {
         problem: Option<&str>,
     ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
-        leader::fence(&mut tx, epoch).await?;
-        let closed = close(&mut tx, event, 0, problem).await?;
+        leader::lock_epoch(&mut tx, epoch).await?;
+        let closed = mark_processed(&mut tx, event, 0, problem).await?;
         tx.commit().await?;
         Ok(closed)
     }
 }
 
-async fn insert(tx: &mut Tx<'_>, event: &NewEvent<'_>) -> Result<Emitted, Error> {
+async fn insert_event(tx: &mut Tx<'_>, event: &NewEvent<'_>) -> Result<EmittedEvent, Error> {
     let key = params! {
         source: event.source,
         dedupe_key: event.dedupe_key.map(str::to_owned),
     };
-    let told = params! {
+    let content = params! {
         event_type: event.event_type,
         payload: event.payload.map(str::to_owned),
         job_name: event.job_name.map(ToString::to_string),
     };
-    let row = [key.clone(), told].concat();
-    let made = match tx.dialect() {
-        Dialect::Sqlite | Dialect::Postgres => tx.rows(&EMIT, row).await?,
-        Dialect::MySql => match tx.execute(&EMIT, row).await {
-            Ok(_) => tx.rows(&create::LAST_ID, params! {}).await?,
-            Err(error) if error.is_conflict() => Vec::new(),
+    let row = [key.clone(), content].concat();
+    let inserted = match tx.dialect() {
+        Dialect::Sqlite | Dialect::Postgres => tx.query(&INSERT, row).await?,
+        Dialect::MySql => match tx.execute(&INSERT, row).await {
+            Ok(_) => tx.query(&create::FIND_INSERTED_ID, params! {}).await?,
+            Err(error) if error.is_duplicate_key() => Vec::new(),
             Err(error) => return Err(error),
         },
     };
-    if let Some(row) = made.first() {
-        return Ok(Emitted { event: EventId(row.int("id")?), existed: false });
+    if let Some(row) = inserted.first() {
+        return Ok(EmittedEvent { event: EventId(row.int("id")?), existed: false });
     }
-    let rows = tx.rows(&BY_KEY, key).await?;
-    let row = rows.first().ok_or_else(|| Error::broken("an event was neither made nor found"))?;
-    Ok(Emitted { event: EventId(row.int("id")?), existed: true })
+    let rows = tx.query(&FIND_BY_KEY, key).await?;
+    let row =
+        rows.first().ok_or_else(|| Error::broken("the event was neither inserted nor found"))?;
+    Ok(EmittedEvent { event: EventId(row.int("id")?), existed: true })
 }
 
-async fn close(
+async fn mark_processed(
     tx: &mut Tx<'_>,
     event: EventId,
     runs: usize,
@@ -220,17 +229,17 @@ async fn close(
         runs: runs as i64,
         problem: problem.map(str::to_owned),
     };
-    Ok(tx.execute(&TAKE, row).await? == 1)
+    Ok(tx.execute(&MARK_PROCESSED, row).await? == 1)
 }
 
-fn sound(event: &NewEvent<'_>) -> Result<(), Invalid> {
-    check::key("event type", event.event_type)?;
-    check::key("source", event.source)?;
-    event.dedupe_key.map_or(Ok(()), |typed| check::key("dedupe key", typed))?;
+fn check_event(event: &NewEvent<'_>) -> Result<(), InvalidInput> {
+    validate::check_key("event type", event.event_type)?;
+    validate::check_key("source", event.source)?;
+    event.dedupe_key.map_or(Ok(()), |typed| validate::check_key("dedupe key", typed))?;
     let Some(payload) = event.payload else { return Ok(()) };
-    check::text("payload", payload)?;
+    validate::check_json("payload", payload)?;
     match serde_json::from_str::<serde_json::Value>(payload) {
         Ok(_) => Ok(()),
-        Err(_) => Err(Invalid::typed("payload", payload, "JSON")),
+        Err(_) => Err(InvalidInput::from_text("payload", payload, "JSON")),
     }
 }

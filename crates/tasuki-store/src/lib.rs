@@ -1,15 +1,14 @@
-//! The durable truth: every move of a run as a guarded write, on three databases.
+//! The database layer of tasuki: every state transition of a run is a guarded write, on three databases.
 //!
-//! A [`Store`] hides a transaction, three dialects and a history row behind one question and one
-//! answer. What it promises: each move happens exactly where the table of transitions allows it, in
-//! one write that compares what must hold; a write that lost says so as a value. The database's
-//! clock is the only clock.
+//! Each method of [`Store`] is one operation. It hides the transaction, the SQL dialect and the history row that
+//! belongs to the write. What this crate promises: a transition happens only if the transition table allows it, in
+//! one write that checks all conditions in its `where` clause. A write whose conditions do not hold any more returns
+//! [`Outcome::Lost`], not an error. All times come from the database's clock.
 //!
-//! Deliberately not here: loops, processes, decisions (they are `tasuki_core`'s) and anything that
-//! is remembered between two calls.
+//! Deliberately not here: loops, processes, decisions (they are in `tasuki_core`), and state that is kept in memory
+//! between two calls.
 
 mod audit;
-mod check;
 mod cluster;
 mod db;
 mod doctor;
@@ -19,46 +18,54 @@ mod job;
 mod logs;
 mod outcome;
 mod planner;
+mod validate;
+// EXPLAIN tests. They need the private statements, so they are compiled as a module of this crate.
 #[cfg(test)]
-mod plans;
+#[path = "../tests/query_plans/mod.rs"]
+mod query_plans;
 mod retention;
 mod run;
 mod settings;
 mod token;
 
-pub use audit::verify::{Flaw, Verified};
-pub use audit::{Actor, AuditHead, AuditRow};
-pub use cluster::leader::{Leader, Term};
-pub use cluster::news::{Listener, News};
-pub use cluster::worker::{NewWorker, Worker, WorkerNow};
+pub use audit::verify::{AuditVerification, ChainError};
+pub use audit::{AuditActor, AuditEntry, AuditHead};
+pub use cluster::leader::{LeaderRecord, Term};
+pub use cluster::notify::{Notification, NotificationListener};
+pub use cluster::worker::{HeartbeatReply, NewWorker, WorkerRecord};
 pub use db::migrate::Migration;
 pub use db::sql::Dialect;
-pub use db::{AppTransaction, Fault, Line, Pause};
-pub use doctor::{CLOCK_TOLERANCE, Check, Finding, Report, Severity};
+pub use db::{AppTransaction, BoxFuture, Fault, FaultInjector};
+pub use doctor::{CLOCK_TOLERANCE, DoctorCheck, DoctorReport, Finding, Severity};
 pub use error::Error;
-pub use events::{Emitted, Event, NewEvent};
-pub use job::{Job, JobChange, JobCreated, JobDefinition, JobSpec, JobVersion, Seen, Trigger};
-pub use logs::first_lines::FirstLines;
-pub use logs::{LogLine, LogPage, Logged, Stream};
+pub use events::{EmittedEvent, Event, NewEvent};
+pub use job::{
+    ExpectedVersion, Job, JobChange, JobCreated, JobDefinition, JobSpec, JobVersion, Trigger,
+};
+pub use logs::captured_output::CapturedOutput;
+pub use logs::{LogAppendResult, LogLine, LogPage, OutputStream};
 pub use outcome::{Lost, Outcome};
 pub use planner::cursor::{Cursor, CursorMove};
-pub use planner::look::{Firsts, LanePlace};
-pub use planner::planning::{Carried, Glance, Waiting};
-pub use retention::{Forgotten, PrunePlace, Pruned};
+pub use planner::lane_heads::{LaneHeads, LanePosition};
+pub use planner::queries::{LeasedRun, PendingWork, WaitingRun};
+pub use retention::{PrunePosition, PruneResult, PrunedWorkers};
 pub use run::Run;
-pub use run::recover::Recovered;
-pub use run::cancel::Canceled;
-pub use run::submit_batcher::{Enqueuer, Task};
-pub use run::create::{Writer, Created, Slots};
+pub use run::assign::AssignRequest;
+pub use run::cancel::CancelResult;
+pub use run::claim::{ClaimRequest, ClaimResult, MAX_CLAIM};
+pub use run::create::{CreatedRun, ScheduledRuns, Writer};
+pub use run::due::DueRun;
 pub use run::executions::Execution;
-pub use run::finish::{AttemptReport, AttemptResult, Finished, Succeeded};
-pub use run::lease::{Lease, Renewed, RenewedRun};
-pub use run::lists::{RunCursor, RunFilter, RunPage};
+pub use run::finish::{AttemptReport, AttemptResult, FinishedRun};
+pub use run::lease::{Lease, RenewResult, RenewedRun};
+pub use run::list::{RunFilter, RunPage, RunPosition};
 pub use run::new_run::NewRun;
-pub use run::note::RunNote;
-pub use run::take::{AssignBatch, ClaimBatch, ClaimResult, MOST_CLAIMED, Taken, DueRun};
-pub use settings::{SettingsChange, SettingsInForce};
-pub use tasuki_core::job_spec::WorkKind as JobKind;
+pub use run::recover::RecoveredRun;
+pub use run::start::StartedRun;
+pub use run::submit_batcher::{PendingTask, SubmitBatcher};
+pub use run::transition_record::TransitionRecord;
+pub use settings::{CurrentSettings, SettingsChangeResult};
+pub use tasuki_core::work_spec::WorkKind as JobKind;
 pub use token::{NewToken, Token};
 
 use jiff::Timestamp;
@@ -67,66 +74,106 @@ use db::sql::{Sql, sql};
 use db::{Db, params};
 use tasuki_core::RunId;
 
-static RUN_SHOW: Sql = sql!("run/show");
-static CLOCK: Sql = sql!("doctor/clock");
+static FIND_RUN: Sql = sql!("run/find");
+static READ_CLOCK: Sql = sql!("doctor/find_clock");
 
-/// A database that keeps runs. Cheap to clone.
+/// The database that stores jobs, runs and all other data of tasuki. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
     db: Db,
 }
 
+/// Numbers of operations that one worker should have under way at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parallelism {
+    /// Claims.
+    pub claims: usize,
+    /// Batches of reports.
+    pub report_batches: usize,
+    /// Reports that cannot be part of a batch, because their attempts failed.
+    pub single_reports: usize,
+}
+
 impl Store {
-    /// Opens a database by its URL (`sqlite:`, `postgres:`, `mysql:`) with at most so many
+    /// Opens a database by its URL (`sqlite:`, `postgres:`, `mysql:`). `connections` is the maximum number of
     /// connections.
     pub async fn open(url: &str, connections: u32) -> Result<Self, Error> {
         Ok(Self { db: Db::open(url, connections).await? })
     }
 
-    /// Whether a database is there and answers, asked once and without changing anything.
-    pub async fn reach(url: &str) -> Result<(), Error> {
-        db::connect::Pools::reach(url).await
+    /// Checks with one attempt that a database exists and accepts connections. It changes nothing.
+    pub async fn probe(url: &str) -> Result<(), Error> {
+        db::connect::Pools::probe(url).await
     }
 
-    /// Which database it is.
+    /// Returns the SQL dialect of this database, for the store and its tests. Other crates use [`Store::parallelism`],
+    /// [`Store::can_notify`] and [`Store::database_name`].
     pub fn dialect(&self) -> Dialect {
         self.db.dialect()
     }
 
-    /// For tests: from now on the clock stands still at this instant; `None`: it is the database's
-    /// own again.
+    /// Name of the database product, for messages.
+    pub fn database_name(&self) -> &'static str {
+        match self.dialect() {
+            Dialect::Sqlite => "SQLite",
+            Dialect::Postgres => "PostgreSQL",
+            Dialect::MySql => "MariaDB or MySQL",
+        }
+    }
+
+    /// Whether this database carries notifications to other processes; see [`Store::notify`].
+    pub fn can_notify(&self) -> bool {
+        self.dialect() == Dialect::Postgres
+    }
+
+    /// How many operations one worker should have under way at once on this database.
+    pub fn parallelism(&self) -> Parallelism {
+        match self.dialect() {
+            // SQLite executes one script at a time. With two claims or two batches of reports, one is prepared and waits in the
+            // queue while the other is executed. Single reports gain nothing.
+            Dialect::Sqlite => Parallelism { claims: 2, report_batches: 2, single_reports: 1 },
+            // A second claim of the same worker would compete with the first one for the same rows.
+            Dialect::Postgres | Dialect::MySql => {
+                Parallelism { claims: 1, report_batches: 1, single_reports: 4 }
+            }
+        }
+    }
+
+    /// For tests: sets the clock to this instant, where it then stands still. `None` returns to the database's own
+    /// clock.
     pub fn set_clock(&self, now: Option<Timestamp>) {
-        self.db.bind_now(now.map(Timestamp::as_microsecond));
+        self.db.set_test_clock(now.map(Timestamp::as_microsecond));
     }
 
-    /// For tests: the same database, on a line that may be slow, or lose what is sent or answered.
-    pub fn with_line(&self, line: std::sync::Arc<dyn Line>) -> Self {
-        Self { db: self.db.with_line(line) }
+    /// For tests: returns the same database with a fault injector that delays or loses requests and responses.
+    pub fn with_fault_injector(&self, injector: std::sync::Arc<dyn FaultInjector>) -> Self {
+        Self { db: self.db.with_fault_injector(injector) }
     }
 
-    /// The database's clock: the only one that plans and guards go by.
-    pub async fn clock(&self) -> Result<Timestamp, Error> {
-        let rows = self.db.rows(&CLOCK, params! {}).await?;
-        let row = rows.first().ok_or_else(|| Error::broken("there is no clock"))?;
-        run::timestamp(row.int("clock")?)
+    /// Reads the database's clock. Planning and all guards use only this clock.
+    pub async fn read_clock(&self) -> Result<Timestamp, Error> {
+        let rows = self.db.query(&READ_CLOCK, params! {}).await?;
+        let row =
+            rows.first().ok_or_else(|| Error::broken("the query for the clock returned no row"))?;
+        db::instant::timestamp(row.int("clock")?)
     }
 
-    /// One run.
-    pub async fn run(&self, run: RunId) -> Result<Option<Run>, Error> {
-        let rows = self.db.rows(&RUN_SHOW, params! { run_id: run.0 }).await?;
+    /// Finds a run by its id.
+    pub async fn find_run(&self, run: RunId) -> Result<Option<Run>, Error> {
+        let rows = self.db.query(&FIND_RUN, params! { run_id: run.0 }).await?;
         rows.first().map(Run::from_row).transpose()
     }
 
-    /// For migrations by hand and tests: a script of statements without parameters.
-    pub async fn script(&self, text: &str) -> Result<(), Error> {
-        self.db.script(text).await
+    /// Executes several statements that have no parameters. For manual migrations and for tests.
+    pub async fn execute_script(&self, text: &str) -> Result<(), Error> {
+        self.db.execute_script(text).await
     }
 
-    /// Puts the tables in order after much was written, as the database itself does in time: its
-    /// statistics, and what is no longer visible.
-    pub async fn tidy(&self) -> Result<(), Error> {
+    /// Updates the planner statistics of the tables, and removes dead rows on PostgreSQL. Useful after many writes; the
+    /// database does the same in the background later.
+    pub async fn analyze_tables(&self) -> Result<(), Error> {
         self.db
-            .script(match self.dialect() {
+            .execute_script(match self.dialect() {
                 Dialect::Sqlite => "analyze",
                 Dialect::Postgres => "vacuum analyze",
                 Dialect::MySql => "analyze table tasuki_run, tasuki_due",
@@ -134,32 +181,32 @@ impl Store {
             .await
     }
 
-    /// Has PostgreSQL write everything out, after which each page travels to the log whole when it is next
-    /// changed. Needs the right to do so; nothing on the other databases.
+    /// Makes a checkpoint on PostgreSQL. After it, PostgreSQL writes each page completely to its log when the page is
+    /// next changed. Needs the permission for `checkpoint`. Does nothing on the other databases.
     pub async fn checkpoint(&self) -> Result<(), Error> {
         match self.dialect() {
-            Dialect::Postgres => self.db.script("checkpoint").await,
+            Dialect::Postgres => self.db.execute_script("checkpoint").await,
             Dialect::Sqlite | Dialect::MySql => Ok(()),
         }
     }
 
-    /// Closes its connections in order.
+    /// Closes all connections.
     pub async fn close(&self) {
         self.db.close().await;
     }
 
-    /// Says why a write lost, for people.
-    async fn explain(&self, run: RunId) -> Result<Lost, Error> {
-        let now = self.run(run).await?;
+    /// Reads the current state of a run whose write was lost. For messages only; no code decides by it.
+    async fn explain_loss(&self, run: RunId) -> Result<Lost, Error> {
+        let current = self.find_run(run).await?;
         Ok(Lost {
             run,
-            state: now.as_ref().map(|run| run.state),
-            worker: now.filter(|run| run.state.is_carried()).and_then(|run| run.worker),
+            state: current.as_ref().map(|run| run.state),
+            worker: current.filter(|run| run.state.is_leased()).and_then(|run| run.worker),
         })
     }
 }
 
-/// An id as the databases keep it.
-fn uuid(bytes: &[u8; 16]) -> uuid::Uuid {
+/// Converts an id to the type of the id columns.
+fn to_uuid(bytes: &[u8; 16]) -> uuid::Uuid {
     uuid::Uuid::from_bytes(*bytes)
 }

@@ -1,41 +1,41 @@
-//! Losing a race is a normal day.
+//! The result of a guarded write. Losing a race is a normal result, not an error.
 
 use tasuki_core::{RunId, RunState, WorkerId};
 
-/// What became of a guarded write.
+/// The result of a guarded write.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome<T> {
-    /// It is a fact.
+    /// The write took effect.
     Applied(T),
-    /// A little early: the same start may be tried again at its time.
+    /// The run is not due yet. The same start may be tried again when it is due.
     NotYet,
-    /// Somebody else was first, or the time for it has passed. Nothing was written.
+    /// The write's conditions did not hold: another writer was first, or the deadline has passed. Nothing was written.
     Lost(Lost),
 }
 
 impl<T> Outcome<T> {
-    /// Whether it is a fact.
+    /// Whether the write took effect.
     pub fn is_applied(&self) -> bool {
         matches!(self, Self::Applied(_))
     }
 
-    /// The fact, if it is one.
+    /// Returns the value of a write that took effect.
     pub fn applied(self) -> Option<T> {
         match self {
-            Self::Applied(fact) => Some(fact),
+            Self::Applied(value) => Some(value),
             Self::NotYet | Self::Lost(_) => None,
         }
     }
 }
 
-/// What stood in the way, for people; nothing branches on it.
+/// The current state of a run whose write was lost. For messages only; no code decides by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lost {
-    /// Which run.
+    /// The run that was not changed.
     pub run: RunId,
-    /// Where it stands now; `None` if there is no such run.
+    /// Its current state; `None`: the run does not exist.
     pub state: Option<RunState>,
-    /// Who carries it now.
+    /// The worker that holds its lease now; `None`: the run is not leased.
     pub worker: Option<WorkerId>,
 }

@@ -1,7 +1,7 @@
-//! Retention: what is old enough goes, a bounded batch at a time. The audit and the term history stay.
+//! Retention: deletes old rows in bounded batches. The audit and the history of leader terms are never deleted.
 //!
-//! Each call looks at so many rows from a place on and deletes those that have ended long enough ago;
-//! what cannot go yet is passed over, so that a few old runs that never end do not stop the rest.
+//! Each call reads a batch of rows from a position on and deletes those that ended long enough ago. Rows that cannot be
+//! deleted yet are skipped, so that a few old runs that never end do not block the others.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -10,200 +10,209 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{Epoch, WorkerId};
 
+use crate::db::instant::micros;
 use crate::db::params;
 use crate::db::sql::{Sql, sql};
 use crate::run::due;
-use crate::run::micros;
-use crate::{Writer, Error, Store, uuid};
+use crate::{Error, Store, Writer, to_uuid};
 
-static RUN_OLD: Sql = sql!("run/old", ".sqlite", ".postgres", ".mysql");
-static RUN_LOCK: Sql = sql!("run/lock_old", ".sqlite", ".postgres", ".mysql");
-static RUN_RELIST: Sql = sql!("run/relist", ".postgres", ".postgres", ".postgres");
+static RUN_LIST_PRUNABLE: Sql = sql!("run/list_prunable", ".sqlite", ".postgres", ".mysql");
+static RUN_LOCK_PRUNABLE: Sql = sql!("run/lock_prunable", ".sqlite", ".postgres", ".mysql");
+static RUN_RESET_EXTRA_RUNS: Sql =
+    sql!("run/reset_extra_runs", ".postgres", ".postgres", ".postgres");
 static RUN_DELETE: Sql = sql!("run/delete", ".sqlite", ".postgres", ".mysql");
 static ATTEMPT_DELETE: Sql = sql!("attempt/delete", ".sqlite", ".postgres", ".mysql");
-static NOTE_DELETE: Sql = sql!("note/delete", ".sqlite", ".postgres", ".mysql");
+static TRANSITION_RECORD_DELETE: Sql =
+    sql!("transition_record/delete", ".sqlite", ".postgres", ".mysql");
 static LOG_DELETE: Sql = sql!("log/delete", ".sqlite", ".postgres", ".mysql");
-static LINES_DELETE: Sql = sql!("log/delete_lines", ".sqlite", ".postgres", ".mysql");
-static EVENT_OLD: Sql = sql!("event/old");
+static CHUNK_DELETE: Sql = sql!("log/delete_chunks", ".sqlite", ".postgres", ".mysql");
+static EVENT_LIST_PRUNABLE: Sql = sql!("event/list_prunable");
 static EVENT_DELETE: Sql = sql!("event/delete", ".sqlite", ".postgres", ".mysql");
-static STAT_OLD: Sql = sql!("stat/old");
-static STAT_DELETE: Sql = sql!("stat/delete");
-static WORKER_FORGET: Sql = sql!("worker/forget");
-static WORKER_DELETE: Sql = sql!("worker/delete");
+static STAT_LIST_PRUNABLE: Sql = sql!("stat/list_prunable");
+static STAT_DELETE_UNTIL: Sql = sql!("stat/delete_until");
+static WORKER_MARK_SILENT_GONE: Sql = sql!("worker/mark_silent_gone");
+static WORKER_DELETE_GONE: Sql = sql!("worker/delete_gone");
 
-/// The most rows one call looks at.
-const MOST: u32 = 5_000;
-const MINUTE: i64 = 60_000_000;
-/// By then a claim that was under way has landed, or never will.
-const LANDED: Duration = Duration::from_secs(60);
+/// Maximum number of rows that one call reads.
+const MAX_BATCH: u32 = 5_000;
+/// One minute in microseconds.
+const MINUTE_MICROS: i64 = 60_000_000;
+/// Maximum time until a claim that was sent takes effect. After this time it has taken effect or never will.
+const MAX_CLAIM_DELAY: Duration = Duration::from_secs(60);
 
-/// How far a sweep has come. It begins at the default.
+/// Where the next batch of a sweep begins. A sweep starts at the default position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PrunePlace {
+pub struct PrunePosition {
+    /// The planned instant of the last run that was read, in microseconds since 1970. Events do not use it.
     at: i64,
+    /// The id of the last run or event that was read.
     id: i64,
 }
 
-impl PrunePlace {
-    /// Before everything that is planned for this instant or a later one.
-    pub fn planned_from(at: Timestamp) -> Self {
+impl PrunePosition {
+    /// Returns the position before all runs that are planned for this instant or later.
+    pub fn scheduled_from(at: Timestamp) -> Self {
         Self { at: at.as_microsecond(), id: 0 }
     }
 }
 
-impl Default for PrunePlace {
+impl Default for PrunePosition {
     fn default() -> Self {
         Self { at: i64::MIN, id: 0 }
     }
 }
 
-/// What one batch did.
+/// The result of one batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Pruned {
-    /// How many went.
+pub struct PruneResult {
+    /// How many runs or events were deleted.
     pub deleted: u64,
-    /// Where to go on; `None`: the sweep is over.
-    pub next: Option<PrunePlace>,
+    /// Position of the next batch; `None`: the sweep is complete.
+    pub next: Option<PrunePosition>,
 }
 
-/// Which workers were forgotten.
+/// The result of [`Store::prune_workers`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Forgotten {
-    /// How many rows went.
+pub struct PrunedWorkers {
+    /// How many workers were deleted.
     pub deleted: u64,
-    /// Whether there may be more at once.
-    pub more: bool,
+    /// Whether the batch was full, so that another call may find more workers at once.
+    pub has_more: bool,
 }
 
 impl Store {
-    /// Deletes runs that ended longer ago than this, with their attempts, notes and logs. Looks at `most`
-    /// runs at a time, those planned first at first.
+    /// Deletes runs that ended longer ago than `older_than`, with their attempts, transition records and logs. Reads
+    /// at most
+    /// `max_rows` runs from the position on, in the order of their planned instants.
     pub async fn prune_runs(
         &self,
         older_than: Duration,
-        from: PrunePlace,
-        most: u32,
-    ) -> Result<Pruned, Error> {
-        let most = most.clamp(1, MOST);
-        let age = micros(older_than);
-        let stretch = params! { age: age, at: from.at, id: from.id, most: most };
-        let old = self.db.rows(&RUN_OLD, stretch).await?;
-        let (mut next, mut listed, mut ids) = (from, Vec::new(), Vec::new());
+        from: PrunePosition,
+        max_rows: u32,
+    ) -> Result<PruneResult, Error> {
+        let max_rows = max_rows.clamp(1, MAX_BATCH);
+        let min_age = micros(older_than);
+        let batch = params! { min_age: min_age, at: from.at, id: from.id, limit: max_rows };
+        let old = self.db.query(&RUN_LIST_PRUNABLE, batch).await?;
+        let (mut next, mut id_ranges, mut ids) = (from, Vec::new(), Vec::new());
         for row in &old {
-            // Those that are listed together are looked at together.
-            let together = due::stretch(row)?;
-            next = PrunePlace { at: row.int("scheduled_for")?, id: *together.start() };
-            ids.extend(together.clone());
-            listed.push(together);
-            if ids.len() >= most as usize {
+            // The runs of one id range are always in the same batch.
+            let id_range = due::id_range(row)?;
+            next = PrunePosition { at: row.int("scheduled_for")?, id: *id_range.start() };
+            ids.extend(id_range.clone());
+            id_ranges.push(id_range);
+            if ids.len() >= max_rows as usize {
                 break;
             }
         }
         if ids.is_empty() {
-            return Ok(Pruned { deleted: 0, next: None });
+            return Ok(PruneResult { deleted: 0, next: None });
         }
-        let more = ids.len() >= most as usize;
+        let has_more = ids.len() >= max_rows as usize;
 
         let mut tx = self.db.begin().await?;
-        let ended = tx.rows(&RUN_LOCK, params! { ids: ids, age: age }).await?;
+        let ended = tx.query(&RUN_LOCK_PRUNABLE, params! { ids: ids, min_age: min_age }).await?;
         let ids = ended.iter().map(|row| row.int("id")).collect::<Result<Vec<_>, _>>()?;
         let mut deleted = 0;
         if !ids.is_empty() {
-            let left = left_alone(&listed, &ids);
-            if !left.is_empty() {
-                tx.execute(&RUN_RELIST, params! { ids: left }).await?;
+            let remaining = list_remaining(&id_ranges, &ids);
+            if !remaining.is_empty() {
+                tx.execute(&RUN_RESET_EXTRA_RUNS, params! { ids: remaining }).await?;
             }
-            for rest in [&LINES_DELETE, &LOG_DELETE, &NOTE_DELETE, &ATTEMPT_DELETE] {
-                tx.execute(rest, params! { ids: ids.clone() }).await?;
+            for delete in [&CHUNK_DELETE, &LOG_DELETE, &TRANSITION_RECORD_DELETE, &ATTEMPT_DELETE] {
+                tx.execute(delete, params! { ids: ids.clone() }).await?;
             }
             deleted = tx.execute(&RUN_DELETE, params! { ids: ids }).await?;
         }
         tx.commit().await?;
-        Ok(Pruned { deleted, next: more.then_some(next) })
+        Ok(PruneResult { deleted, next: has_more.then_some(next) })
     }
 
-    /// Deletes events that were taken longer ago than this. Looks at `most` events at a time, the oldest
-    /// first; one that nobody has taken stays, however old it is.
+    /// Deletes events that were processed longer ago than `older_than`. Reads at most `max_rows` events from the
+    /// position on, the oldest first. An event that was not processed is never deleted.
     pub async fn prune_events(
         &self,
         older_than: Duration,
-        from: PrunePlace,
-        most: u32,
-    ) -> Result<Pruned, Error> {
-        let most = most.clamp(1, MOST);
-        let age = micros(older_than);
-        let stretch = params! { age: age, id: from.id, most: most };
-        let rows = self.db.rows(&EVENT_OLD, stretch).await?;
+        from: PrunePosition,
+        max_rows: u32,
+    ) -> Result<PruneResult, Error> {
+        let max_rows = max_rows.clamp(1, MAX_BATCH);
+        let min_age = micros(older_than);
+        let batch = params! { min_age: min_age, id: from.id, limit: max_rows };
+        let rows = self.db.query(&EVENT_LIST_PRUNABLE, batch).await?;
         let mut ids = Vec::with_capacity(rows.len());
         for row in &rows {
             if row.int("created_at")? < row.int("cutoff")? {
                 ids.push(row.int("id")?);
             }
         }
-        let Some(&last) = ids.last() else { return Ok(Pruned { deleted: 0, next: None }) };
-        // Where young ones begin, or the events end, the sweep does.
-        let more = ids.len() == most as usize;
+        let Some(&last) = ids.last() else { return Ok(PruneResult { deleted: 0, next: None }) };
+        // The sweep is complete at the first event that is too young, or after the last event.
+        let has_more = ids.len() == max_rows as usize;
         let mut tx = self.db.begin().await?;
-        let deleted = tx.execute(&EVENT_DELETE, params! { ids: ids, age: age }).await?;
+        let deleted = tx.execute(&EVENT_DELETE, params! { ids: ids, min_age: min_age }).await?;
         tx.commit().await?;
-        let next = PrunePlace { id: last, ..PrunePlace::default() };
-        Ok(Pruned { deleted, next: more.then_some(next) })
+        let next = PrunePosition { id: last, ..PrunePosition::default() };
+        Ok(PruneResult { deleted, next: has_more.then_some(next) })
     }
 
-    /// Deletes the counts of minutes longer ago than this, about `most` rows: whole minutes at a time.
-    /// Nothing deleted: nothing is that old.
-    pub async fn prune_stats(&self, older_than: Duration, most: u32) -> Result<u64, Error> {
-        let stretch = params! { age: micros(older_than), most: most.clamp(1, MOST) };
+    /// Deletes the statistics of minutes that ended longer ago than `older_than`: about `max_rows` rows, always whole
+    /// minutes. Returns the number of deleted rows; 0: no row is that old.
+    pub async fn prune_stats(&self, older_than: Duration, max_rows: u32) -> Result<u64, Error> {
+        let batch = params! { min_age: micros(older_than), limit: max_rows.clamp(1, MAX_BATCH) };
         let mut last = None;
-        for row in self.db.rows(&STAT_OLD, stretch).await? {
-            // A minute is old when its end is.
+        for row in self.db.query(&STAT_LIST_PRUNABLE, batch).await? {
+            // The end of the minute decides, not its beginning.
             let minute = row.int("minute")?;
-            if (minute + 1) * MINUTE <= row.int("cutoff")? {
+            if (minute + 1) * MINUTE_MICROS <= row.int("cutoff")? {
                 last = Some(minute);
             }
         }
         let Some(last) = last else { return Ok(0) };
         let mut tx = self.db.begin().await?;
-        let deleted = tx.execute(&STAT_DELETE, params! { minute: last }).await?;
+        let deleted = tx.execute(&STAT_DELETE_UNTIL, params! { minute: last }).await?;
         tx.commit().await?;
         Ok(deleted)
     }
 
-    /// A leader forgets workers that nobody has heard of for longer than this and that carry nothing: those that left, died
-    /// or were cut off, and those that vanished without a word. First such a one counts as gone, and claims nothing any
-    /// more; its row goes with a later call. Should it live after all, its next heartbeat tells it to begin anew. What it
-    /// ran keeps its id. Who asks is there, however long the whole machine may have slept.
-    pub async fn forget_workers(
+    /// Deletes workers that have sent no heartbeat for longer than `older_than` and hold no lease: workers that
+    /// stopped, died, were detached or disappeared. Only the leader with this epoch may do this.
+    ///
+    /// The first call marks such a worker as gone, so that it can claim no more runs; a later call deletes its row.
+    /// If the worker is alive after all, the response to its next heartbeat makes it register again. Its runs keep
+    /// its id. `caller`, the leader's own worker, is never deleted: after the whole machine was suspended, its own
+    /// heartbeat looks old.
+    pub async fn prune_workers(
         &self,
         epoch: Epoch,
         older_than: Duration,
-        asks: WorkerId,
-        most: u32,
-    ) -> Result<Forgotten, Error> {
-        let most = most.clamp(1, MOST);
-        let stretch = params! {
-            asks: uuid(asks.as_bytes()),
-            age: micros(older_than),
-            pause: micros(LANDED),
-            most: most,
+        caller: WorkerId,
+        max_rows: u32,
+    ) -> Result<PrunedWorkers, Error> {
+        let max_rows = max_rows.clamp(1, MAX_BATCH);
+        let batch = params! {
+            caller: to_uuid(caller.as_bytes()),
+            min_age: micros(older_than),
+            min_gone: micros(MAX_CLAIM_DELAY),
+            limit: max_rows,
         };
-        let mut tx = self.begin_as(Writer::Leader(epoch)).await?;
-        let deleted = tx.execute(&WORKER_DELETE, stretch.clone()).await?;
-        let gone = tx.execute(&WORKER_FORGET, stretch).await?;
+        let mut tx = self.begin_for(Writer::Leader(epoch)).await?;
+        let deleted = tx.execute(&WORKER_DELETE_GONE, batch.clone()).await?;
+        let gone = tx.execute(&WORKER_MARK_SILENT_GONE, batch).await?;
         tx.commit().await?;
-        Ok(Forgotten { deleted, more: deleted.max(gone) == u64::from(most) })
+        Ok(PrunedWorkers { deleted, has_more: deleted.max(gone) == u64::from(max_rows) })
     }
 }
 
-/// What stays of those that are listed together and of which some go.
-fn left_alone(listed: &[RangeInclusive<i64>], gone: &[i64]) -> Vec<i64> {
-    let gone: HashSet<i64> = gone.iter().copied().collect();
-    let broken = |together: &&RangeInclusive<i64>| {
-        let mut each = (*together).clone();
-        each.clone().any(|id| gone.contains(&id)) && each.any(|id| !gone.contains(&id))
+/// Lists the runs that remain of the id ranges of which some runs, but not all, are deleted.
+fn list_remaining(id_ranges: &[RangeInclusive<i64>], deleted: &[i64]) -> Vec<i64> {
+    let deleted: HashSet<i64> = deleted.iter().copied().collect();
+    let is_partly_deleted = |id_range: &&RangeInclusive<i64>| {
+        let mut ids = (*id_range).clone();
+        ids.clone().any(|id| deleted.contains(&id)) && ids.any(|id| !deleted.contains(&id))
     };
-    let broken = listed.iter().filter(broken);
-    broken.flat_map(Clone::clone).filter(|id| !gone.contains(id)).collect()
+    let partly_deleted = id_ranges.iter().filter(is_partly_deleted);
+    partly_deleted.flat_map(Clone::clone).filter(|id| !deleted.contains(id)).collect()
 }
 
 #[cfg(test)]
@@ -211,9 +220,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_loses_its_company_is_left_alone() {
-        let listed = [1..=1, 2..=5, 6..=9, 10..=12];
-        assert_eq!(left_alone(&listed, &[1, 3, 5, 6, 7, 8, 9]), [2, 4]);
-        assert!(left_alone(&listed, &[]).is_empty());
+    fn only_the_rest_of_a_partly_deleted_id_range_remains() {
+        let id_ranges = [1..=1, 2..=5, 6..=9, 10..=12];
+        assert_eq!(list_remaining(&id_ranges, &[1, 3, 5, 6, 7, 8, 9]), [2, 4]);
+        assert!(list_remaining(&id_ranges, &[]).is_empty());
     }
 }

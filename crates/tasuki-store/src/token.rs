@@ -1,67 +1,67 @@
-//! Tokens: who may act through the API, and as what.
+//! API tokens: who may use the API, and with which role.
 //!
-//! A token is 256 random bits that its owner keeps; the database keeps their SHA-256. It is looked up by
-//! that hash, so that what is compared tells nobody anything about the token.
+//! A token is 256 random bits that only its owner stores. The database stores their SHA-256. A token is found by that
+//! hash, so the time that a comparison takes reveals nothing about the token.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
-use tasuki_core::{Invalid, Role};
+use tasuki_core::{InvalidInput, Role};
 
-use crate::audit::{self, Act, Actor};
+use crate::audit::{self, AuditAction, AuditActor};
+use crate::db::instant::{micros, timestamp};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
-use crate::run::{micros, timestamp};
-use crate::{Error, Store, check};
+use crate::{Error, Store, validate};
 
-static ADD: Sql = sql!("token/add");
-static BY_HASH: Sql = sql!("token/by_hash");
-static BY_ID: Sql = sql!("token/by_id");
+static INSERT: Sql = sql!("token/insert");
+static FIND_BY_HASH: Sql = sql!("token/find_by_hash");
+static LOCK_BY_ID: Sql = sql!("token/lock_by_id");
 static LIST: Sql = sql!("token/list");
-static TOUCH: Sql = sql!("token/touch");
+static RECORD_USE: Sql = sql!("token/record_use");
 static REVOKE: Sql = sql!("token/revoke");
 
-/// How long a token goes unmarked although it is used.
-const TOUCHED: Duration = Duration::from_secs(60);
+/// Resolution of [`Token::last_used_at`]: a newer use is not written.
+const LAST_USED_RESOLUTION: Duration = Duration::from_secs(60);
 
-/// A token to be given out.
+/// A token to be created.
 #[derive(Debug, Clone, Copy)]
 pub struct NewToken<'a> {
-    /// What people call it: what it does appears in the audit under this name.
+    /// Its name. The audit records what is done with the token under this name.
     pub name: &'a str,
-    /// What may be done with it.
+    /// The role that it grants.
     pub role: Role,
-    /// The SHA-256 of it. The token itself never comes here.
+    /// The SHA-256 of the token. The store never gets the token itself.
     pub hash: [u8; 32],
-    /// How long it counts; `None`: until it is revoked.
+    /// How long it is valid; `None`: until it is revoked.
     pub lifetime: Option<Duration>,
 }
 
-/// A token as its row has it.
+/// A stored token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Which.
+    /// Its id.
     pub id: i64,
-    /// What people call it.
+    /// Its name.
     pub name: String,
-    /// What may be done with it.
+    /// The role that it grants.
     pub role: Role,
-    /// Since when it is there.
+    /// When it was created.
     pub created_at: Timestamp,
-    /// Who gave it out.
+    /// Name of the actor who created it.
     pub created_by: String,
-    /// When it stops counting.
+    /// When it expires; `None`: never.
     pub expires_at: Option<Timestamp>,
-    /// When it was last used, to within a minute.
+    /// When it was last used, with a resolution of one minute; `None`: never.
     pub last_used_at: Option<Timestamp>,
-    /// Since when it counts no more.
+    /// When it was revoked; `None`: it is not revoked.
     pub revoked_at: Option<Timestamp>,
 }
 
 impl Token {
-    /// Whether it counts at this instant.
-    pub fn counts(&self, at: Timestamp) -> bool {
+    /// Whether the token is valid at this instant: neither revoked nor expired.
+    pub fn is_valid_at(&self, at: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| at < end)
     }
 
@@ -81,30 +81,34 @@ impl Token {
 }
 
 impl Store {
-    /// Gives a token out, and tells it.
+    /// Creates a token and records this in the audit.
     pub async fn create_token<'a>(
         &self,
-        by: impl Into<Actor<'a>>,
+        actor: impl Into<AuditActor<'a>>,
         new: &NewToken<'_>,
     ) -> Result<Token, Error> {
-        check::key("name", new.name)?;
+        validate::check_key("name", new.name)?;
         if new.name.chars().any(char::is_control) {
-            return Err(Invalid::typed("name", new.name, "1 to 191 visible characters").into());
+            return Err(
+                InvalidInput::from_text("name", new.name, "1 to 191 visible characters").into()
+            );
         }
-        let by = by.into();
+        let actor = actor.into();
         let mut tx = self.db.begin().await?;
         let row = params! {
             name: new.name,
             token_hash: new.hash.to_vec(),
             role: new.role.as_str(),
-            created_by: by.name,
+            created_by: actor.name,
             lifetime: new.lifetime.map(micros),
         };
-        tx.execute(&ADD, row).await?;
-        let rows = tx.rows(&BY_HASH, params! { token_hash: new.hash.to_vec() }).await?;
-        let row = rows.first().ok_or_else(|| Error::broken("the token is not there"))?;
+        tx.execute(&INSERT, row).await?;
+        let rows = tx.query(&FIND_BY_HASH, params! { token_hash: new.hash.to_vec() }).await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::broken("the token that was just created is missing"))?;
         let token = Token::from_row(row)?;
-        let act = Act {
+        let action = AuditAction {
             action: "create",
             object: format!("token {}", token.id),
             before: None,
@@ -114,43 +118,45 @@ impl Store {
                 "expires_at": token.expires_at.map(|at| at.to_string()),
             })),
         };
-        audit::append(&mut tx, by, act).await?;
+        audit::append(&mut tx, actor, action).await?;
         tx.commit().await?;
         Ok(token)
     }
 
-    /// Whose token has this hash, if it counts now; and marks that it was used.
-    pub async fn bearer(&self, hash: [u8; 32]) -> Result<Option<Token>, Error> {
-        let rows = self.db.rows(&BY_HASH, params! { token_hash: hash.to_vec() }).await?;
+    /// Finds the token with this hash if it is valid now, and records that it was used. `None`: there is no such
+    /// token, or it is not valid any more.
+    pub async fn authenticate_token(&self, hash: [u8; 32]) -> Result<Option<Token>, Error> {
+        let rows = self.db.query(&FIND_BY_HASH, params! { token_hash: hash.to_vec() }).await?;
         let Some(row) = rows.first() else { return Ok(None) };
         let (token, clock) = (Token::from_row(row)?, timestamp(row.int("clock")?)?);
-        if !token.counts(clock) {
+        if !token.is_valid_at(clock) {
             return Ok(None);
         }
-        let unmarked = |last: Timestamp| clock.duration_since(last).unsigned_abs() > TOUCHED;
-        if token.last_used_at.is_none_or(unmarked) {
+        let is_outdated =
+            |last: Timestamp| clock.duration_since(last).unsigned_abs() > LAST_USED_RESOLUTION;
+        if token.last_used_at.is_none_or(is_outdated) {
             let mut tx = self.db.begin().await?;
-            tx.execute(&TOUCH, params! { id: token.id }).await?;
+            tx.execute(&RECORD_USE, params! { id: token.id }).await?;
             tx.commit().await?;
         }
         Ok(Some(token))
     }
 
-    /// Every token there was, in the order they were given out.
-    pub async fn tokens(&self) -> Result<Vec<Token>, Error> {
-        let rows = self.db.rows(&LIST, params! {}).await?;
+    /// Lists all tokens, also expired and revoked ones, in the order in which they were created.
+    pub async fn list_tokens(&self) -> Result<Vec<Token>, Error> {
+        let rows = self.db.query(&LIST, params! {}).await?;
         rows.iter().map(Token::from_row).collect()
     }
 
-    /// From now on a token counts no more, and this is told. One that was revoked before stays as it
-    /// was. `None`: there is no such token.
+    /// Revokes a token and records this in the audit. A token that is already revoked stays unchanged. `None`: there
+    /// is no such token.
     pub async fn revoke_token<'a>(
         &self,
-        by: impl Into<Actor<'a>>,
+        actor: impl Into<AuditActor<'a>>,
         token: i64,
     ) -> Result<Option<Token>, Error> {
         let mut tx = self.db.begin().await?;
-        let rows = tx.rows(&BY_ID, params! { id: token }).await?;
+        let rows = tx.query(&LOCK_BY_ID, params! { id: token }).await?;
         let Some(before) = rows.first().map(Token::from_row).transpose()? else {
             tx.rollback().await?;
             return Ok(None);
@@ -159,17 +165,19 @@ impl Store {
             tx.rollback().await?;
             return Ok(Some(before));
         }
-        let rows = tx.rows(&BY_ID, params! { id: token }).await?;
-        let row = rows.first().ok_or_else(|| Error::broken("a token vanished"))?;
+        let rows = tx.query(&LOCK_BY_ID, params! { id: token }).await?;
+        let row = rows
+            .first()
+            .ok_or_else(|| Error::broken(format!("token {token} vanished while it was locked")))?;
         let after = Token::from_row(row)?;
-        let told = |revoked: bool| json!({ "name": after.name, "role": after.role.as_str(), "revoked": revoked });
-        let act = Act {
+        let audit_json = |revoked: bool| json!({ "name": after.name, "role": after.role.as_str(), "revoked": revoked });
+        let action = AuditAction {
             action: "revoke",
             object: format!("token {token}"),
-            before: Some(told(false)),
-            after: Some(told(true)),
+            before: Some(audit_json(false)),
+            after: Some(audit_json(true)),
         };
-        audit::append(&mut tx, by.into(), act).await?;
+        audit::append(&mut tx, actor.into(), action).await?;
         tx.commit().await?;
         Ok(Some(after))
     }

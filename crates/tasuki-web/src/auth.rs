@@ -1,4 +1,4 @@
-//! Who asks: a bearer token, looked up by its hash.
+//! Authentication with bearer tokens, and authorization by role.
 
 use std::net::SocketAddr;
 
@@ -11,25 +11,25 @@ use tasuki::operator::{Actor, Role};
 
 use crate::problem::{FORBIDDEN, Problem, UNAUTHORIZED};
 
-/// Lets nobody through whose token does not count, and names whoever acts to what comes after. Whatever
-/// was shown is hashed and looked up alike, so that time tells nothing about it.
+/// Refuses requests without a valid token, and adds the [`Actor`] to the others. Every token is hashed and looked up in the same
+/// way, so that the duration of the request reveals nothing about valid tokens.
 pub(crate) async fn authenticate(
     State(operator): State<Operator>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    let refused = |detail: &str| {
-        Problem::new(UNAUTHORIZED, detail).on("Authorization").hint(
+    let unauthorized = |detail: &str| {
+        Problem::new(UNAUTHORIZED, detail).with_field("Authorization").with_hint(
             "send `Authorization: Bearer TOKEN`; `tasuki up` writes one to its data directory",
         )
     };
-    let Some(secret) = bearer(request.headers()) else {
-        return refused("there is no bearer token in the request").into_response();
+    let Some(secret) = bearer_token(request.headers()) else {
+        return unauthorized("the request has no bearer token").into_response();
     };
-    let token = match operator.bearer(secret).await {
+    let token = match operator.find_token(secret).await {
         Ok(Some(token)) => token,
         Ok(None) => {
-            return refused("the token is unknown, expired or revoked").into_response();
+            return unauthorized("the token is unknown, expired or revoked").into_response();
         }
         Err(error) => return Problem::from(error).into_response(),
     };
@@ -39,19 +39,19 @@ pub(crate) async fn authenticate(
     next.run(request).await
 }
 
-/// Whether whoever asks may do what needs this role.
-pub(crate) fn allows(actor: Option<&Actor>, needed: Role) -> Result<(), Problem> {
+/// Checks that the caller has at least a role.
+pub(crate) fn require_role(actor: Option<&Actor>, needed: Role) -> Result<(), Problem> {
     match actor {
         Some(actor) if actor.role >= needed => Ok(()),
         Some(actor) => {
             let detail = format!("this needs the role {needed}, and the token has {}", actor.role);
             Err(Problem::new(FORBIDDEN, detail))
         }
-        None => Err(Problem::new(UNAUTHORIZED, "nobody is known to ask")),
+        None => Err(Problem::new(UNAUTHORIZED, "the caller is unknown")),
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<&str> {
+fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let text = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, secret) = text.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())

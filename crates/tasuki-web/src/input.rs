@@ -1,4 +1,4 @@
-//! What comes in: bodies, parameters and headers, read strictly and refused by name.
+//! Input of requests: bodies, parameters and headers. They are parsed strictly, and errors name the invalid field.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,110 +15,117 @@ use serde::de::{DeserializeOwned, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tasuki::Operator;
 use tasuki::operator::Actor;
-use tasuki_core::{Invalid, duration};
+use tasuki_core::{InvalidInput, duration};
 use utoipa::IntoParams;
 
 use crate::problem::{
     INVALID_INPUT, MALFORMED, PRECONDITION_REQUIRED, Problem, TIMEOUT, TOO_LARGE, UNAUTHORIZED,
     UNSUPPORTED_MEDIA_TYPE,
 };
-use crate::serve::Stopping;
+use crate::serve::ShutdownSignal;
 
-/// The longest body, unless a route says otherwise.
-pub(crate) const BODY: usize = 1 << 20;
-/// How much of a body that is too long is read all the same, so that its sender hears the refusal
-/// instead of a broken connection.
-const SWALLOWED: usize = 64 << 20;
-/// The longest page.
-const PAGE: u32 = 200;
-/// The page unless something is said.
-const USUAL_PAGE: u32 = 50;
-/// The longest reason.
-const REASON: usize = 1_000;
+/// Default maximum size of a body, in bytes.
+pub(crate) const MAX_BODY_BYTES: usize = 1 << 20;
+/// A body that is too large is read and discarded up to this size, in bytes, so that the client receives the error response instead
+/// of a closed connection.
+const MAX_DISCARDED_BYTES: usize = 64 << 20;
+/// Maximum length of a page.
+const MAX_PAGE_LIMIT: u32 = 200;
+/// Default length of a page.
+const DEFAULT_PAGE_LIMIT: u32 = 50;
+/// Maximum length of a reason, in characters.
+const MAX_REASON_CHARS: usize = 1_000;
 
-/// What may be sent to a route.
-pub(crate) trait Input: DeserializeOwned {
-    /// The longest body.
-    const LONGEST: usize = BODY;
-    /// What makes a body long, for the refusal.
-    const LONG: &'static str = "body";
-    /// Whether nothing at all stands for `{}`.
+/// A type that a route accepts as its body.
+pub(crate) trait RequestInput: DeserializeOwned {
+    /// Maximum size of the body, in bytes.
+    const MAX_BYTES: usize = MAX_BODY_BYTES;
+    /// Name of the field that makes the body large, for the error message.
+    const SIZE_FIELD: &'static str = "body";
+    /// Whether an empty body counts as `{}`.
     const OPTIONAL: bool = false;
 }
 
 /// A JSON body.
-pub(crate) struct Body<T>(pub(crate) T);
+pub(crate) struct JsonBody<T>(pub(crate) T);
 
-impl<T: Input, S: Send + Sync> FromRequest<S> for Body<T> {
+impl<T: RequestInput, S: Send + Sync> FromRequest<S> for JsonBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, Problem> {
         let is_json = is_json(request.headers());
-        let bytes = read(request, T::LONGEST, T::LONG).await?;
+        let bytes = read_body(request, T::MAX_BYTES, T::SIZE_FIELD).await?;
         if bytes.is_empty() && T::OPTIONAL {
-            return parse("{}").map(Self);
+            return parse_json("{}").map(Self);
         }
         if !is_json {
             let detail = "the Content-Type of the body is not application/json";
-            return Err(Problem::new(UNSUPPORTED_MEDIA_TYPE, detail).on("Content-Type"));
+            return Err(Problem::new(UNSUPPORTED_MEDIA_TYPE, detail).with_field("Content-Type"));
         }
         let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let detail = format!("the body is not UTF-8: byte {} is wrong", error.valid_up_to());
-            Problem::new(MALFORMED, detail).on("body")
+            let detail =
+                format!("the body is not valid UTF-8: byte {} is invalid", error.valid_up_to());
+            Problem::new(MALFORMED, detail).with_field("body")
         })?;
-        parse(text).map(Self)
+        parse_json(text).map(Self)
     }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let told = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
-    let media = told.unwrap_or_default().split(';').next().unwrap_or_default().trim();
+    let content_type = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    let media_type = content_type.unwrap_or_default().split(';').next().unwrap_or_default().trim();
     ["application/json", "application/merge-patch+json"]
         .iter()
-        .any(|known| media.eq_ignore_ascii_case(known))
+        .any(|known| media_type.eq_ignore_ascii_case(known))
 }
 
-async fn read(mut request: Request, longest: usize, long: &str) -> Result<Bytes, Problem> {
-    let stopping = Stopping::told(request.extensions_mut().remove::<Stopping>());
+async fn read_body(
+    mut request: Request,
+    max_bytes: usize,
+    size_field: &str,
+) -> Result<Bytes, Problem> {
+    let stopping = ShutdownSignal::wait(request.extensions_mut().remove::<ShutdownSignal>());
     let mut stopping = std::pin::pin!(stopping);
-    let mut parts = request.into_body().into_data_stream();
+    let mut chunks = request.into_body().into_data_stream();
     let (mut body, mut length) = (Vec::new(), 0);
     loop {
-        let part = tokio::select! {
+        let chunk = tokio::select! {
             biased;
-            part = parts.next() => part,
+            chunk = chunks.next() => chunk,
             () = &mut stopping => {
-                let detail = "the server stops, and not all of the body had come";
-                return Err(Problem::new(TIMEOUT, detail).on("body"));
+                let detail = "the server is stopping, and the body has not arrived completely";
+                return Err(Problem::new(TIMEOUT, detail).with_field("body"));
             }
         };
-        let Some(part) = part else { break };
-        let part = part.map_err(|_| {
-            Problem::new(MALFORMED, "the body ended before all of it had come").on("body")
+        let Some(chunk) = chunk else { break };
+        let chunk = chunk.map_err(|_| {
+            Problem::new(MALFORMED, "the connection closed before the body had arrived completely")
+                .with_field("body")
         })?;
-        length += part.len();
-        if length > SWALLOWED {
+        length += chunk.len();
+        if length > MAX_DISCARDED_BYTES {
             break;
         }
-        if length <= longest {
-            body.extend_from_slice(&part);
+        if length <= max_bytes {
+            body.extend_from_slice(&chunk);
         }
     }
-    match length <= longest {
+    match length <= max_bytes {
         true => Ok(body.into()),
-        false => Err(too_large(longest, long)),
+        false => Err(too_large(max_bytes, size_field)),
     }
 }
 
-fn too_large(longest: usize, long: &str) -> Problem {
-    Problem::new(TOO_LARGE, format!("{long}: it may have at most {longest} bytes")).on(long)
+fn too_large(max_bytes: usize, field: &str) -> Problem {
+    Problem::new(TOO_LARGE, format!("{field}: it may have at most {max_bytes} bytes"))
+        .with_field(field)
 }
 
-/// A shape that is written as an object. By itself serde also takes a list of the values in order, which
-/// nobody means and no document says.
-pub(crate) struct Object<T>(pub(crate) T);
+/// A value that must be a JSON object. Without it, serde also accepts an array of the field values in their order, which is not
+/// documented.
+pub(crate) struct JsonObject<T>(pub(crate) T);
 
-impl<T> std::ops::Deref for Object<T> {
+impl<T> std::ops::Deref for JsonObject<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -126,7 +133,7 @@ impl<T> std::ops::Deref for Object<T> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_map(ObjectVisitor(PhantomData))
     }
@@ -135,81 +142,82 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
 struct ObjectVisitor<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectVisitor<T> {
-    type Value = Object<T>;
+    type Value = JsonObject<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<JsonObject<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(JsonObject)
     }
 }
 
-/// Reads JSON into a shape, and names what does not fit.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
+/// Parses JSON. Errors name the invalid field.
+pub(crate) fn parse_json<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     let mut reader = serde_json::Deserializer::from_str(text);
-    let Object(read) = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+    let JsonObject(value) = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
-        refusal(&path, error.inner())
+        json_problem(&path, error.inner())
     })?;
-    reader.end().map_err(|error| refusal(".", &error))?;
-    Ok(read)
+    reader.end().map_err(|error| json_problem(".", &error))?;
+    Ok(value)
 }
 
-/// The same from JSON that has been read.
-pub(crate) fn fit<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, Problem> {
-    let read: Result<Object<T>, _> = serde_path_to_error::deserialize(value);
-    read.map(|Object(read)| read).map_err(|error| {
+/// Converts parsed JSON. Errors name the invalid field.
+pub(crate) fn from_json_value<T: DeserializeOwned>(value: serde_json::Value) -> Result<T, Problem> {
+    let parsed: Result<JsonObject<T>, _> = serde_path_to_error::deserialize(value);
+    parsed.map(|JsonObject(parsed)| parsed).map_err(|error| {
         let path = error.path().to_string();
-        refusal(&path, error.inner())
+        json_problem(&path, error.inner())
     })
 }
 
-fn refusal(path: &str, error: &serde_json::Error) -> Problem {
+fn json_problem(path: &str, error: &serde_json::Error) -> Problem {
     use serde_json::error::Category;
-    let told = error.to_string();
+    let message = error.to_string();
     if matches!(error.classify(), Category::Syntax | Category::Eof | Category::Io) {
-        return Problem::new(MALFORMED, format!("the body is not JSON: {told}")).on("body");
+        return Problem::new(MALFORMED, format!("the body is not JSON: {message}"))
+            .with_field("body");
     }
-    // Where it stands in the text matters less than what it is called.
-    let told = told.split(" at line ").next().unwrap_or_default();
-    let named = |start: &str| {
-        let name = told.strip_prefix(start)?.split('`').next()?;
+    // The position in the text is removed: the name of the field is more useful.
+    let message = message.split(" at line ").next().unwrap_or_default();
+    let field_after = |prefix: &str| {
+        let name = message.strip_prefix(prefix)?.split('`').next()?;
         Some(match path {
             "." => name.to_owned(),
             path if path == name || path.ends_with(&format!(".{name}")) => path.to_owned(),
             path => format!("{path}.{name}"),
         })
     };
-    let field = named("unknown field `").or_else(|| named("missing field `"));
+    let field = field_after("unknown field `").or_else(|| field_after("missing field `"));
     let field = field.unwrap_or_else(|| match path {
         "." => "body".to_owned(),
         path => path.to_owned(),
     });
-    Problem::new(INVALID_INPUT, format!("{field}: {told}")).on(field)
+    Problem::new(INVALID_INPUT, format!("{field}: {message}")).with_field(field)
 }
 
-/// Parameters after the question mark.
-pub(crate) struct Asked<T>(pub(crate) T);
+/// Query parameters.
+pub(crate) struct QueryParams<T>(pub(crate) T);
 
-impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for Asked<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T> {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
-        Query::<T>::try_from_uri(&parts.uri).map(|Query(asked)| Self(asked)).map_err(|refused| {
-            let told = refused.body_text();
-            let told = told.rsplit("query string: ").next().unwrap_or(&told).to_owned();
-            let field = told.split('`').nth(1).unwrap_or("query").to_owned();
-            Problem::new(MALFORMED, told).on(field)
+        Query::<T>::try_from_uri(&parts.uri).map(|Query(query)| Self(query)).map_err(|rejection| {
+            let message = rejection.body_text();
+            let message = message.rsplit("query string: ").next().unwrap_or(&message).to_owned();
+            let field = message.split('`').nth(1).unwrap_or("query").to_owned();
+            Problem::new(MALFORMED, message).with_field(field)
         })
     }
 }
 
-/// What stands in the path, whatever it is.
-pub(crate) struct Named(pub(crate) String);
+/// The name or id in the path, not validated.
+pub(crate) struct PathName(pub(crate) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for Named {
+impl<S: Send + Sync> FromRequestParts<S> for PathName {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -220,49 +228,49 @@ impl<S: Send + Sync> FromRequestParts<S> for Named {
     }
 }
 
-impl Named {
-    /// What cannot be an id is nobody's.
-    pub(crate) fn id<T: std::str::FromStr>(&self, what: &str) -> Result<T, Problem> {
-        self.0.parse().map_err(|_| Problem::not_found(what, &self.0))
+impl PathName {
+    /// Parses the id of an object of this kind. An invalid id is the id of no object, so the error is "not found".
+    pub(crate) fn id<T: std::str::FromStr>(&self, kind: &str) -> Result<T, Problem> {
+        self.0.parse().map_err(|_| Problem::not_found(kind, &self.0))
     }
 }
 
-/// Something that is done to something: who asks whom for it, and what stands in the path. Nothing is
-/// looked up yet: what is wrong with the body is told first.
-pub(crate) struct Act {
+/// Common input of requests that change an object: the actor, the name or id in the path, and headers. The object is not read yet,
+/// so that errors in the body are reported first.
+pub(crate) struct ActionRequest {
     pub(crate) operator: Operator,
     pub(crate) actor: Actor,
-    pub(crate) to: Named,
-    pub(crate) headers: Headers,
+    pub(crate) target: PathName,
+    pub(crate) headers: ActionHeaders,
 }
 
-impl FromRequestParts<Operator> for Act {
+impl FromRequestParts<Operator> for ActionRequest {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, operator: &Operator) -> Result<Self, Problem> {
-        let nobody = || Problem::new(UNAUTHORIZED, "nobody is known to ask");
+        let unauthorized = || Problem::new(UNAUTHORIZED, "the caller is unknown");
         Ok(Self {
             operator: operator.clone(),
-            actor: parts.extensions.get::<Actor>().cloned().ok_or_else(nobody)?,
-            to: Named::from_request_parts(parts, operator).await?,
-            headers: Headers::from_request_parts(parts, operator).await?,
+            actor: parts.extensions.get::<Actor>().cloned().ok_or_else(unauthorized)?,
+            target: PathName::from_request_parts(parts, operator).await?,
+            headers: ActionHeaders::from_request_parts(parts, operator).await?,
         })
     }
 }
 
-/// The header of every change that must show the version it saw, for the document.
+/// The header If-Match of changes that require the current version, for the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "Headers reads it")]
-pub(crate) struct VersionSeen {
+#[expect(dead_code, reason = "ActionHeaders reads it; this struct only documents it")]
+pub(crate) struct IfMatchHeader {
     #[param(rename = "If-Match", pattern = r#"^(\*|"[0-9]{1,18}")$"#)]
     if_match: String,
 }
 
-/// The headers of a request that say more about it.
-pub(crate) struct Headers(HeaderMap);
+/// Headers with additional parameters of a request.
+pub(crate) struct ActionHeaders(HeaderMap);
 
-impl<S: Send + Sync> FromRequestParts<S> for Headers {
+impl<S: Send + Sync> FromRequestParts<S> for ActionHeaders {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Problem> {
@@ -270,15 +278,15 @@ impl<S: Send + Sync> FromRequestParts<S> for Headers {
     }
 }
 
-impl Headers {
-    /// The version that was seen; `None`: whatever it is now.
+impl ActionHeaders {
+    /// Parses `If-Match`: the version that the object must still have; `None`: any version (`*`).
     pub(crate) fn if_match(&self) -> Result<Option<i64>, Problem> {
         let expected = "a version in quotes such as \"3\", or *";
         let Some(value) = self.0.get(header::IF_MATCH) else {
-            let detail = "the header If-Match with the version that was seen is missing";
+            let detail = "the header If-Match with the version of the object is missing";
             return Err(Problem::new(PRECONDITION_REQUIRED, detail)
-                .on("If-Match")
-                .hint("send the ETag of the last answer, or * for whatever it is now"));
+                .with_field("If-Match")
+                .with_hint("send the ETag of the last response, or * to accept any version"));
         };
         let text = value.to_str().unwrap_or("bytes").trim();
         if text == "*" {
@@ -288,110 +296,117 @@ impl Headers {
         let digits = version.filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
         match digits.and_then(|text| text.parse().ok()) {
             Some(version) => Ok(Some(version)),
-            None => Err(Problem::malformed("If-Match", &Invalid::typed("", text, expected))),
+            None => {
+                Err(Problem::malformed("If-Match", &InvalidInput::from_text("", text, expected)))
+            }
         }
     }
 
-    /// What makes asking twice the same.
+    /// Parses `Idempotency-Key`: two requests with the same key create one object.
     pub(crate) fn idempotency_key(&self) -> Result<Option<String>, Problem> {
         let name = HeaderName::from_static("idempotency-key");
         let Some(value) = self.0.get(name) else { return Ok(None) };
-        let refused =
-            |found: &str| Problem::invalid("Idempotency-Key", &Invalid::typed("", found, KEY));
-        let text = value.to_str().map_err(|_| refused("bytes"))?;
+        let invalid = |found: &str| {
+            Problem::invalid("Idempotency-Key", &InvalidInput::from_text("", found, EXPECTED_KEY))
+        };
+        let text = value.to_str().map_err(|_| invalid("bytes"))?;
         match !text.trim().is_empty() && text.trim() == text && text.len() <= 191 {
             true => Ok(Some(text.to_owned())),
-            false => Err(refused(text)),
+            false => Err(invalid(text)),
         }
     }
 
-    /// Where a stream broke off.
+    /// Id of the last event that the client has received before its stream was interrupted.
     pub(crate) fn last_event_id(&self) -> Option<&str> {
         self.0.get("last-event-id")?.to_str().ok()
     }
 }
 
-const KEY: &str = "1 to 191 visible ASCII characters";
+const EXPECTED_KEY: &str = "1 to 191 visible ASCII characters";
 
-/// The length of a page.
-pub(crate) fn limit(typed: Option<&str>) -> Result<u32, Problem> {
-    number("limit", typed, 1, PAGE).map(|limit| limit.unwrap_or(USUAL_PAGE))
+/// Parses the query parameter `limit`: the length of a page.
+pub(crate) fn parse_page_limit(text: Option<&str>) -> Result<u32, Problem> {
+    parse_number_param("limit", text, 1, MAX_PAGE_LIMIT)
+        .map(|limit| limit.unwrap_or(DEFAULT_PAGE_LIMIT))
 }
 
-/// A number among the parameters.
-pub(crate) fn number<N>(
+/// Parses a number in a query parameter.
+pub(crate) fn parse_number_param<N>(
     field: &str,
-    typed: Option<&str>,
-    least: N,
-    most: N,
+    text: Option<&str>,
+    min: N,
+    max: N,
 ) -> Result<Option<N>, Problem>
 where
     N: std::str::FromStr + Copy + PartialOrd + fmt::Display,
 {
-    let Some(text) = typed else { return Ok(None) };
+    let Some(text) = text else { return Ok(None) };
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    match text.parse::<N>().ok().filter(|number| digits && *number >= least && *number <= most) {
+    match text.parse::<N>().ok().filter(|number| digits && *number >= min && *number <= max) {
         Some(number) => Ok(Some(number)),
         None => {
-            let expected = format!("a number from {least} to {most}");
-            Err(Problem::malformed(field, &Invalid::typed("", text, expected)))
+            let expected = format!("a number from {min} to {max}");
+            Err(Problem::malformed(field, &InvalidInput::from_text("", text, expected)))
         }
     }
 }
 
-/// One word among the parameters.
-pub(crate) fn word<T: std::str::FromStr<Err = Invalid>>(
+/// Parses a query parameter.
+pub(crate) fn parse_text_param<T: std::str::FromStr<Err = InvalidInput>>(
     field: &str,
-    typed: Option<&str>,
+    text: Option<&str>,
 ) -> Result<Option<T>, Problem> {
-    let read = typed.map(str::parse::<T>).transpose();
-    read.map_err(|invalid| Problem::malformed(field, &invalid))
+    let parsed = text.map(str::parse::<T>).transpose();
+    parsed.map_err(|invalid| Problem::malformed(field, &invalid))
 }
 
-const INSTANT: &str = "an instant such as 2026-11-16T03:00:00Z";
+const EXPECTED_INSTANT: &str = "an instant such as 2026-11-16T03:00:00Z";
 
-fn read_instant(text: &str) -> Option<Timestamp> {
-    // Whole microseconds are what the databases keep.
-    let at: Timestamp = text.parse().ok()?;
-    Timestamp::from_microsecond(at.as_microsecond()).ok()
+fn to_instant(text: &str) -> Option<Timestamp> {
+    // Truncated to microseconds, which is the precision in the databases.
+    let instant: Timestamp = text.parse().ok()?;
+    Timestamp::from_microsecond(instant.as_microsecond()).ok()
 }
 
-/// An instant in a body.
-pub(crate) fn instant(field: &str, typed: Option<&str>) -> Result<Option<Timestamp>, Problem> {
-    let refused = |text: &str| Problem::invalid(field, &Invalid::typed("", text, INSTANT));
-    typed.map(|text| read_instant(text).ok_or_else(|| refused(text))).transpose()
+/// Parses an instant in a body.
+pub(crate) fn parse_instant(field: &str, text: Option<&str>) -> Result<Option<Timestamp>, Problem> {
+    let problem =
+        |text: &str| Problem::invalid(field, &InvalidInput::from_text("", text, EXPECTED_INSTANT));
+    text.map(|text| to_instant(text).ok_or_else(|| problem(text))).transpose()
 }
 
-/// An instant among the parameters.
-pub(crate) fn asked_instant(
+/// Parses an instant in a query parameter.
+pub(crate) fn parse_instant_param(
     field: &str,
-    typed: Option<&str>,
+    text: Option<&str>,
 ) -> Result<Option<Timestamp>, Problem> {
-    let refused = |text: &str| Problem::malformed(field, &Invalid::typed("", text, INSTANT));
-    typed.map(|text| read_instant(text).ok_or_else(|| refused(text))).transpose()
+    let problem = |text: &str| {
+        Problem::malformed(field, &InvalidInput::from_text("", text, EXPECTED_INSTANT))
+    };
+    text.map(|text| to_instant(text).ok_or_else(|| problem(text))).transpose()
 }
 
-/// A length of time in a body.
-pub(crate) fn length(field: &str, typed: Option<&str>) -> Result<Option<Duration>, Problem> {
-    let read = typed.map(|text| duration::read("duration", text)).transpose();
-    read.map_err(|invalid| Problem::invalid(field, &invalid))
+/// Parses a duration in a body.
+pub(crate) fn parse_duration(field: &str, text: Option<&str>) -> Result<Option<Duration>, Problem> {
+    let parsed = text.map(|text| duration::parse_field("duration", text)).transpose();
+    parsed.map_err(|invalid| Problem::invalid(field, &invalid))
 }
 
-/// A reason, which is kept and shown as it is.
-pub(crate) fn reason(typed: &str) -> Result<String, Problem> {
-    let fits = !typed.trim().is_empty()
-        && typed.chars().count() <= REASON
-        && !typed.chars().any(|c| c.is_control() && c != '\n' && c != '\t');
-    match fits {
-        true => Ok(typed.to_owned()),
+/// Validates a reason. It is stored and displayed unchanged.
+pub(crate) fn parse_reason(text: &str) -> Result<String, Problem> {
+    let is_valid = !text.trim().is_empty()
+        && text.chars().count() <= MAX_REASON_CHARS
+        && !text.chars().any(|c| c.is_control() && c != '\n' && c != '\t');
+    match is_valid {
+        true => Ok(text.to_owned()),
         false => {
             let expected = "1 to 1000 visible characters";
-            Err(Problem::invalid("reason", &Invalid::typed("", typed, expected)))
+            Err(Problem::invalid("reason", &InvalidInput::from_text("", text, expected)))
         }
     }
 }
 
-/// A reason that may be left out.
-pub(crate) fn optional_reason(typed: Option<&str>) -> Result<Option<String>, Problem> {
-    typed.map(reason).transpose()
+/// Validates an optional reason.
+pub(crate) fn parse_optional_reason(text: Option<&str>) -> Result<Option<String>, Problem> {
+    text.map(parse_reason).transpose()
 }

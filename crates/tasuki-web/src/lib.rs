@@ -1,16 +1,15 @@
-//! The REST API of tasuki: what people may ask, over HTTP, thin over [`Operator`].
+//! The REST API of tasuki, a thin layer over [`Operator`].
 //!
-//! What it promises: every answer is what `/api/openapi.json` says it is; every refusal is
-//! `application/problem+json` with a stable code and, where a field is at fault, its name; nothing but
-//! `/healthz` and `/readyz` answers without a token; body, page and time have limits.
+//! Every response matches `/api/openapi.json`. Every error is `application/problem+json` with a stable code and, if a field is
+//! invalid, its name. Every request except `/healthz` and `/readyz` needs a token. Size of bodies, length of pages and duration of
+//! requests are limited.
 //!
-//! Deliberately not here: decisions about runs (they are the store's guards) and anything remembered
-//! between two requests.
+//! Deliberately absent: decisions about runs, which are guards in the store, and any state between two requests.
 
 pub mod api;
 mod auth;
-mod document;
 mod input;
+mod openapi;
 mod problem;
 mod route;
 mod serve;
@@ -20,26 +19,26 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use tasuki::Operator;
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use problem::{CODES, Code};
+pub use problem::{CODES, ProblemCode};
 pub use serve::serve;
 
-/// Everything people may ask of this operator, as a router that is ready to be served.
+/// Creates the router of the REST API, ready for [`serve`].
 pub fn router(operator: Operator) -> Router {
-    let (asked, document) = document::finish(api::routes());
-    let asked = asked
-        .merge(document::route(&document))
-        .fallback(problem::nothing_here)
-        .method_not_allowed_fallback(problem::wrong_method)
+    let (routes, document) = openapi::build_router_and_document(api::routes());
+    let routes = routes
+        .merge(openapi::document_route(&document))
+        .fallback(problem::unknown_path)
+        .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(from_fn_with_state(operator.clone(), auth::authenticate));
-    api::health()
-        .merge(asked)
-        .layer(CatchPanicLayer::custom(problem::panicked))
-        .layer(from_fn(route::plainly))
+    api::health_routes()
+        .merge(routes)
+        .layer(CatchPanicLayer::custom(problem::panic_response))
+        .layer(from_fn(route::add_security_headers))
         .with_state(operator)
 }
 
-/// The OpenAPI document of [`router`], as it is served and as it stands in the repository.
+/// Returns the OpenAPI document of [`router`], as it is served and as it is stored in the repository.
 pub fn openapi() -> String {
-    let (_, document) = document::finish(api::routes());
+    let (_, document) = openapi::build_router_and_document(api::routes());
     format!("{document:#}\n")
 }

@@ -1,4 +1,4 @@
-//! Refusals: one shape, stable codes, and what is true now where that was not what was expected.
+//! Error responses (RFC 9457): one format and stable codes. After a conflict they contain the current state.
 
 use std::any::Any;
 
@@ -8,29 +8,29 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use axum::response::IntoResponse;
 use serde::Serialize;
 use serde_json::Value;
-use tasuki::operator::{Current, Error};
-use tasuki_core::Invalid;
+use tasuki::operator::{CurrentState, Error};
+use tasuki_core::InvalidInput;
 use utoipa::ToSchema;
 
 use crate::api::{cluster, job_view, run_view, settings};
 
-/// The kinds of refusals. Each has a section in `docs/reference/errors.md`.
+/// A kind of error response. Each has a section in `docs/reference/errors.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Code {
-    /// The word that never changes.
+pub struct ProblemCode {
+    /// Stable code for programs.
     pub code: &'static str,
-    /// The status it travels with.
+    /// HTTP status code.
     pub status: u16,
-    /// What it means, in a line.
+    /// Meaning, in one line.
     pub title: &'static str,
 }
 
 macro_rules! codes {
     ($($name:ident = $code:literal, $status:literal, $title:literal;)+) => {
-        $(pub(crate) const $name: Code = Code { code: $code, status: $status, title: $title };)+
+        $(pub(crate) const $name: ProblemCode = ProblemCode { code: $code, status: $status, title: $title };)+
 
-        /// Every code there is.
-        pub const CODES: &[Code] = &[$($name),+];
+        /// All codes.
+        pub const CODES: &[ProblemCode] = &[$($name),+];
     };
 }
 
@@ -38,56 +38,56 @@ codes! {
     MALFORMED = "malformed", 400, "the request cannot be read";
     UNAUTHORIZED = "unauthorized", 401, "a token is needed";
     FORBIDDEN = "forbidden", 403, "the token's role does not allow this";
-    NOT_FOUND = "not_found", 404, "there is no such thing";
-    METHOD_NOT_ALLOWED = "method_not_allowed", 405, "this cannot be done here";
-    TIMEOUT = "timeout", 408, "it took too long";
-    CONFLICT = "conflict", 409, "it is no longer what was expected";
-    NAME_TAKEN = "name_taken", 409, "the name is taken";
+    NOT_FOUND = "not_found", 404, "the object does not exist";
+    METHOD_NOT_ALLOWED = "method_not_allowed", 405, "the path does not support this method";
+    TIMEOUT = "timeout", 408, "the request took too long";
+    CONFLICT = "conflict", 409, "the object has changed or is in another state";
+    NAME_TAKEN = "name_taken", 409, "the name is already in use";
     TOO_LARGE = "too_large", 413, "the request is too large";
-    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "this is not JSON";
-    INVALID_INPUT = "invalid_input", 422, "a field is wrong";
-    PRECONDITION_REQUIRED = "precondition_required", 428, "the version that was seen is needed";
-    INTERNAL = "internal", 500, "something is wrong with tasuki";
-    UNAVAILABLE = "unavailable", 503, "the database does not answer";
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type", 415, "the body is not JSON";
+    INVALID_INPUT = "invalid_input", 422, "a field is invalid";
+    PRECONDITION_REQUIRED = "precondition_required", 428, "the header If-Match is missing";
+    INTERNAL = "internal", 500, "an internal error";
+    UNAVAILABLE = "unavailable", 503, "the database does not respond";
 }
 
-/// A refusal. Boxed, because everything that can be refused carries room for one.
+/// An error response. Boxed to keep results small.
 #[derive(Debug, Clone)]
-pub(crate) struct Problem(Box<Refusal>);
+pub(crate) struct Problem(Box<ProblemBody>);
 
-/// A refusal as it travels.
+/// The JSON of an error response.
 #[derive(Debug, Clone, Serialize, ToSchema)]
-pub(crate) struct Refusal {
-    /// Where this kind of refusal is described.
+pub(crate) struct ProblemBody {
+    /// Path of the description of this kind of error.
     #[serde(rename = "type")]
     kind: String,
-    /// What this kind of refusal means.
+    /// Meaning of this kind of error.
     title: &'static str,
-    /// The status again, for whoever has only the body.
+    /// HTTP status code, repeated for readers of the body alone.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// What happened this time.
+    /// What happened in this case.
     detail: String,
-    /// The word that never changes.
+    /// Stable code for programs.
     code: &'static str,
-    /// The field, parameter or header at fault.
+    /// Name of the invalid field, parameter or header.
     #[serde(skip_serializing_if = "Option::is_none")]
     field: Option<String>,
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     hint: Option<String>,
-    /// What is true now, where something else was expected.
+    /// Current state of the object, after a conflict.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>, additional_properties)]
     current: Option<Value>,
-    /// All that is wrong, where that is more than one thing.
+    /// All problems, if there can be several.
     #[serde(skip_serializing_if = "Option::is_none")]
     problems: Option<Vec<String>>,
 }
 
 impl Problem {
-    pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
-        Self(Box::new(Refusal {
+    pub(crate) fn new(code: ProblemCode, detail: impl Into<String>) -> Self {
+        Self(Box::new(ProblemBody {
             kind: format!("/docs/errors#{}", code.code),
             title: code.title,
             status: code.status,
@@ -100,38 +100,38 @@ impl Problem {
         }))
     }
 
-    /// A field will not do: told with the name it has in the request.
-    pub(crate) fn invalid(field: impl Into<String>, invalid: &Invalid) -> Self {
+    /// An invalid field, with its name in the request.
+    pub(crate) fn invalid(field: impl Into<String>, invalid: &InvalidInput) -> Self {
         let field = field.into();
         let detail = format!("{field}: found {}, expected {}", invalid.found, invalid.expected);
-        Self::new(INVALID_INPUT, detail).on(field)
+        Self::new(INVALID_INPUT, detail).with_field(field)
     }
 
-    /// A parameter or header cannot be read.
-    pub(crate) fn malformed(field: impl Into<String>, invalid: &Invalid) -> Self {
+    /// A parameter or header that cannot be parsed.
+    pub(crate) fn malformed(field: impl Into<String>, invalid: &InvalidInput) -> Self {
         let field = field.into();
         let detail = format!("{field}: found {}, expected {}", invalid.found, invalid.expected);
-        Self::new(MALFORMED, detail).on(field)
+        Self::new(MALFORMED, detail).with_field(field)
     }
 
-    pub(crate) fn not_found(what: &str, name: &str) -> Self {
-        let shown: String = name.chars().take(80).collect();
-        Self::new(NOT_FOUND, format!("there is no {what} {shown}"))
+    pub(crate) fn not_found(kind: &str, name: &str) -> Self {
+        let name: String = name.chars().take(80).collect();
+        Self::new(NOT_FOUND, format!("there is no {kind} {name}"))
     }
 
-    pub(crate) fn on(mut self, field: impl Into<String>) -> Self {
+    pub(crate) fn with_field(mut self, field: impl Into<String>) -> Self {
         self.0.field = Some(field.into());
         self
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    pub(crate) fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.0.hint = Some(hint.into());
         self
     }
 }
 
-/// The names fields have inside, and the names they have in requests.
-const FIELDS: &[(&str, &str)] = &[
+/// Internal names of fields, and their names in requests.
+const REQUEST_FIELD_NAMES: &[(&str, &str)] = &[
     ("job name", "name"),
     ("event types", "trigger.events"),
     ("event filter", "trigger.filter"),
@@ -158,51 +158,55 @@ const FIELDS: &[(&str, &str)] = &[
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
         match error {
-            Error::NotFound { what, name } => Self::not_found(what, &name),
+            Error::NotFound { kind, name } => Self::not_found(kind, &name),
             Error::Invalid(invalid) => {
-                let known = FIELDS.iter().find(|(inside, _)| *inside == invalid.field);
+                let known =
+                    REQUEST_FIELD_NAMES.iter().find(|(internal, _)| *internal == invalid.field);
                 let field = known.map_or(&*invalid.field, |(_, field)| field).to_owned();
                 Self::invalid(field, &invalid)
             }
             Error::Settings(problems) => {
-                let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-                let mut problem = Self::new(INVALID_INPUT, told.join("; ")).on("settings");
-                problem.0.problems = Some(told);
+                let messages: Vec<String> = problems.iter().map(ToString::to_string).collect();
+                let mut problem =
+                    Self::new(INVALID_INPUT, messages.join("; ")).with_field("settings");
+                problem.0.problems = Some(messages);
                 problem
             }
             Error::NameTaken(name) => {
-                Self::new(NAME_TAKEN, format!("there is a job {name} already"))
-                    .on("name")
-                    .hint("choose another name, or change the job that has it")
+                Self::new(NAME_TAKEN, format!("a job named {name} already exists"))
+                    .with_field("name")
+                    .with_hint("choose another name, or change the existing job")
             }
-            Error::Lost { what, current } => {
-                let mut problem =
-                    Self::new(CONFLICT, what).hint("look at what is true now, and decide anew");
-                problem.0.current = shown(*current);
+            Error::Lost { message, current } => {
+                let mut problem = Self::new(CONFLICT, message)
+                    .with_hint("check the current state before you try again");
+                problem.0.current = current_state_json(*current);
                 problem
             }
             error if error.is_unavailable() => {
-                tracing::warn!(%error, "the database did not answer a request");
-                Self::new(UNAVAILABLE, "the database does not answer at the moment")
-                    .hint("try again in a moment")
+                tracing::warn!(%error, "the database did not respond to a request");
+                Self::new(UNAVAILABLE, "the database does not respond at the moment")
+                    .with_hint("try again in a moment")
             }
             Error::Store(error) => {
                 tracing::error!(%error, "a request failed");
-                Self::new(INTERNAL, "something went wrong; the log of the server has the details")
+                Self::new(INTERNAL, "an internal error occurred; the server log has the details")
             }
         }
     }
 }
 
-fn shown(current: Current) -> Option<Value> {
+fn current_state_json(current: CurrentState) -> Option<Value> {
     let value = match current {
-        // Whoever lost a race may be anybody, so nothing secret is shown.
-        Current::Job(job) => serde_json::to_value(job_view::view(&job, false).ok()?),
-        Current::Run(run) => serde_json::to_value(run_view::view(&run)),
-        Current::Settings(settings) => serde_json::to_value(settings::view(&settings)),
-        Current::Lead(lead) => serde_json::to_value(cluster::lead_view(&lead)),
-        Current::Worker(worker) => serde_json::to_value(cluster::worker_view(&worker)),
-        Current::Nothing => return None,
+        // The role of the caller is not known here, so environment values are hidden.
+        CurrentState::Job(job) => serde_json::to_value(job_view::job_view(&job, false).ok()?),
+        CurrentState::Run(run) => serde_json::to_value(run_view::run_view(&run)),
+        CurrentState::Settings(settings) => {
+            serde_json::to_value(settings::settings_view(&settings))
+        }
+        CurrentState::Leader(leader) => serde_json::to_value(cluster::leader_view(&leader)),
+        CurrentState::Worker(worker) => serde_json::to_value(cluster::worker_view(&worker)),
+        CurrentState::Nothing => return None,
     };
     value.ok()
 }
@@ -212,31 +216,32 @@ impl IntoResponse for Problem {
         let body = serde_json::to_vec(&self.0).unwrap_or_default();
         let status =
             StatusCode::from_u16(self.0.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut answer = (status, body).into_response();
-        let headers = answer.headers_mut();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if self.0.status == UNAUTHORIZED.status {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        answer
+        response
     }
 }
 
-/// No route has this path.
-pub(crate) async fn nothing_here(request: Request) -> Problem {
+/// Responds to a path that no route has.
+pub(crate) async fn unknown_path(request: Request) -> Problem {
     Problem::not_found("page", request.uri().path())
-        .hint("/api/openapi.json lists everything there is")
+        .with_hint("/api/openapi.json lists all paths and methods")
 }
 
-/// A route has this path, but not this method.
-pub(crate) async fn wrong_method(request: Request) -> Problem {
-    let detail = format!("{} is nothing to do here", request.method());
-    Problem::new(METHOD_NOT_ALLOWED, detail).hint("/api/openapi.json lists everything there is")
+/// Responds to a method that the route of this path does not have.
+pub(crate) async fn method_not_allowed(request: Request) -> Problem {
+    let detail = format!("this path does not support the method {}", request.method());
+    Problem::new(METHOD_NOT_ALLOWED, detail)
+        .with_hint("/api/openapi.json lists all paths and methods")
 }
 
-/// A panic is our fault, and must not look like anything else.
-pub(crate) fn panicked(_: Box<dyn Any + Send + 'static>) -> Response<Body> {
+/// Responds to a request whose handler panicked. The message of the panic is not sent, because it may contain secrets.
+pub(crate) fn panic_response(_: Box<dyn Any + Send + 'static>) -> Response<Body> {
     tracing::error!("a request panicked");
-    Problem::new(INTERNAL, "something went wrong; the log of the server has the details")
+    Problem::new(INTERNAL, "an internal error occurred; the server log has the details")
         .into_response()
 }

@@ -1,4 +1,4 @@
-//! The table of routes: each with the role it needs and the time it may take.
+//! Entries of the route table: a route with the role that it needs and its timeout.
 
 use std::time::Duration;
 
@@ -14,57 +14,61 @@ use utoipa_axum::router::UtoipaMethodRouter;
 use crate::auth;
 use crate::problem::{Problem, TIMEOUT};
 
-/// How long an answer may take, where waiting is not what was asked for.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(30);
+/// Timeout of a request, except for requests that wait or stream.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One route of the table.
-pub(crate) struct Entry {
-    /// Who may ask.
+/// A route and the role that it needs.
+pub(crate) struct RouteEntry {
+    /// Role that the caller must have at least.
     pub(crate) role: Role,
-    /// What is asked.
+    /// The route with its documentation.
     pub(crate) route: UtoipaMethodRouter<Operator>,
 }
 
-/// A route that needs a role and answers in time.
-pub(crate) fn needs(role: Role, (schemas, paths, methods): UtoipaMethodRouter<Operator>) -> Entry {
-    let in_time =
-        from_fn(async |request: Request, next: Next| in_time(TIME_LIMIT, next.run(request)).await);
-    patiently_needs(role, (schemas, paths, methods.route_layer(in_time)))
+/// A route that needs a role and has a timeout.
+pub(crate) fn route_for_role(
+    role: Role,
+    (schemas, paths, methods): UtoipaMethodRouter<Operator>,
+) -> RouteEntry {
+    let timeout_layer = from_fn(async |request: Request, next: Next| {
+        with_timeout(REQUEST_TIMEOUT, next.run(request)).await
+    });
+    streaming_route_for_role(role, (schemas, paths, methods.route_layer(timeout_layer)))
 }
 
-async fn in_time(limit: Duration, answer: impl Future<Output = Response>) -> Response {
-    match tokio::time::timeout(limit, answer).await {
-        Ok(answer) => answer,
+async fn with_timeout(limit: Duration, response: impl Future<Output = Response>) -> Response {
+    match tokio::time::timeout(limit, response).await {
+        Ok(response) => response,
         Err(_) => {
-            let detail = format!("the answer took longer than {}", duration::show(limit));
+            let detail = format!("the request took longer than {}", duration::format(limit));
             Problem::new(TIMEOUT, detail)
-                .hint("look whether it was done before asking again")
+                .with_hint("check whether the request had an effect before you send it again")
                 .into_response()
         }
     }
 }
 
-/// A route that needs a role and takes as long as it takes: it waits, or goes on and on.
-pub(crate) fn patiently_needs(
+/// A route that needs a role and has no timeout, because it waits or streams.
+pub(crate) fn streaming_route_for_role(
     role: Role,
     (schemas, paths, methods): UtoipaMethodRouter<Operator>,
-) -> Entry {
-    let allowed = from_fn(move |request: Request, next: Next| async move {
-        match auth::allows(request.extensions().get::<Actor>(), role) {
+) -> RouteEntry {
+    let authorize = from_fn(move |request: Request, next: Next| async move {
+        match auth::require_role(request.extensions().get::<Actor>(), role) {
             Ok(()) => next.run(request).await,
             Err(problem) => problem.into_response(),
         }
     });
-    Entry { role, route: (schemas, paths, methods.route_layer(allowed)) }
+    RouteEntry { role, route: (schemas, paths, methods.route_layer(authorize)) }
 }
 
-/// Answers hold what only their reader may see, and are what their type says.
-pub(crate) async fn plainly(request: Request, next: Next) -> Response {
-    let mut answer = next.run(request).await;
-    let headers = answer.headers_mut();
+/// Forbids caching, because responses contain data for the caller only, and guessing of content types.
+pub(crate) async fn add_security_headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
     headers.entry(header::CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    answer
+    response
 }
 
 #[cfg(test)]
@@ -74,38 +78,38 @@ mod tests {
     use axum::routing::get;
     use tower_http::catch_panic::CatchPanicLayer;
 
-    async fn told(answer: Response) -> (u16, String) {
-        let status = answer.status().as_u16();
-        let body = axum::body::to_bytes(answer.into_body(), 1 << 20).await.expect("a body");
+    async fn status_and_body(response: Response) -> (u16, String) {
+        let status = response.status().as_u16();
+        let body = axum::body::to_bytes(response.into_body(), 1 << 20).await.expect("a body");
         (status, String::from_utf8(body.to_vec()).expect("text"))
     }
 
     #[tokio::test]
-    async fn what_takes_too_long_is_told_in_time() {
-        let slow = in_time(Duration::from_millis(20), std::future::pending());
-        let (status, body) = told(slow.await).await;
+    async fn a_slow_request_times_out() {
+        let slow = with_timeout(Duration::from_millis(20), std::future::pending());
+        let (status, body) = status_and_body(slow.await).await;
         assert_eq!(status, 408);
         assert!(
             body.contains("\"code\":\"timeout\"") && body.contains("longer than 20ms"),
             "{body}"
         );
-        let quick = in_time(Duration::from_secs(5), async { "done".into_response() });
-        assert_eq!(told(quick.await).await, (200, "done".to_owned()));
+        let quick = with_timeout(Duration::from_secs(5), async { "done".into_response() });
+        assert_eq!(status_and_body(quick.await).await, (200, "done".to_owned()));
     }
 
     #[tokio::test]
-    async fn a_panic_is_a_problem_like_any_other() {
+    async fn a_panic_becomes_a_problem_response() {
         let router: Router = Router::new()
             .route("/", get(async || -> &'static str { panic!("a secret") }))
-            .layer(CatchPanicLayer::custom(crate::problem::panicked));
+            .layer(CatchPanicLayer::custom(crate::problem::panic_response));
         let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("an address"));
-        let serving = tokio::spawn(crate::serve(listener, router, std::future::pending()));
-        let answer = reqwest::get(url).await.expect("an answer");
-        assert_eq!(answer.status(), 500);
-        assert_eq!(answer.headers()["content-type"], "application/problem+json");
-        let body = answer.text().await.expect("a body");
+        let server = tokio::spawn(crate::serve(listener, router, std::future::pending()));
+        let response = reqwest::get(url).await.expect("a response");
+        assert_eq!(response.status(), 500);
+        assert_eq!(response.headers()["content-type"], "application/problem+json");
+        let body = response.text().await.expect("a body");
         assert!(body.contains("\"code\":\"internal\"") && !body.contains("secret"), "{body}");
-        serving.abort();
+        server.abort();
     }
 }

@@ -1,4 +1,4 @@
-//! Serving: until somebody says stop, and then in order.
+//! The HTTP server and its graceful shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,86 +11,91 @@ use axum::middleware::{Next, from_fn};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-/// How long requests that are under way have after the stop.
-const GRACE: Duration = Duration::from_secs(2);
-/// How long the last answers have to get onto the wire.
-const LAST_WORDS: Duration = Duration::from_millis(100);
+/// Time after the shutdown signal in which requests in progress may finish.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(2);
+/// Time in which the last responses are sent before connections are closed.
+const FLUSH_TIME: Duration = Duration::from_millis(100);
 
-/// Tells a request that the server stops. Whoever has one is under way, and is waited for a little.
+/// Signals to a request that the server is stopping. A request that has one counts as in progress: the shutdown waits for it, up
+/// to the grace time.
 #[derive(Debug, Clone)]
-pub(crate) struct Stopping {
-    told: watch::Receiver<bool>,
-    _counted: Arc<Counted>,
+pub(crate) struct ShutdownSignal {
+    stopping: watch::Receiver<bool>,
+    _in_progress: Arc<RequestInProgress>,
 }
 
-impl Stopping {
-    /// Returns when the server that carries this request stops; a request without one waits for ever.
-    pub(crate) async fn told(stopping: Option<Self>) {
-        match stopping {
-            Some(mut stopping) => begun(&mut stopping.told).await,
+impl ShutdownSignal {
+    /// Waits until the server is stopping. Without a signal it waits forever.
+    pub(crate) async fn wait(signal: Option<Self>) {
+        match signal {
+            Some(mut signal) => wait_until_stopping(&mut signal.stopping).await,
             None => std::future::pending().await,
         }
     }
 }
 
-/// Returns when the server stops, and never if it does not.
-async fn begun(told: &mut watch::Receiver<bool>) {
-    if told.wait_for(|stopping| *stopping).await.is_err() {
+/// Waits until the server is stopping. Never returns if the sender is gone.
+async fn wait_until_stopping(signal: &mut watch::Receiver<bool>) {
+    if signal.wait_for(|stopping| *stopping).await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-/// One of the requests that are under way, until it is dropped.
+/// Counts a request as in progress until it is dropped.
 #[derive(Debug)]
-struct Counted(watch::Sender<usize>);
+struct RequestInProgress(watch::Sender<usize>);
 
-impl Counted {
-    fn new(under_way: &watch::Sender<usize>) -> Arc<Self> {
-        under_way.send_modify(|count| *count += 1);
-        Arc::new(Self(under_way.clone()))
+impl RequestInProgress {
+    fn new(counter: &watch::Sender<usize>) -> Arc<Self> {
+        counter.send_modify(|count| *count += 1);
+        Arc::new(Self(counter.clone()))
     }
 }
 
-impl Drop for Counted {
+impl Drop for RequestInProgress {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
-/// Serves a router until `shutdown` is ready. Then nothing new is taken, streams and waits end, and what
-/// is under way has two seconds. A request of which a part has not come yet is not under way: whoever
-/// sends half of one does not hold up a stop.
+/// Serves a router until `shutdown` completes. Then new connections are refused, streams and waits end, and requests in progress
+/// have two seconds to finish. A client that sends only a part of a request does not delay the shutdown: without all headers the
+/// request is not in progress, and waiting for a body ends with the signal.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let (tell, told) = watch::channel(false);
-    let (under_way, mut left) = watch::channel(0);
+    let (stop_sender, stopping) = watch::channel(false);
+    let (counter, mut in_progress) = watch::channel(0);
     let router = router.layer(from_fn({
-        let told = told.clone();
+        let stopping = stopping.clone();
         move |mut request: Request, next: Next| {
-            let stopping = Stopping { told: told.clone(), _counted: Counted::new(&under_way) };
-            request.extensions_mut().insert(stopping.clone());
+            let signal = ShutdownSignal {
+                stopping: stopping.clone(),
+                _in_progress: RequestInProgress::new(&counter),
+            };
+            request.extensions_mut().insert(signal.clone());
             async move {
-                let answer = next.run(request).await;
-                drop(stopping);
-                answer
+                let response = next.run(request).await;
+                drop(signal);
+                response
             }
         }
     }));
     let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    let mut taking = told.clone();
-    let serving = axum::serve(listener, service)
-        .with_graceful_shutdown(async move { begun(&mut taking).await });
+    let mut stop_accepting = stopping.clone();
+    let server = axum::serve(listener, service)
+        .with_graceful_shutdown(async move { wait_until_stopping(&mut stop_accepting).await });
     let stop = async {
         shutdown.await;
-        let _ = tell.send(true);
-        let _ = tokio::time::timeout(GRACE, left.wait_for(|count| *count == 0)).await;
-        tokio::time::sleep(LAST_WORDS).await;
+        let _ = stop_sender.send(true);
+        let _ =
+            tokio::time::timeout(SHUTDOWN_GRACE, in_progress.wait_for(|count| *count == 0)).await;
+        tokio::time::sleep(FLUSH_TIME).await;
     };
     tokio::select! {
-        ended = serving => ended,
+        result = server => result,
         () = stop => Ok(()),
     }
 }

@@ -1,12 +1,12 @@
-//! A batch import: a file's rows are submitted as tasks in one call, each once however often the file comes,
-//! and the program waits until all are in.
+//! A batch import: submits the rows of a file as tasks in one call and waits until all have ended. If the same file is
+//! imported again, its rows are not processed a second time.
 //!
-//! `cargo run -p tasuki --example import`, or with a database URL behind it.
+//! Run it with `cargo run -p tasuki --example import`, optionally with a database URL as an argument.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tasuki::{Client, Context, Done, Error, Job, TaskError};
+use tasuki::{Client, Context, Error, JobDeclaration, TaskError, TaskSuccess};
 
 /// One row of the file, and the arguments of its task.
 #[derive(Serialize, Deserialize)]
@@ -16,14 +16,14 @@ pub(crate) struct Product {
     price: String,
 }
 
-/// What becomes of one row. A price that is none will not become one by trying again.
-async fn import(product: Product, context: Context) -> Result<Done, TaskError> {
+/// Imports one row. An invalid price is a permanent error, because a retry cannot succeed.
+async fn import(product: Product, context: Context) -> Result<TaskSuccess, TaskError> {
     let cents = match product.price.split_once('.') {
         Some((euros, cents)) => euros.parse::<u64>()? * 100 + cents.parse::<u64>()?,
-        None => return Err(TaskError::fatal(format!("{:?} is no price", product.price))),
+        None => return Err(TaskError::fatal(format!("{:?} is not a price", product.price))),
     };
     context.log(format!("{} {} costs {cents} cents", product.number, product.name));
-    Ok(Done::with(&cents)?.rows_affected(1))
+    Ok(TaskSuccess::with_result(&cents)?.rows_affected(1))
 }
 
 fn file() -> Vec<Product> {
@@ -37,31 +37,36 @@ fn file() -> Vec<Product> {
         .into()
 }
 
-/// Imports the file, twice, and says what came of it.
+/// Imports the file twice and returns a summary of the results.
 pub(crate) async fn run(database: &str) -> Result<String, Box<dyn std::error::Error>> {
     let client = Client::connect(database).await?;
-    let job = Job::task("import").max_retries(2).timeout(Duration::from_secs(60));
+    let job = JobDeclaration::task("import").max_retries(2).timeout(Duration::from_secs(60));
     let node = client.node("import")?.handler("import", import).job(job).start().await?;
-    // The same file may come again: its rows have keys, so they are found and not made again.
+    // The rows have idempotency keys, so the second import finds the existing runs and creates none.
     for time in ["first", "second"] {
         let tasks: Result<Vec<_>, Error> = file()
             .iter()
-            .map(|row| Ok(client.task("import", row)?.key(format!("price list 7/{}", row.number))))
+            .map(|row| {
+                Ok(client
+                    .task("import", row)?
+                    .idempotency_key(format!("price list 7/{}", row.number)))
+            })
             .collect();
-        let made = client.submit_all(tasks?).await?;
-        let new = made.iter().filter(|one| !one.existed).count();
+        let created = client.submit_all(tasks?).await?;
+        let new = created.iter().filter(|created| !created.existed).count();
         println!("the {time} time {new} rows were new");
     }
-    let mut told = String::new();
+    let mut summary = String::new();
     for row in file() {
-        let task = client.task("import", &row)?.key(format!("price list 7/{}", row.number));
+        let task =
+            client.task("import", &row)?.idempotency_key(format!("price list 7/{}", row.number));
         let run = task.submit().await?.run;
-        let ended = client.wait(run, Duration::from_secs(30)).await?.now.run;
+        let ended = client.wait_until_ended(run, Duration::from_secs(30)).await?.info.run;
         let what = ended.result.or(ended.error_message).unwrap_or_default();
-        told.push_str(&format!("{}: {} {what}\n", row.name, ended.state));
+        summary.push_str(&format!("{}: {} {what}\n", row.name, ended.state));
     }
     node.stop().await;
-    Ok(told)
+    Ok(summary)
 }
 
 #[allow(dead_code, reason = "the tests call run")]

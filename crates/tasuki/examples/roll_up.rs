@@ -1,21 +1,23 @@
-//! A roll-up for each shop, every second: it adds up what was sold since its watermark, and moves the watermark
-//! in the same transaction, so that nothing is counted twice however often a run is tried.
+//! A roll-up of sales per shop, every second. Each run adds up the sales since its watermark and updates the
+//! watermark in the same transaction, so that no sale is counted twice, even if a run is retried.
 //!
-//! `cargo run -p tasuki --example roll_up`
+//! Run it with `cargo run -p tasuki --example roll_up`.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::SqlitePool;
-use tasuki::{Client, Context, Done, Job, ProviderError, ScopeProvider, TaskError};
+use tasuki::{
+    Client, Context, JobDeclaration, ProviderError, ScopeProvider, TaskError, TaskSuccess,
+};
 use tasuki_core::Scope;
-use tasuki_core::misfire::Misfire;
+use tasuki_core::misfire::MisfirePolicy;
 
 const TABLES: &str = "
     create table if not exists sale (id integer primary key, shop text not null, cents integer not null);
     create table if not exists total (shop text primary key, cents integer not null, watermark integer not null)";
 
-/// The shops there are: one that opens is added up from then on.
+/// Lists the shops as scopes. A new shop is included from then on.
 struct Shops(SqlitePool);
 
 #[async_trait]
@@ -27,7 +29,7 @@ impl ScopeProvider for Shops {
     }
 }
 
-async fn roll_up(pool: SqlitePool, context: Context) -> Result<Done, TaskError> {
+async fn roll_up(pool: SqlitePool, context: Context) -> Result<TaskSuccess, TaskError> {
     let shop = context.scope().id();
     let mut transaction = pool.begin_with("begin immediate").await?;
     let (cents, watermark): (i64, i64) =
@@ -52,16 +54,17 @@ async fn roll_up(pool: SqlitePool, context: Context) -> Result<Done, TaskError> 
         .await?;
     transaction.commit().await?;
     context.log(format!("{shop}: {sales} sales, {} cents in all", cents + sold));
-    Ok(Done::default().rows_affected(sales))
+    Ok(TaskSuccess::default().rows_affected(sales))
 }
 
-/// Sells in three shops while the roll-up runs, and says what it added up to.
+/// Stores sales of three shops, runs the roll-up, and returns the totals.
 pub(crate) async fn run(database: &str) -> Result<String, Box<dyn std::error::Error>> {
     let client = Client::connect(database).await?;
     let pool = SqlitePool::connect(database).await?;
     sqlx::raw_sql(TABLES).execute(&pool).await?;
-    let job =
-        Job::every("roll_up", "1s")?.scopes(Shops(pool.clone())).catch_up(Misfire::LatestOnly);
+    let job = JobDeclaration::every("roll_up", "1s")?
+        .scopes(Shops(pool.clone()))
+        .misfire(MisfirePolicy::LatestOnly);
     let for_handler = pool.clone();
     let node = client
         .node("roll_up")?
@@ -76,7 +79,7 @@ pub(crate) async fn run(database: &str) -> Result<String, Box<dyn std::error::Er
             .await?;
     }
     let node = node.start().await?;
-    let told = loop {
+    let summary = loop {
         let totals: Vec<(String, i64)> =
             sqlx::query_as("select shop, cents from total order by shop").fetch_all(&pool).await?;
         if totals.len() == shops.len() {
@@ -86,7 +89,7 @@ pub(crate) async fn run(database: &str) -> Result<String, Box<dyn std::error::Er
     };
     node.stop().await;
     pool.close().await;
-    Ok(told)
+    Ok(summary)
 }
 
 #[allow(dead_code, reason = "the tests call run")]

@@ -1,7 +1,7 @@
-//! A web service: an order and the mail about it are one transaction, so there is never one without the other.
+//! A web service that stores an order and submits the task for its mail in one transaction: both exist, or neither.
 //!
-//! `cargo run -p tasuki --example shop`, then `curl -d tea http://127.0.0.1:3000/orders`; an order of `nothing` is
-//! refused after its mail was submitted, and neither is there.
+//! Run it with `cargo run -p tasuki --example shop`, then `curl -d tea http://127.0.0.1:3000/orders`. An order of
+//! `nothing` is rejected after its mail task was submitted; the rollback removes both.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ struct Mail {
 }
 
 async fn send_mail(mail: Mail, context: Context) -> Result<(), TaskError> {
-    // Who really sends mail would hand the key on, so that a second try sends no second mail.
+    // A real mail service would receive this key, so that a retry does not send a second mail.
     let key = context.idempotency_key();
     context.log(format!("mail for order {}: {} ({key})", mail.order, mail.text));
     Ok(())
@@ -34,34 +34,39 @@ struct Shop {
     pool: SqlitePool,
 }
 
-type Failed = (StatusCode, String);
+type HttpError = (StatusCode, String);
 
-fn failed(error: impl std::fmt::Display) -> Failed {
+fn internal_error(error: impl std::fmt::Display) -> HttpError {
     (StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
 
-async fn order(State(shop): State<Shop>, what: String) -> Result<String, Failed> {
-    let mut transaction = shop.pool.begin_with("begin immediate").await.map_err(failed)?;
-    let made = sqlx::query("insert into purchase (what) values (?)").bind(&what);
-    let order = made.execute(&mut *transaction).await.map_err(failed)?.last_insert_rowid();
+async fn order(State(shop): State<Shop>, what: String) -> Result<String, HttpError> {
+    let mut transaction = shop.pool.begin_with("begin immediate").await.map_err(internal_error)?;
+    let inserted = sqlx::query("insert into purchase (what) values (?)").bind(&what);
+    let order =
+        inserted.execute(&mut *transaction).await.map_err(internal_error)?.last_insert_rowid();
     let mail = Mail { order, text: format!("thank you for ordering {what}") };
-    let task = shop.client.task("send_mail", &mail).map_err(failed)?;
-    let run = task.submit_in(&mut transaction).await.map_err(failed)?.run;
+    let task = shop.client.task("send_mail", &mail).map_err(internal_error)?;
+    let run = task.submit_in(&mut transaction).await.map_err(internal_error)?.run;
     if what == "nothing" {
-        // Dropped, the transaction takes the mail with it.
+        // Dropping the transaction rolls it back, including the mail task.
         return Err((StatusCode::UNPROCESSABLE_ENTITY, "there is nothing to sell".to_owned()));
     }
-    transaction.commit().await.map_err(failed)?;
-    shop.client.committed();
+    transaction.commit().await.map_err(internal_error)?;
+    shop.client.notify_committed();
     Ok(format!("{run}"))
 }
 
-async fn mail(State(shop): State<Shop>, Path(run): Path<i64>) -> Result<String, Failed> {
-    let waited = shop.client.wait(RunId(run), Duration::from_secs(10)).await.map_err(failed)?;
-    Ok(waited.now.run.state.to_string())
+async fn mail(State(shop): State<Shop>, Path(run): Path<i64>) -> Result<String, HttpError> {
+    let result = shop
+        .client
+        .wait_until_ended(RunId(run), Duration::from_secs(10))
+        .await
+        .map_err(internal_error)?;
+    Ok(result.info.run.state.to_string())
 }
 
-/// Serves until `stop` comes.
+/// Serves requests until `stop` completes.
 pub(crate) async fn run(
     database: &str,
     listener: TcpListener,

@@ -1,4 +1,4 @@
-//! What an embedding program brings: async handlers, what they are given, and what they give back.
+//! Handlers: async functions of the embedding program that execute runs, with their arguments, context and results.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -11,73 +11,74 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use tasuki_core::{ErrorCode, RunId, Scope};
-use tasuki_store::Stream;
+use tasuki_store::OutputStream;
 
-use crate::node::executor::attempt::Signs;
-use crate::node::executor::functions::Stop;
-use crate::node::executor::logs::Log;
-use crate::node::worker::recipes::Recipe;
-use crate::node::world::Clock;
-use crate::output::Lines;
+use crate::line_splitter::LineSplitter;
+use crate::node::clock_and_random::Clock;
+use crate::node::executor::attempt::Liveness;
+use crate::node::executor::functions::StopSignal;
+use crate::node::executor::logs::AttemptLog;
+use crate::node::job_cache::RunnableJob;
 
-pub(crate) type Called = Pin<Box<dyn Future<Output = Result<Done, TaskError>> + Send>>;
-type Handler = Arc<dyn Fn(Map<String, Value>, Context) -> Called + Send + Sync>;
+pub(crate) type HandlerFuture =
+    Pin<Box<dyn Future<Output = Result<TaskSuccess, TaskError>> + Send>>;
+type HandlerFn = Arc<dyn Fn(Map<String, Value>, Context) -> HandlerFuture + Send + Sync>;
 
-/// The functions a node has, by the names that jobs call them.
+/// The handlers of a node, by the names that jobs use.
 #[derive(Clone, Default)]
-pub struct Functions {
-    handlers: HashMap<String, Handler>,
+pub struct HandlerRegistry {
+    handlers: HashMap<String, HandlerFn>,
 }
 
-impl Functions {
-    /// Adds one. A second of the same name takes the place of the first.
+impl HandlerRegistry {
+    /// Registers a handler. A second handler with the same name replaces the first.
     ///
-    /// What a run is given is read into the handler's first argument by its fields; what does not fit fails
-    /// the run as `INVALID_INPUT`, which is not tried again. `()` takes anything. A panic fails the attempt and
-    /// nothing else.
-    pub fn add<A, R, D>(
+    /// The arguments of a run are deserialized into the handler's first parameter. If that fails, the run fails with
+    /// `INVALID_INPUT`, which is not retried. A parameter of type `()` accepts all arguments. A panic fails only the
+    /// attempt.
+    pub fn register<A, R, D>(
         &mut self,
         name: impl Into<String>,
         handler: impl Fn(A, Context) -> R + Send + Sync + 'static,
     ) where
-        A: Arguments,
+        A: HandlerArguments,
         R: Future<Output = Result<D, TaskError>> + Send + 'static,
-        D: Into<Done>,
+        D: Into<TaskSuccess>,
     {
-        let called = move |args: Map<String, Value>, context: Context| -> Called {
-            match A::read(args) {
+        let call = move |args: Map<String, Value>, context: Context| -> HandlerFuture {
+            match A::from_json(args) {
                 Ok(args) => {
                     let returned = handler(args, context);
                     Box::pin(async move { returned.await.map(Into::into) })
                 }
                 Err(error) => {
-                    let refused = TaskError::new(ErrorCode::INVALID_INPUT, error);
-                    Box::pin(std::future::ready(Err(refused)))
+                    let error = TaskError::new(ErrorCode::INVALID_INPUT, error);
+                    Box::pin(std::future::ready(Err(error)))
                 }
             }
         };
-        self.handlers.insert(name.into(), Arc::new(called));
+        self.handlers.insert(name.into(), Arc::new(call));
     }
 
-    /// Their names.
+    /// The names of the handlers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.handlers.keys().map(String::as_str)
     }
 
-    pub(crate) fn get(&self, name: &str) -> Option<Handler> {
+    pub(crate) fn get(&self, name: &str) -> Option<HandlerFn> {
         self.handlers.get(name).cloned()
     }
 }
 
-/// What a handler can take as its first argument: anything `serde` reads from a JSON object, or `()`.
-pub trait Arguments: Sized {
-    /// Reads what a run is given, or says what does not fit.
-    fn read(args: Map<String, Value>) -> Result<Self, String>;
+/// The type of a handler's first parameter: any type that `serde` deserializes from a JSON object, or `()`.
+pub trait HandlerArguments: Sized {
+    /// Deserializes the arguments of a run. The error is a message for users.
+    fn from_json(args: Map<String, Value>) -> Result<Self, String>;
 }
 
-impl<A: DeserializeOwned> Arguments for A {
-    fn read(args: Map<String, Value>) -> Result<Self, String> {
-        // Whoever asks for nothing takes anything.
+impl<A: DeserializeOwned> HandlerArguments for A {
+    fn from_json(args: Map<String, Value>) -> Result<Self, String> {
+        // A parameter type without data, such as `()`, accepts all arguments.
         if size_of::<A>() == 0
             && let Ok(nothing) = serde_json::from_value(Value::Null)
         {
@@ -87,63 +88,64 @@ impl<A: DeserializeOwned> Arguments for A {
     }
 }
 
-/// What a handler has to show when it is done.
+/// The result of a handler that succeeded.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Done {
-    /// Kept with the run; at most 64 KiB of JSON.
+pub struct TaskSuccess {
+    /// The result, stored with the run; at most 64 KiB of JSON.
     pub result: Option<Value>,
-    /// How many rows it changed.
+    /// The number of rows that the handler changed.
     pub rows_affected: Option<i64>,
 }
 
-impl Done {
-    /// With a result.
-    pub fn with(result: &impl Serialize) -> Result<Self, TaskError> {
+impl TaskSuccess {
+    /// A success with a result. An error if it cannot be serialized.
+    pub fn with_result(result: &impl Serialize) -> Result<Self, TaskError> {
         Ok(Self { result: Some(serde_json::to_value(result)?), rows_affected: None })
     }
 
-    /// So many rows were changed.
+    /// Sets the number of rows that the handler changed.
     pub fn rows_affected(self, rows: i64) -> Self {
         Self { rows_affected: Some(rows), ..self }
     }
 }
 
-impl From<()> for Done {
+impl From<()> for TaskSuccess {
     fn from((): ()) -> Self {
         Self::default()
     }
 }
 
-impl From<Value> for Done {
+impl From<Value> for TaskSuccess {
     fn from(result: Value) -> Self {
         Self { result: Some(result), rows_affected: None }
     }
 }
 
-/// Why a handler failed. Every error becomes one by `?`, of the class `UNEXPECTED_ERROR`, which is tried again.
+/// The error of a handler. The operator `?` converts every error into one with the code `UNEXPECTED_ERROR`, which is
+/// retried.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskError {
-    /// Its class, which decides whether it is tried again, unless the job or [`TaskError::retry`] says so.
+    /// The error code. It decides whether the run is retried, unless the job's rules or `retryable` decide.
     pub code: ErrorCode,
-    /// In words.
+    /// The message for users.
     pub message: String,
-    /// Whether another try may help, where it is known better than by its class.
+    /// Whether a retry may help; `None`: the error code decides.
     pub retryable: Option<bool>,
 }
 
 impl TaskError {
-    /// A failure of this class.
+    /// An error with this code and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), retryable: None }
     }
 
-    /// A failure that no other try will mend.
+    /// An error that is not retried.
     pub fn fatal(message: impl Display) -> Self {
-        Self::new(ErrorCode::UNEXPECTED_ERROR, message.to_string()).retry(false)
+        Self::new(ErrorCode::UNEXPECTED_ERROR, message.to_string()).with_retryable(false)
     }
 
-    /// Says whether another try may help.
-    pub fn retry(self, retryable: bool) -> Self {
+    /// Sets whether a retry may help.
+    pub fn with_retryable(self, retryable: bool) -> Self {
         Self { retryable: Some(retryable), ..self }
     }
 }
@@ -154,94 +156,96 @@ impl<E: Display> From<E> for TaskError {
     }
 }
 
-/// One call of a handler: what it is for, and how it can show that it lives.
+/// The context of one call of a handler: data of its run, heartbeats, log and stop requests.
 #[derive(Clone)]
 pub struct Context {
-    pub(crate) run: RunId,
+    pub(crate) run_id: RunId,
     pub(crate) attempt_no: u32,
-    pub(crate) recipe: Arc<Recipe>,
+    pub(crate) job: Arc<RunnableJob>,
     pub(crate) event_payload: Option<String>,
     pub(crate) scheduled_for: Timestamp,
     pub(crate) scope: Scope,
     pub(crate) deadline: u64,
-    pub(crate) signs: Signs,
+    pub(crate) liveness: Liveness,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) log: Arc<Log>,
-    pub(crate) stop: Arc<Stop>,
+    pub(crate) log: Arc<AttemptLog>,
+    pub(crate) stop: Arc<StopSignal>,
 }
 
 impl Context {
-    /// The run it is for.
-    pub fn run(&self) -> RunId {
-        self.run
+    /// The id of the run.
+    pub fn run_id(&self) -> RunId {
+        self.run_id
     }
 
-    /// Which attempt of it, from 1.
+    /// The number of the attempt, from 1.
     pub fn attempt_no(&self) -> u32 {
         self.attempt_no
     }
 
-    /// What its job is called.
-    pub fn job(&self) -> &str {
-        &self.recipe.name
+    /// The name of the job.
+    pub fn job_name(&self) -> &str {
+        &self.job.name
     }
 
-    /// When it was planned for.
+    /// The planned instant of the run.
     pub fn scheduled_for(&self) -> Timestamp {
         self.scheduled_for
     }
 
-    /// For what.
+    /// The scope of the run.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
 
-    /// What the event said that made it, as JSON.
+    /// The payload of the event that created the run, as JSON; `None`: there is no event or no payload.
     pub fn event_payload(&self) -> Option<&str> {
         self.event_payload.as_deref()
     }
 
-    /// The same for every attempt of a run, and for no other: what is done elsewhere under it happens once.
+    /// A key that is the same for all attempts of the run and different for every other run. Pass it to external
+    /// services so that a retry does not repeat an effect.
     pub fn idempotency_key(&self) -> String {
-        crate::node::executor::launch::idempotency_key(self.run)
+        crate::node::executor::launch_spec::idempotency_key(self.run_id)
     }
 
-    /// How much of its time is left. After that it is asked to stop.
-    pub fn remaining(&self) -> Duration {
+    /// The time until the timeout of the attempt. After that, the call gets a stop request.
+    pub fn remaining_time(&self) -> Duration {
         Duration::from_micros(self.deadline.saturating_sub(self.clock.boottime()))
     }
 
-    /// Shows that it is alive: a call that is silent for longer than its heartbeat_timeout is ended.
+    /// Records a heartbeat. A call without a heartbeat for longer than its `heartbeat_timeout` is stopped.
     pub fn heartbeat(&self) {
-        self.signs.show(self.clock.boottime());
+        self.liveness.touch(self.clock.boottime());
     }
 
-    /// Shows that it is getting on. One that has shown it once is expected to go on, also where its job sets no
-    /// heartbeat_timeout: then `progress_heartbeat_timeout` is its limit.
-    pub fn progress(&self) {
-        self.signs.show_progress(self.clock.boottime());
+    /// Records progress and a heartbeat. A call that has reported progress once must continue to send heartbeats or
+    /// progress: if its job sets no `heartbeat_timeout`, the setting `progress_heartbeat_timeout` applies.
+    pub fn report_progress(&self) {
+        self.liveness.touch_progress(self.clock.boottime());
     }
 
-    /// Adds a line to the run's log, or several.
+    /// Adds one or more lines to the run's log. This also counts as a heartbeat.
     pub fn log(&self, text: impl AsRef<str>) {
-        self.signs.show(self.clock.boottime());
+        self.liveness.touch(self.clock.boottime());
         let text = text.as_ref();
-        let mut lines = Lines::default();
+        let mut lines = LineSplitter::default();
         for part in [text.strip_suffix('\n').unwrap_or(text), "\n"] {
-            lines.take_in(part.as_bytes(), |line| self.log.line(Stream::Out, line));
+            lines.push(part.as_bytes(), |line| self.log.push_line(OutputStream::Stdout, line));
         }
-        self.log.ring();
+        self.log.wake_writer();
     }
 
-    /// Whether it was asked to stop, or has ended.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.is_asked()
+    /// Whether the call has got a stop request, or has ended.
+    pub fn is_stop_requested(&self) -> bool {
+        self.stop.is_requested()
     }
 
-    /// Waits until it is asked to stop: it is canceled, its time is up, its node is drained. After that it has
-    /// the job's stop_grace left. Whatever the call leaves behind hears it when the call has ended.
-    pub async fn stopped(&self) {
-        self.stop.asked().await;
+    /// Waits for a stop request, which follows a cancel, a timeout or a drain. After that, the call has the job's
+    /// `stop_grace` to return. In async tasks that the call spawned and left running, this returns when the call has
+    /// ended.
+    pub async fn wait_for_stop(&self) {
+        self.stop.wait().await;
     }
 }
 
@@ -256,21 +260,21 @@ mod tests {
     }
 
     #[test]
-    fn arguments_are_read_by_their_fields() {
-        let given = json!({"to": "ann", "more": 1}).as_object().unwrap().clone();
-        assert_eq!(Mail::read(given.clone()), Ok(Mail { to: "ann".to_owned() }));
-        assert_eq!(<()>::read(given.clone()), Ok(()));
-        assert_eq!(Map::read(given.clone()), Ok(given));
-        let refused = Mail::read(Map::new()).unwrap_err();
-        assert_eq!(refused, "arguments: missing field `to`");
+    fn arguments_are_deserialized_by_field() {
+        let args = json!({"to": "ann", "more": 1}).as_object().unwrap().clone();
+        assert_eq!(Mail::from_json(args.clone()), Ok(Mail { to: "ann".to_owned() }));
+        assert_eq!(<()>::from_json(args.clone()), Ok(()));
+        assert_eq!(Map::from_json(args.clone()), Ok(args));
+        let error = Mail::from_json(Map::new()).unwrap_err();
+        assert_eq!(error, "arguments: missing field `to`");
     }
 
     #[test]
-    fn every_error_becomes_one_that_is_tried_again() {
+    fn errors_convert_to_retryable_task_errors() {
         let failed = || -> Result<u8, TaskError> { Ok("x".parse::<u8>()?) };
         let error = failed().unwrap_err();
         assert_eq!((error.code.is_retryable(), error.retryable), (true, None));
         assert_eq!(TaskError::fatal("no").retryable, Some(false));
-        assert_eq!(Done::with(&1).unwrap().rows_affected(3).rows_affected, Some(3));
+        assert_eq!(TaskSuccess::with_result(&1).unwrap().rows_affected(3).rows_affected, Some(3));
     }
 }

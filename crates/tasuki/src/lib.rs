@@ -1,19 +1,19 @@
-//! tasuki as a library: what a node does, and what people may ask of it.
+//! tasuki as a library: nodes that run jobs, clients that submit tasks, and the operator for queries and actions.
 
 mod client;
-mod declare;
 mod handler;
+mod job_declaration;
+pub mod line_splitter;
 pub mod node;
 mod notify;
 pub mod operator;
-pub mod output;
 pub mod spawner;
 pub mod testing;
 
-pub use crate::notify::wake::Wake;
+pub use crate::notify::wakeups::Wakeups;
 pub use client::{Client, NewTask};
-pub use declare::Job;
-pub use handler::{Arguments, Context, Done, Functions, TaskError};
+pub use handler::{Context, HandlerArguments, HandlerRegistry, TaskError, TaskSuccess};
+pub use job_declaration::JobDeclaration;
 pub use node::{Node, ProviderError, ScopeProvider};
 pub use operator::{Error, Operator};
 pub use tasuki_core::Priority;
@@ -21,7 +21,7 @@ pub use tasuki_core::Priority;
 #[cfg(test)]
 mod sim;
 
-/// The guide is tried with the documentation's own tests.
+/// Compiles the examples of the guide as documentation tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guides/rust.md")]
 mod guide {}

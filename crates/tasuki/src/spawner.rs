@@ -1,31 +1,34 @@
-//! The small process that runs commands.
+//! The spawner: a small process that runs commands for a worker.
 //!
-//! A worker starts one and talks to it over a socket. It forks the jobs and is the parent of whatever
-//! they leave behind. It knows until when each lease lasts, and outlives neither: when a deadline
-//! passes, or the worker is gone, everything that ran under it is killed. So a worker that is stopped,
-//! swapped out or killed leaves no child running past its lease.
+//! A worker starts one spawner and sends it requests over a socket. The spawner starts the commands and adopts every
+//! process that they leave behind. It knows the deadline of each lease: when a deadline passes, or the worker has gone,
+//! it kills everything that ran under the lease. So a worker that is stopped, swapped out or killed leaves no process
+//! running past its lease.
 
-#[allow(
-    unsafe_code,
-    reason = "what shares our memory until it is another program cannot be said otherwise"
-)]
-mod birth;
 mod capture;
 mod cgroup;
+#[allow(
+    unsafe_code,
+    reason = "a child that shares our memory until it executes a program needs raw system calls"
+)]
+mod clone_exec;
+mod exit_journal;
 mod handle;
-mod order;
+mod launcher;
 mod process;
-mod record;
-mod spawn;
+mod protocol;
 mod tree;
 mod wire;
 
-pub use handle::Spawner;
-pub use order::{Exit, JobKey, Launch, Order, Printed, Refusal, Report, Text};
+pub use handle::SpawnerHandle;
 pub(crate) use process::raise_open_files;
-pub use process::{HOME, run, serve};
+pub use process::{DATA_DIR_ID_ENV, run, serve};
+pub use protocol::{
+    AttemptKey, LaunchRefusal, LaunchSpec, OutputText, ProcessExit, ProcessOutput, SpawnerEvent,
+    SpawnerRequest,
+};
 
-/// Microseconds since the machine was started, sleep included: the clock of lease deadlines.
+/// Microseconds since the machine was started, including sleep (`CLOCK_BOOTTIME`): the clock of lease deadlines.
 pub fn boottime() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1_000

@@ -1,22 +1,23 @@
-//! For tests of programs that embed tasuki: a node in this process, on a database in memory, whose time is in
-//! the hands of the test.
+//! A test node for programs that embed tasuki: it runs in this process on an in-memory database, and the test controls
+//! its clock.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() {
 //! use std::time::Duration;
 //! use tasuki::testing::TestNode;
-//! use tasuki::{Context, Job, TaskError};
+//! use tasuki::{Context, JobDeclaration, TaskError};
 //!
 //! async fn roll_up((): (), context: Context) -> Result<(), TaskError> {
 //!     context.log("rolled up");
 //!     Ok(())
 //! }
 //!
-//! let hourly = Job::every("roll_up", "1h").unwrap();
-//! let node = TestNode::at("2026-11-16T11:30:00Z", |node| node.handler("roll_up", roll_up).job(hourly)).await;
-//! node.pass(Duration::from_secs(2 * 3600)).await;
-//! assert_eq!(node.runs_of("roll_up").await.len(), 2);
-//! node.finish().await;
+//! let hourly = JobDeclaration::every("roll_up", "1h").unwrap();
+//! let node =
+//!     TestNode::starting_at("2026-11-16T11:30:00Z", |node| node.handler("roll_up", roll_up).job(hourly)).await;
+//! node.advance(Duration::from_secs(2 * 3600)).await;
+//! assert_eq!(node.list_runs_of_job("roll_up").await.len(), 2);
+//! node.check_and_close().await;
 //! # }
 //! ```
 
@@ -29,178 +30,191 @@ use tasuki_core::{RunId, RunState};
 use tasuki_store::{Run, RunFilter, Store};
 
 use crate::Client;
-use crate::node::world::Clock;
+use crate::node::clock_and_random::Clock;
 use crate::node::{Node, NodeBuilder};
 
-/// How long, on the clock on the wall, handlers that were called may take to return.
-const PATIENCE: Duration = Duration::from_secs(60);
-const LOOK: Duration = Duration::from_millis(1);
+/// Maximum real time that handlers may take to return.
+const HANDLER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Polling interval while handlers run.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A node that does nothing unless it is told to. Everything panics that goes wrong: it is for tests.
+/// A node that acts only when the test calls a method. All methods panic on errors, because it is for tests.
 pub struct TestNode {
     client: Client,
     node: Node,
-    clock: Arc<HandClock>,
-    began: Timestamp,
+    clock: Arc<ManualTestClock>,
+    started_at: Timestamp,
 }
 
-/// Microseconds since the test began.
+/// A local clock that the test sets: microseconds since the start of the test.
 #[derive(Default)]
-struct HandClock(AtomicU64);
+struct ManualTestClock(AtomicU64);
 
-impl Clock for HandClock {
+impl Clock for ManualTestClock {
     fn boottime(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 impl TestNode {
-    /// A node as `build` makes it, at an instant such as `2026-11-16T12:00:00Z`.
-    pub async fn at(instant: &str, build: impl FnOnce(NodeBuilder) -> NodeBuilder) -> Self {
-        let began: Timestamp = instant.parse().expect("an instant");
-        let store = Store::open("sqlite::memory:", 1).await.expect("a database in memory");
-        store.migrate().await.expect("an empty database");
-        store.set_clock(Some(began));
-        let client = Client::new(store).named("test");
-        let clock = Arc::new(HandClock::default());
-        let builder = build(client.node("test").expect("a name"));
+    /// Builds a node with `build` and sets its clock to an instant such as `2026-11-16T12:00:00Z`.
+    pub async fn starting_at(
+        instant: &str,
+        build: impl FnOnce(NodeBuilder) -> NodeBuilder,
+    ) -> Self {
+        let started_at: Timestamp = instant.parse().expect("the instant is valid");
+        let store = Store::open("sqlite::memory:", 1).await.expect("the in-memory database opens");
+        store.migrate().await.expect("the schema is created");
+        store.set_clock(Some(started_at));
+        let client = Client::new(store).with_actor("test");
+        let clock = Arc::new(ManualTestClock::default());
+        let builder = build(client.node("test").expect("the node name is valid"));
         let (node, _) = builder
             .assemble(Arc::clone(&clock) as Arc<dyn Clock>)
             .await
             .unwrap_or_else(|error| panic!("the node cannot start: {error}"));
-        Self { client, node, clock, began }
+        Self { client, node, clock, started_at }
     }
 
-    /// Submits and looks.
+    /// A client of the node's database.
     pub fn client(&self) -> &Client {
         &self.client
     }
 
-    /// What time it is.
+    /// The current time of the node's clock.
     pub fn now(&self) -> Timestamp {
         let passed = SignedDuration::from_micros(self.clock.boottime() as i64);
-        self.began + passed
+        self.started_at + passed
     }
 
-    /// Everything that is due happens, to its end. Handlers are waited for.
-    pub async fn settle(&self) {
-        let began = std::time::Instant::now();
+    /// Runs everything that is due until the node is idle, and waits for the handlers.
+    pub async fn run_until_idle(&self) {
+        let started_at = std::time::Instant::now();
         loop {
-            self.turn().await;
-            if self.node.worker.is_idle() && !self.is_due().await {
+            self.run_loops_once().await;
+            if self.node.worker.is_idle() && !self.has_due_run().await {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "a handler does not return");
-            tokio::time::sleep(LOOK).await;
+            assert!(started_at.elapsed() < HANDLER_TIMEOUT, "a handler does not return");
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// So much time passes, and everything that comes due meanwhile happens at its time.
-    pub async fn pass(&self, time: Duration) {
-        let until = self.now() + SignedDuration::try_from(time).expect("less than an age");
+    /// Advances the clock. Everything that becomes due in that time runs at its own time.
+    pub async fn advance(&self, time: Duration) {
+        let until =
+            self.now() + SignedDuration::try_from(time).expect("the duration is not too long");
         loop {
-            self.settle().await;
+            self.run_until_idle().await;
             if self.now() >= until {
                 return;
             }
-            let next = self.next().await.unwrap_or(until);
-            self.set(next.clamp(self.now() + SignedDuration::from_micros(1), until));
+            let next = self.next_event_at().await.unwrap_or(until);
+            self.set_time(next.clamp(self.now() + SignedDuration::from_micros(1), until));
         }
     }
 
-    /// All runs of a job, by the instants they were planned for; those planned for later are not among them.
-    pub async fn runs_of(&self, job: &str) -> Vec<Run> {
-        let job = self.client.operator().job(job).await.expect("a job of this name").job.id;
+    /// All runs of a job that are planned for now or earlier, in the order of their planned instants.
+    pub async fn list_runs_of_job(&self, job: &str) -> Vec<Run> {
+        let job = self.client.operator().find_job(job).await.expect("the job exists").job.id;
         let filter = RunFilter { job: Some(job), until: Some(self.now()), ..RunFilter::default() };
-        let (mut runs, mut place) = (Vec::new(), None);
+        let (mut runs, mut position) = (Vec::new(), None);
         loop {
-            let page = self.client.store().runs(&filter, place.as_ref(), 200).await;
-            let page = page.expect("a page of runs");
+            let page = self.client.store().list_runs(&filter, position.as_ref(), 200).await;
+            let page = page.expect("the runs can be read");
             runs.extend(page.runs);
-            place = page.next;
-            if place.is_none() {
+            position = page.next;
+            if position.is_none() {
                 runs.sort_by_key(|run: &Run| (run.scheduled_for, run.id));
                 return runs;
             }
         }
     }
 
-    /// A run, which must have succeeded.
+    /// Reads a run and asserts that it succeeded.
     #[track_caller]
-    pub fn succeeded(&self, run: RunId) -> impl Future<Output = Run> {
+    pub fn assert_succeeded(&self, run: RunId) -> impl Future<Output = Run> {
         let caller = std::panic::Location::caller();
         async move {
-            let now = self.client.run(run).await.expect("a run").run;
+            let now = self.client.find_run(run).await.expect("the run exists").run;
             assert!(
                 now.state == RunState::Succeeded,
                 "{caller}: run {run} is {}: {}",
                 now.state,
-                now.error_message.as_deref().unwrap_or("nothing is said of why")
+                now.error_message.as_deref().unwrap_or("no error message")
             );
             now
         }
     }
 
-    /// Everything must be as tasuki's doctor wants it.
-    pub async fn finish(self) {
+    /// Checks the database with tasuki's doctor, asserts that it finds no problem, and closes it.
+    pub async fn check_and_close(self) {
         let now = self.now();
-        let report = self.client.store().doctor(move || now).await.expect("a doctor");
+        let report = self
+            .client
+            .store()
+            .check_database(move || now)
+            .await
+            .expect("the database can be checked");
         let findings: Vec<String> =
             report.findings().map(|(check, finding)| format!("{check}: {finding:?}")).collect();
         assert!(report.is_clean(), "{}", findings.join("\n"));
         self.client.store().close().await;
     }
 
-    fn set(&self, to: Timestamp) {
+    fn set_time(&self, to: Timestamp) {
         self.client.store().set_clock(Some(to));
-        let passed = to.duration_since(self.began).as_micros();
+        let passed = to.duration_since(self.started_at).as_micros();
         self.clock.0.store(passed.max(0) as u64, Ordering::Relaxed);
     }
 
-    /// Each of the node's ticks, once.
-    async fn turn(&self) {
+    /// Runs each loop of the node once.
+    async fn run_loops_once(&self) {
         let (worker, leader) = (&self.node.worker, &self.node.leader);
         let ticks = async {
-            worker.pulse().await?;
+            worker.heartbeat().await?;
             let settings = worker.settings();
-            // After a long time the first shows that the lead was lost, the second takes it anew.
-            if !leader.lead(&settings).await? {
-                leader.lead(&settings).await?;
+            // After a long advance, the first call finds that the leader lease expired, and the second acquires it
+            // again.
+            if !leader.elect_or_renew(&settings).await? {
+                leader.elect_or_renew(&settings).await?;
             }
-            self.node.scopes.sync(&self.node.store).await?;
+            self.node.scopes.sync_cursors(&self.node.store).await?;
             while leader.plan(&settings).await? {}
-            leader.deliver().await;
+            leader.send_orders().await;
             leader.recover(&settings).await?;
             worker.renew(false).await?;
-            worker.tend();
+            worker.enforce_deadlines();
             worker.start_due().await?;
             while worker.claim().await? == Some(0) {}
             worker.report_all().await
         };
         let done: Result<(), tasuki_store::Error> = ticks.await;
-        done.expect("a database in memory answers");
+        done.expect("the in-memory database responds");
     }
 
-    /// Whether anything waits that is due.
-    async fn is_due(&self) -> bool {
+    /// Whether a waiting run is due.
+    async fn has_due_run(&self) -> bool {
         let (start, now) = (Timestamp::UNIX_EPOCH, self.now());
-        self.next_due(start, now).await.is_some()
+        self.find_next_due_run(start, now).await.is_some()
     }
 
-    /// When the next thing comes due.
-    async fn next(&self) -> Option<Timestamp> {
+    /// The instant at which the next run or fire becomes due.
+    async fn next_event_at(&self) -> Option<Timestamp> {
         let far = Timestamp::MAX - SignedDuration::from_hours(24 * 365);
-        let cursors = self.client.store().cursors(far, 1).await.expect("cursors");
-        let fires = cursors.first().map(|cursor| cursor.next_fire);
-        let due = self.next_due(self.now(), far).await;
-        [fires, due].into_iter().flatten().min()
+        let cursors =
+            self.client.store().list_due_cursors(far, 1).await.expect("the cursors can be read");
+        let next_fire = cursors.first().map(|cursor| cursor.next_fire);
+        let due = self.find_next_due_run(self.now(), far).await;
+        [next_fire, due].into_iter().flatten().min()
     }
 
-    async fn next_due(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
+    async fn find_next_due_run(&self, after: Timestamp, until: Timestamp) -> Option<Timestamp> {
         let store = self.client.store();
         let mut next = None;
-        for lane in store.lanes().await.expect("lanes") {
-            let due = store.next_due(&lane, after, until).await.expect("what is due");
+        for lane in store.list_waiting_lanes().await.expect("the lanes can be read") {
+            let due =
+                store.find_next_due(&lane, after, until).await.expect("the due runs can be read");
             next = [next, due].into_iter().flatten().min();
         }
         next

@@ -1,4 +1,5 @@
-//! All faults, again and again, on every kind of cluster. What was done is written down, so that it can be gone on with.
+//! The chaos test: every fault, several times, on every kind of cluster. A journal file records each step, so that an
+//! interrupted chaos test can be resumed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,12 +11,12 @@ use std::thread;
 
 use serde_json::{Value, json};
 
+use crate::checker::CheckResult;
+use crate::cluster_config::{ClusterConfig, Pace, RedisKind};
 use crate::database::DatabaseKind;
-use crate::faults::{Fault, all_faults};
-use crate::judge::Verdict;
-use crate::plan::{Pace, Plan, RedisKind};
+use crate::faults::{ClusterFault, all_faults};
 
-/// A kind of cluster: its name, its database, its Redis, and whether it gets every fault.
+/// Kinds of clusters: name, database, Redis, and whether every fault runs on it (or only those with `on_every_kind`).
 const KINDS: [(&str, DatabaseKind, RedisKind, bool); 6] = [
     ("postgres+redis", DatabaseKind::Postgres, RedisKind::One, true),
     ("postgres+sentinel", DatabaseKind::Postgres, RedisKind::Sentinel, true),
@@ -25,214 +26,227 @@ const KINDS: [(&str, DatabaseKind, RedisKind, bool); 6] = [
     ("postgres+redis-cluster", DatabaseKind::Postgres, RedisKind::Cluster, false),
 ];
 
-/// What is to be done.
+/// Options of the chaos test.
 #[derive(Debug, Clone)]
 pub struct Chaos {
-    /// The `tasuki` to run.
+    /// Path of the `tasuki` binary.
     pub binary: PathBuf,
-    /// How many nodes.
+    /// Number of nodes of each cluster.
     pub nodes: usize,
-    /// How often each fault.
+    /// How often each fault is repeated.
     pub rounds: usize,
-    /// Only faults whose name contains this.
+    /// If set, only faults whose name contains this text.
     pub only: Option<String>,
-    /// Only on this kind of cluster.
-    pub kind: Option<String>,
-    /// How quickly things happen.
+    /// If set, only this kind of cluster.
+    pub cluster_kind: Option<String>,
+    /// Default settings, or shorter intervals and timeouts.
     pub pace: Pace,
-    /// Whether what the nodes told is kept.
-    pub keep: bool,
-    /// What was done already, one line each.
+    /// Whether the logs of the nodes are kept after a step without violations.
+    pub keep_logs: bool,
+    /// Journal file: one JSON line for each completed step.
     pub journal: PathBuf,
 }
 
-/// What there is to tell.
+/// The result of the chaos test.
 #[derive(Debug)]
-pub struct Told {
-    /// The table.
+pub struct ChaosReport {
+    /// A table for people: outcomes for each fault, and measured times.
     pub table: String,
-    /// Whether something broke that must not.
-    pub broken: bool,
+    /// Whether the last try of any step had violations.
+    pub has_violations: bool,
 }
 
+/// One fault on one cluster, in one round.
 struct Step {
     kind: &'static str,
-    fault: Fault,
-    /// What makes it the same step in the journal: whatever what becomes of it may depend on.
+    fault: ClusterFault,
+    /// Identifies the step in the journal. Contains everything that may influence the result: the kind of cluster,
+    /// the fault, the round, the pace, the number of nodes and the checksum of the binary.
     key: String,
-    plan: Plan,
+    config: ClusterConfig,
 }
 
 impl Chaos {
-    /// The kinds of cluster there are.
-    pub fn kinds() -> impl Iterator<Item = &'static str> {
+    /// The names of all kinds of clusters.
+    pub fn cluster_kinds() -> impl Iterator<Item = &'static str> {
         KINDS.iter().map(|kind| kind.0)
     }
 
-    /// Does what is left to do, telling of each step, and tells all of it in the end. `Err`: why there is nothing.
-    pub fn run(&self, say: impl Fn(&str)) -> Result<Told, String> {
+    /// Runs all steps that have no passed try in the journal, and reports progress through `log`. `Err` explains why
+    /// no step can run.
+    pub fn run(&self, log: impl Fn(&str)) -> Result<ChaosReport, String> {
         let steps = self.steps()?;
         if steps.is_empty() {
-            return Err("there is no such fault for such a cluster: --list tells which there are"
+            return Err("there is no such fault for this kind of cluster; --list shows all faults"
                 .to_owned());
         }
-        let before = lines(&self.journal);
-        let left: Vec<&Step> = steps.iter().filter(|step| !step.tries(&before).held).collect();
-        say(&format!("{} held before, {} to do", steps.len() - left.len(), left.len()));
+        let before = read_journal(&self.journal);
+        let left: Vec<&Step> = steps.iter().filter(|step| !step.history(&before).passed).collect();
+        log(&format!("{} steps passed before, {} to run", steps.len() - left.len(), left.len()));
         for (number, step) in left.iter().enumerate() {
-            say(&format!("{} of {}: {}", number + 1, left.len(), step.key));
+            log(&format!("{} of {}: {}", number + 1, left.len(), step.key));
             let began = std::time::Instant::now();
-            let verdict = step.strike();
+            let result = step.run();
             let taken = began.elapsed().as_secs();
-            say(&match verdict.broken.as_slice() {
-                [] => format!("  held, {taken} s"),
-                broken => format!("  BROKEN, {taken} s:\n    {}", broken.join("\n    ")),
+            log(&match result.violations.as_slice() {
+                [] => format!("  passed, {taken} s"),
+                broken => format!("  FAILED, {taken} s:\n    {}", broken.join("\n    ")),
             });
-            self.note(step, &verdict);
+            self.append_to_journal(step, &result);
         }
-        Ok(told(&steps, &lines(&self.journal)))
+        Ok(report(&steps, &read_journal(&self.journal)))
     }
 
     fn steps(&self) -> Result<Vec<Step>, String> {
-        let faults: Vec<Fault> =
-            all_faults().into_iter().filter(|fault| self.wants(fault)).collect();
-        let kinds =
-            KINDS.iter().filter(|kind| self.kind.as_deref().is_none_or(|one| one == kind.0));
-        let with = format!("{:?} {} nodes {}", self.pace, self.nodes, sum(&self.binary)?);
+        let faults: Vec<ClusterFault> =
+            all_faults().into_iter().filter(|fault| self.is_selected(fault)).collect();
+        let kinds = KINDS
+            .iter()
+            .filter(|kind| self.cluster_kind.as_deref().is_none_or(|one| one == kind.0));
+        let with = format!("{:?} {} nodes {}", self.pace, self.nodes, checksum(&self.binary)?);
         let mut steps = Vec::new();
         for round in 1..=self.rounds {
             for &(kind, database, redis, all) in kinds.clone() {
-                let suits = |fault: &&Fault| (all || fault.everywhere) && fault.suits(redis);
-                for &fault in faults.iter().filter(suits) {
+                let is_applicable =
+                    |fault: &&ClusterFault| (all || fault.on_every_kind) && fault.applies_to(redis);
+                for &fault in faults.iter().filter(is_applicable) {
                     let (binary, nodes) = (self.binary.clone(), self.nodes);
-                    let (pace, keep) = (self.pace, self.keep);
-                    let plan = Plan { binary, nodes, database, redis, pace, wires: true, keep };
+                    let (pace, keep) = (self.pace, self.keep_logs);
+                    let config = ClusterConfig {
+                        binary,
+                        nodes,
+                        database,
+                        redis,
+                        pace,
+                        proxies: true,
+                        keep_logs: keep,
+                    };
                     let key = format!("{kind} {} {round} {with}", fault.name).to_lowercase();
-                    steps.push(Step { kind, fault, key, plan });
+                    steps.push(Step { kind, fault, key, config });
                 }
             }
         }
         Ok(steps)
     }
 
-    fn wants(&self, fault: &Fault) -> bool {
+    fn is_selected(&self, fault: &ClusterFault) -> bool {
         self.only.as_deref().is_none_or(|part| fault.name.contains(part))
     }
 
-    fn note(&self, step: &Step, verdict: &Verdict) {
-        let measured: Vec<Value> = verdict
-            .measured
+    fn append_to_journal(&self, step: &Step, result: &CheckResult) {
+        let measured: Vec<Value> = result
+            .measurements
             .iter()
-            .map(|one| json!([one.bound.what, one.bound.seconds, one.seconds]))
+            .map(|one| json!([one.bound.label, one.bound.seconds, one.seconds]))
             .collect();
         let line = json!({
             "step": step.key,
             "kind": step.kind,
             "fault": step.fault.name,
-            "what": step.fault.what,
-            "broken": verdict.broken,
+            "what": step.fault.description,
+            "broken": result.violations,
             "measured": measured,
-            "counted": verdict.counted,
+            "counted": result.counts,
         });
         let mut file = File::options().create(true).append(true).open(&self.journal).unwrap();
         writeln!(file, "{line}").unwrap();
     }
 }
 
-/// What became of a step, each time it was tried.
+/// All tries of a step in the journal.
 #[derive(Default)]
-struct Tries<'a> {
-    /// The last time.
+struct StepHistory<'a> {
+    /// The journal line of the last try.
     last: Option<&'a Value>,
-    /// Whether it held then.
-    held: bool,
-    /// How often it had broken before.
-    broken_before: usize,
+    /// Whether the last try had no violations.
+    passed: bool,
+    /// How many earlier tries had violations.
+    failed_before: usize,
 }
 
 impl Step {
-    /// In a thread of its own, so that what fails in one ends only that one, and all that it started.
-    fn strike(&self) -> Verdict {
-        let (fault, plan) = (self.fault, self.plan.clone());
-        let struck =
-            thread::Builder::new().name(self.key.clone()).spawn(move || fault.strike(plan));
-        struck.unwrap().join().unwrap_or_else(|panic| {
+    /// Runs the fault in its own thread, so that a panic ends only this step and the processes that it started.
+    fn run(&self) -> CheckResult {
+        let (fault, config) = (self.fault, self.config.clone());
+        let handle =
+            thread::Builder::new().name(self.key.clone()).spawn(move || fault.run_on(config));
+        handle.unwrap().join().unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().cloned();
             let text = text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned()));
-            let broken = vec![text.unwrap_or_else(|| "it failed without words".to_owned())];
-            Verdict { broken, ..Verdict::default() }
+            let broken =
+                vec![text.unwrap_or_else(|| "the step panicked without a message".to_owned())];
+            CheckResult { violations: broken, ..CheckResult::default() }
         })
     }
 
-    fn tries<'a>(&self, lines: &'a [Value]) -> Tries<'a> {
-        let held = |line: &Value| line["broken"].as_array().is_some_and(Vec::is_empty);
-        let mut tries = Tries::default();
+    fn history<'a>(&self, lines: &'a [Value]) -> StepHistory<'a> {
+        let passed = |line: &Value| line["broken"].as_array().is_some_and(Vec::is_empty);
+        let mut history = StepHistory::default();
         for line in lines.iter().filter(|line| line["step"] == self.key.as_str()) {
-            tries.broken_before += usize::from(tries.last.is_some() && !tries.held);
-            tries.held = held(line);
-            tries.last = Some(line);
+            history.failed_before += usize::from(history.last.is_some() && !history.passed);
+            history.passed = passed(line);
+            history.last = Some(line);
         }
-        tries
+        history
     }
 }
 
-/// What tells one binary from another.
-fn sum(binary: &Path) -> Result<String, String> {
+/// A checksum of the binary's content.
+fn checksum(binary: &Path) -> Result<String, String> {
     let bytes = fs::read(binary).map_err(|error| format!("{}: {error}", binary.display()))?;
     let mut hasher = DefaultHasher::new();
     hasher.write(&bytes);
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-fn lines(journal: &Path) -> Vec<Value> {
+fn read_journal(journal: &Path) -> Vec<Value> {
     let text = fs::read_to_string(journal).unwrap_or_default();
-    // A run that was killed may have written half a line.
+    // A chaos test that was killed may have left an incomplete line.
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// What the journal says of these steps, as a table. What counts is how each of them went the last time; that it had
-/// broken before is told.
-fn told(steps: &[Step], lines: &[Value]) -> Told {
+/// Summarizes the journal for these steps. The last try of a step counts; earlier failed tries have their own column.
+fn report(steps: &[Step], lines: &[Value]) -> ChaosReport {
     let mut times: BTreeMap<(&str, &str), [usize; 4]> = BTreeMap::new();
     let mut measured: BTreeMap<(String, &str), (Option<f64>, Vec<f64>)> = BTreeMap::new();
     for step in steps {
-        let tries = step.tries(lines);
-        let [held, broken, before, overlaps] =
+        let history = step.history(lines);
+        let [passed, broken, before, overlaps] =
             times.entry((step.kind, step.fault.name)).or_default();
-        match tries.held {
-            true => *held += 1,
+        match history.passed {
+            true => *passed += 1,
             false => *broken += 1,
         }
-        *before += tries.broken_before;
-        let Some(line) = tries.last else { continue };
+        *before += history.failed_before;
+        let Some(line) = history.last else { continue };
         *overlaps += line["counted"]["overlaps"].as_u64().unwrap_or(0) as usize;
         for one in line["measured"].as_array().into_iter().flatten() {
-            let (what, bound) = (one[0].as_str().unwrap_or_default(), one[1].as_f64());
-            let entry = measured.entry((what.to_owned(), step.kind));
+            let (label, bound) = (one[0].as_str().unwrap_or_default(), one[1].as_f64());
+            let entry = measured.entry((label.to_owned(), step.kind));
             entry.or_insert((bound, Vec::new())).1.extend(one[2].as_f64());
         }
     }
     let mut table = String::new();
-    let mut row = |words: [&str; 6]| {
-        let [a, b, c, d, e, f] = words;
+    let mut row = |cells: [&str; 6]| {
+        let [a, b, c, d, e, f] = cells;
         let line = format!("{a:<24} {b:<50} {c:>8} {d:>8} {e:>8} {f:>14}");
         writeln!(table, "{}", line.trim_end()).unwrap();
     };
-    row(["CLUSTER", "FAULT", "HELD", "BROKEN", "OVERLAPS", "BROKEN BEFORE"]);
+    row(["CLUSTER", "FAULT", "PASSED", "FAILED", "OVERLAPS", "FAILED BEFORE"]);
     for ((kind, fault), counts) in &times {
-        let [held, broken, before, overlaps] = counts.map(|count| count.to_string());
-        row([kind, fault, &held, &broken, &overlaps, &before]);
+        let [passed, broken, before, overlaps] = counts.map(|count| count.to_string());
+        row([kind, fault, &passed, &broken, &overlaps, &before]);
     }
     row([""; 6]);
-    row(["CLUSTER", "SECONDS UNTIL", "MEDIAN", "WORST", "BOUND", ""]);
-    for ((what, kind), (bound, seconds)) in &mut measured {
+    row(["CLUSTER", "SECONDS", "MEDIAN", "WORST", "BOUND", ""]);
+    for ((label, kind), (bound, seconds)) in &mut measured {
         seconds.sort_unstable_by(f64::total_cmp);
         let (median, worst) = (seconds[seconds.len() / 2], seconds[seconds.len() - 1]);
         let [median, worst] = [median, worst].map(|number| format!("{number:.3}"));
         let bound = bound.map_or_else(|| "-".to_owned(), |bound| format!("{bound:.3}"));
-        row([kind, what, &median, &worst, &bound, ""]);
+        row([kind, label, &median, &worst, &bound, ""]);
     }
-    Told { table, broken: times.values().any(|[_, broken, ..]| *broken > 0) }
+    ChaosReport { table, has_violations: times.values().any(|[_, broken, ..]| *broken > 0) }
 }
 
 #[cfg(test)]
@@ -241,14 +255,14 @@ mod tests {
 
     fn chaos(only: &str, pace: Pace) -> Chaos {
         Chaos {
-            // Any file will do.
+            // Only the checksum of this file is used.
             binary: std::env::current_exe().unwrap(),
             nodes: 5,
             rounds: 1,
             only: Some(only.to_owned()),
-            kind: Some("postgres+redis".to_owned()),
+            cluster_kind: Some("postgres+redis".to_owned()),
             pace,
-            keep: false,
+            keep_logs: false,
             journal: PathBuf::from("/dev/null"),
         }
     }
@@ -257,37 +271,37 @@ mod tests {
         json!({ "step": step.key, "broken": broken, "measured": [["x", 8.0, 1.5]] })
     }
 
-    /// The words of the table's row of a fault.
-    fn row(told: &Told, fault: &str) -> Vec<String> {
-        let line = told.table.lines().find(|line| line.contains(fault)).unwrap();
+    /// The cells of the fault's row in the table.
+    fn row(report: &ChaosReport, fault: &str) -> Vec<String> {
+        let line = report.table.lines().find(|line| line.contains(fault)).unwrap();
         line.split_whitespace().map(str::to_owned).collect()
     }
 
     #[test]
-    fn what_broke_and_then_held_has_held_and_is_told_of() {
+    fn a_step_that_failed_and_then_passed_has_passed() {
         let steps = chaos("leader-killed", Pace::Quick).steps().unwrap();
-        let [step] = &steps[..] else { panic!("one step") };
-        let (broke, held) = (line(step, &["a slot is missing"]), line(step, &[]));
-        let once = told(&steps, std::slice::from_ref(&broke));
-        assert!(once.broken && !step.tries(std::slice::from_ref(&broke)).held);
+        let [step] = &steps[..] else { panic!("expected one step") };
+        let (broke, passed) = (line(step, &["a slot is missing"]), line(step, &[]));
+        let once = report(&steps, std::slice::from_ref(&broke));
+        assert!(once.has_violations && !step.history(std::slice::from_ref(&broke)).passed);
         assert_eq!(row(&once, "leader-killed")[2..], ["0", "1", "0", "0"]);
-        let twice = told(&steps, &[broke.clone(), held.clone()]);
-        assert!(!twice.broken);
+        let twice = report(&steps, &[broke.clone(), passed.clone()]);
+        assert!(!twice.has_violations);
         assert_eq!(row(&twice, "leader-killed")[2..], ["1", "0", "0", "1"]);
-        assert!(told(&steps, &[held, broke]).broken, "the last time counts");
+        assert!(report(&steps, &[passed, broke]).has_violations, "the last try counts");
     }
 
     #[test]
-    fn what_held_otherwise_is_done_again() {
+    fn a_step_with_another_pace_is_run_again() {
         let [quick, slow] = [Pace::Quick, Pace::Default]
             .map(|pace| chaos("leader-killed", pace).steps().unwrap().remove(0));
-        let held = line(&quick, &[]);
-        assert!(quick.tries(std::slice::from_ref(&held)).held);
-        assert!(!slow.tries(&[held]).held);
+        let passed = line(&quick, &[]);
+        assert!(quick.history(std::slice::from_ref(&passed)).passed);
+        assert!(!slow.history(&[passed]).passed);
     }
 
     #[test]
-    fn nothing_to_do_is_told_in_words() {
+    fn an_empty_selection_is_an_error_with_a_reason() {
         let chaos = Chaos { only: Some("typo".to_owned()), ..chaos("", Pace::Quick) };
         assert!(chaos.run(|_| {}).unwrap_err().contains("no such fault"));
         let binary = PathBuf::from("/nowhere/tasuki");

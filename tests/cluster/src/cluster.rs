@@ -1,4 +1,4 @@
-//! Real nodes on real servers, with a wire on every way between them.
+//! A running cluster: real nodes and real servers, with a proxy on every connection between them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output};
@@ -8,126 +8,128 @@ use std::{fs, thread};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use tasuki_core::{Epoch, WorkerId};
-use tasuki_store::{SettingsChange, Store, Worker};
+use tasuki_store::{SettingsChangeResult, Store, WorkerRecord};
 
-use crate::database::Database;
-use crate::net::{Net, Party};
-use crate::place::{self, PATIENCE, free_port, new_folder, runtime, tail, until};
-use crate::plan::{Pace, Plan, QUICK};
-use crate::process::{Process, command};
-use crate::servers::Redis;
+use crate::cluster_config::{ClusterConfig, Pace, QUICK_SETTINGS};
+use crate::database::DatabaseServer;
+use crate::network::{NetworkEndpoint, ProxyNetwork};
+use crate::process::{Process, child_command};
+use crate::servers::RedisDeployment;
+use crate::test_support::{
+    self, WAIT_TIMEOUT, free_port, last_lines, new_folder, runtime, wait_until,
+};
 
 /// A running cluster.
 pub struct Cluster {
-    /// The first to go, should a test fail.
+    /// The node processes, by node index; `None` for a node that does not run. Dropped first if a test fails.
     nodes: Vec<Option<Process>>,
-    /// The wires between all.
-    pub net: Net,
+    /// The proxies between the nodes and the servers.
+    pub network: ProxyNetwork,
     store: Store,
-    pub(crate) database: Database,
-    pub(crate) redis: Redis,
+    pub(crate) database: DatabaseServer,
+    pub(crate) redis: RedisDeployment,
     folder: PathBuf,
-    plan: Plan,
-    /// Where each node is called, behind its wires.
+    config: ClusterConfig,
+    /// The RPC port on which each node listens, behind the proxies.
     rpc: Vec<u16>,
 }
 
 impl Cluster {
-    /// Starts all of it, and waits until every node is there and one leads.
-    pub fn start(plan: Plan) -> Self {
+    /// Starts the servers and the nodes, and waits until every node is active and one is the leader.
+    pub fn start(config: ClusterConfig) -> Self {
         let folder = new_folder("cluster");
-        let database = Database::new(plan.database);
-        let redis = Redis::start(&plan);
+        let database = DatabaseServer::new(config.database);
+        let redis = RedisDeployment::start(&config);
         let url = database.url(database.port);
         let store = runtime().block_on(Store::open(&url, 2)).unwrap();
-        // On a machine with much else to do, we may be taken for somebody who forgot to end.
-        until("the database is made ready", || {
-            let made = runtime().block_on(store.migrate());
-            made.inspect_err(|error| eprintln!("the database is not ready: {error}")).ok()
+        // On a busy machine the database may end our migration as an idle transaction, so it is retried.
+        wait_until("the database is migrated", || {
+            let result = runtime().block_on(store.migrate());
+            result.inspect_err(|error| eprintln!("the migration failed: {error}")).ok()
         });
-        let rpc: Vec<u16> = (0..plan.nodes).map(|_| free_port()).collect();
-        let net = match plan.wires {
-            true => Net::new(&rpc, database.port, &redis.way()),
-            false => Net::none(),
+        let rpc: Vec<u16> = (0..config.nodes).map(|_| free_port()).collect();
+        let network = match config.proxies {
+            true => ProxyNetwork::new(&rpc, database.port, &redis.route()),
+            false => ProxyNetwork::without_links(),
         };
-        let nodes = (0..plan.nodes).map(|_| None).collect();
-        let mut cluster = Self { nodes, net, store, database, redis, folder, plan, rpc };
-        if cluster.plan.pace == Pace::Quick {
-            cluster.change_settings(&QUICK);
+        let nodes = (0..config.nodes).map(|_| None).collect();
+        let mut cluster = Self { nodes, network, store, database, redis, folder, config, rpc };
+        if cluster.config.pace == Pace::Quick {
+            cluster.change_settings(&QUICK_SETTINGS);
         }
-        let mut made = vec!["cert", "dev", "--dir", "tls"];
-        let names: Vec<String> = cluster.names().collect();
-        names.iter().for_each(|name| made.extend(["--node", name]));
-        let output = cluster.command(0, &made).output().unwrap();
+        let mut arguments = vec!["cert", "dev", "--dir", "tls"];
+        let names: Vec<String> = cluster.node_names().collect();
+        names.iter().for_each(|name| arguments.extend(["--node", name]));
+        let output = cluster.cli_command(0, &arguments).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        (0..cluster.plan.nodes).for_each(|node| cluster.spawn(node));
-        cluster.await_all();
+        (0..cluster.config.nodes).for_each(|node| cluster.start_node(node));
+        cluster.wait_until_ready();
         cluster
     }
 
-    /// What it is made of.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
+    /// The configuration of the cluster.
+    pub fn config(&self) -> &ClusterConfig {
+        &self.config
     }
 
-    /// What its nodes are called.
-    pub fn names(&self) -> impl Iterator<Item = String> + use<> {
-        (0..self.plan.nodes).map(name)
+    /// The names of the nodes, by node index.
+    pub fn node_names(&self) -> impl Iterator<Item = String> + use<> {
+        (0..self.config.nodes).map(node_name)
     }
 
-    /// Where everything is that it wrote.
+    /// The folder with the nodes' data, logs and the trace file.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Leaves what the nodes told in its folder, and says where that is; its end is shown at once, for machines that
-    /// nobody can look into later.
-    pub(crate) fn keep(&mut self) -> String {
-        self.plan.keep = true;
-        self.show();
-        format!("what the nodes told is in {}", self.folder.display())
+    /// Keeps the folder with the logs after the test, and prints the end of each log, for CI machines whose files are
+    /// lost. Returns a message with the path of the folder.
+    pub(crate) fn keep_logs(&mut self) -> String {
+        self.config.keep_logs = true;
+        self.print_logs();
+        format!("the logs of the nodes are in {}", self.folder.display())
     }
 
-    fn show(&self) {
-        for (node, name) in self.names().enumerate() {
-            eprintln!("\n{name} told at the end:\n{}", self.told(node));
+    fn print_logs(&self) {
+        for (node, name) in self.node_names().enumerate() {
+            eprintln!("\nend of the log of {name}:\n{}", self.log_tail(node));
         }
     }
 
-    /// Waits until every node is there and one leads.
-    pub fn await_all(&mut self) {
-        until("every node is there, and one leads", || {
+    /// Waits until every node is active and one is the leader.
+    pub fn wait_until_ready(&mut self) {
+        wait_until("every node is active, and one is the leader", || {
             for (node, process) in self.nodes.iter_mut().enumerate() {
-                if let Some(ended) = process.as_mut().and_then(Process::ended) {
-                    let log = self.folder.join(format!("{}.log", name(node)));
-                    panic!("{} ended with {ended}: {}", name(node), tail(&log, 20));
+                if let Some(ended) = process.as_mut().and_then(Process::try_exit_status) {
+                    let log = self.folder.join(format!("{}.log", node_name(node)));
+                    panic!("{} ended with {ended}: {}", node_name(node), last_lines(&log, 20));
                 }
             }
-            let all = (0..self.plan.nodes).all(|node| self.worker(node).is_some());
+            let all = (0..self.config.nodes).all(|node| self.active_worker(node).is_some());
             (all && self.leader().is_some()).then_some(())
         });
     }
 
-    /// Starts a node that does not run.
-    pub fn spawn(&mut self, node: usize) {
-        let name = &name(node);
-        assert!(self.nodes[node].is_none(), "{name} runs already");
-        let port = |to, direct| self.net.port(node, to).unwrap_or(direct);
-        let mut start = command(None, &self.plan.binary);
-        self.at_home(node, &mut start);
+    /// Starts a node. It must not be running.
+    pub fn start_node(&mut self, node: usize) {
+        let name = &node_name(node);
+        assert!(self.nodes[node].is_none(), "{name} is already running");
+        let port = |to, direct| self.network.port(node, to).unwrap_or(direct);
+        let mut start = child_command(None, &self.config.binary);
+        self.set_environment(node, &mut start);
         start.args(["node", "--node", name, "--listen", "127.0.0.1:0", "--drain", "20s"]);
         start.args(["--tls-dir", &format!("tls/{name}")]);
         start.args(["--rpc-listen", &format!("127.0.0.1:{}", self.rpc[node])]);
         start.args([
             "--rpc-address",
-            &format!("127.0.0.1:{}", port(Party::Node(node), self.rpc[node])),
+            &format!("127.0.0.1:{}", port(NetworkEndpoint::Node(node), self.rpc[node])),
         ]);
         start.args(["--label", &format!("on-{name}")]);
-        let redis = self.redis.url(|own| port(Party::Redis, own));
-        // Secrets are not for everybody who can list processes.
+        let redis = self.redis.url(|own| port(NetworkEndpoint::Redis, own));
+        // Passwords are passed in the environment: other users can list command lines.
         start.env(
             "TASUKI_DATABASE_URL",
-            self.database.url(port(Party::Database, self.database.port)),
+            self.database.url(port(NetworkEndpoint::Database, self.database.port)),
         );
         if let Some(redis) = redis {
             start.env("TASUKI_REDIS_URL", redis);
@@ -135,175 +137,183 @@ impl Cluster {
         start.env("TASUKI_LOG", "info,tasuki::node::leader=debug");
         let _ = fs::remove_file(self.folder.join(name).join("api.json"));
         let process = Process::start(&mut start, &self.folder.join(format!("{name}.log")));
-        self.net.runs(node, process.id());
+        self.network.set_node_process(node, process.id());
         self.nodes[node] = Some(process);
     }
 
-    /// Which nodes have ended by themselves or as they were told, and how; they can be started again.
-    pub fn ended(&mut self) -> Vec<(String, ExitStatus)> {
+    /// Returns the nodes that have ended since the last call, with their exit status, and marks them as not running.
+    pub fn take_ended_nodes(&mut self) -> Vec<(String, ExitStatus)> {
         let mut ended = Vec::new();
         for (node, process) in self.nodes.iter_mut().enumerate() {
-            if let Some(how) = process.as_mut().and_then(Process::ended) {
-                ended.push((name(node), how));
+            if let Some(how) = process.as_mut().and_then(Process::try_exit_status) {
+                ended.push((node_name(node), how));
                 *process = None;
             }
         }
         ended
     }
 
-    /// Kills a node, which leaves it no time for anything.
-    pub fn kill(&mut self, node: usize) {
+    /// Kills a node with SIGKILL.
+    pub fn kill_node(&mut self, node: usize) {
         let process = self.nodes[node].take().unwrap();
         process.signal(Signal::SIGKILL);
         process.wait();
     }
 
-    /// Tells a node to stop; its end is awaited by [`Self::stopped`].
-    pub fn stop(&mut self, node: usize) {
-        self.signal(node, Signal::SIGTERM);
+    /// Sends SIGTERM to a node. [`Self::wait_until_stopped`] waits for its end.
+    pub fn terminate_node(&mut self, node: usize) {
+        self.signal_node(node, Signal::SIGTERM);
     }
 
-    /// Waits until a node that was told to stop has.
-    pub fn stopped(&mut self, node: usize) {
+    /// Waits until a node has ended after [`Self::terminate_node`]; its exit status must be success.
+    pub fn wait_until_stopped(&mut self, node: usize) {
         let ended = self.nodes[node].take().unwrap().wait();
-        assert!(ended.success(), "{} stopped with {ended}: {}", name(node), self.told(node));
+        assert!(
+            ended.success(),
+            "{} stopped with {ended}: {}",
+            node_name(node),
+            self.log_tail(node)
+        );
     }
 
     /// Sends a signal to a node.
-    pub fn signal(&self, node: usize, signal: Signal) {
+    pub fn signal_node(&self, node: usize, signal: Signal) {
         self.nodes[node].as_ref().unwrap().signal(signal);
     }
 
-    /// Whether a node runs, or stands still.
+    /// Whether the process of a node exists, running or stopped by SIGSTOP.
     pub fn is_up(&self, node: usize) -> bool {
         self.nodes[node].is_some()
     }
 
-    /// The process of a node.
-    pub fn process(&self, node: usize) -> Option<u32> {
+    /// The process id of a node.
+    pub fn process_id(&self, node: usize) -> Option<u32> {
         self.nodes[node].as_ref().map(Process::id)
     }
 
-    /// The end of what a node told.
-    pub fn told(&self, node: usize) -> String {
-        tail(&self.folder.join(format!("{}.log", name(node))), 40)
+    /// The last 40 lines of a node's log.
+    pub fn log_tail(&self, node: usize) -> String {
+        last_lines(&self.folder.join(format!("{}.log", node_name(node))), 40)
     }
 
-    /// Whether a node told this, in any of its lives.
-    pub(crate) fn has_told(&self, node: usize, words: &str) -> bool {
-        let log = self.folder.join(format!("{}.log", name(node)));
-        fs::read_to_string(log).unwrap().contains(words)
+    /// Whether a node's log contains this text. The log is kept when the node is restarted.
+    pub(crate) fn log_contains(&self, node: usize, text: &str) -> bool {
+        let log = self.folder.join(format!("{}.log", node_name(node)));
+        fs::read_to_string(log).unwrap().contains(text)
     }
 
-    /// Tells everybody who runs to stop, and waits until they have.
+    /// Terminates all running nodes in order, and waits until they have ended.
     pub fn stop_all(&mut self) {
         let up: Vec<usize> = (0..self.nodes.len()).filter(|node| self.is_up(*node)).collect();
-        up.iter().for_each(|node| self.stop(*node));
-        up.iter().for_each(|node| self.stopped(*node));
+        up.iter().for_each(|node| self.terminate_node(*node));
+        up.iter().for_each(|node| self.wait_until_stopped(*node));
     }
 
-    fn at_home(&self, node: usize, command: &mut Command) {
-        command.env("TASUKI_DATA", self.folder.join(name(node))).current_dir(&self.folder);
+    fn set_environment(&self, node: usize, command: &mut Command) {
+        command.env("TASUKI_DATA", self.folder.join(node_name(node))).current_dir(&self.folder);
         for variable in ["TASUKI_URL", "TASUKI_TOKEN", "TASUKI_DATABASE_URL", "TASUKI_LISTEN"] {
             command.env_remove(variable);
         }
     }
 
-    fn command(&self, node: usize, arguments: &[&str]) -> Command {
-        let mut command = Command::new(&self.plan.binary);
+    fn cli_command(&self, node: usize, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.config.binary);
         command.args(arguments);
-        self.at_home(node, &mut command);
+        self.set_environment(node, &mut command);
         command
     }
 
-    /// Asks a node over the command line.
-    pub fn tasuki(&self, node: usize, arguments: &[&str]) -> Output {
-        self.command(node, arguments).output().unwrap()
+    /// Runs `tasuki` with these arguments for a node.
+    pub fn run_cli(&self, node: usize, arguments: &[&str]) -> Output {
+        self.cli_command(node, arguments).output().unwrap()
     }
 
-    /// Asks any node that answers, until one does; what it said.
-    pub fn ask(&self, arguments: &[&str]) -> Value {
-        until("somebody answers", || {
+    /// Runs `tasuki ... --json` on one running node after the other until it succeeds. Returns its JSON output.
+    pub fn run_cli_on_any_node(&self, arguments: &[&str]) -> Value {
+        wait_until("a command succeeds on some node", || {
             let up = (0..self.nodes.len()).filter(|node| self.is_up(*node));
-            let mut told = up.map(|node| self.tasuki(node, &[arguments, &["--json"]].concat()));
-            let good = told.find(|output| output.status.success())?;
+            let mut outputs = up.map(|node| self.run_cli(node, &[arguments, &["--json"]].concat()));
+            let good = outputs.find(|output| output.status.success())?;
             Some(serde_json::from_slice(&good.stdout).unwrap_or(Value::Null))
         })
     }
 
-    /// Asks the database directly, past all wires. `None`: it did not answer.
-    pub fn look<T>(
+    /// Queries the store directly, without a proxy. `None` if the database did not answer within two seconds.
+    pub fn try_query_store<T>(
         &self,
-        question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
+        query: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
     ) -> Option<T> {
-        self.answer(Duration::from_secs(2), question).ok()
+        self.query_with_timeout(Duration::from_secs(2), query).ok()
     }
 
-    /// Asks the database what it must answer: what nobody told is nothing to judge by.
+    /// Queries the store directly, without a proxy. Panics if the database does not answer: without the data nothing
+    /// can be checked.
     #[track_caller]
-    pub(crate) fn learn<T>(
+    pub(crate) fn query_store<T>(
         &self,
-        question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
+        query: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
     ) -> T {
-        let told = self.answer(PATIENCE, question);
-        told.unwrap_or_else(|why| panic!("the database did not answer: {why}"))
+        let answer = self.query_with_timeout(WAIT_TIMEOUT, query);
+        answer.unwrap_or_else(|why| panic!("the database did not answer: {why}"))
     }
 
-    fn answer<T>(
+    fn query_with_timeout<T>(
         &self,
         limit: Duration,
-        question: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
+        query: impl AsyncFnOnce(&Store) -> Result<T, tasuki_store::Error>,
     ) -> Result<T, String> {
         runtime().block_on(async {
-            match tokio::time::timeout(limit, question(&self.store)).await {
-                Ok(told) => told.map_err(|error| error.to_string()),
+            match tokio::time::timeout(limit, query(&self.store)).await {
+                Ok(answer) => answer.map_err(|error| error.to_string()),
                 Err(late) => Err(late.to_string()),
             }
         })
     }
 
-    /// Changes settings for all.
+    /// Changes cluster-wide settings.
     pub(crate) fn change_settings(&self, changes: &[(&str, &str)]) {
-        let changed = self.learn(async |store| {
-            let seen = store.settings().await?.version;
+        let changed = self.query_store(async |store| {
+            let seen = store.load_settings().await?.version;
             store.change_settings("test", seen, changes).await
         });
-        assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
+        assert!(matches!(changed, SettingsChangeResult::Applied(_)), "{changed:?}");
     }
 
-    /// The node that leads, and in which term.
+    /// The leader's node and epoch, if there is a leader with a valid lease.
     pub fn leader(&self) -> Option<(usize, Epoch)> {
-        let leader = self.look(async |store| store.leader().await)?;
+        let leader = self.try_query_store(async |store| store.find_leader().await)?;
         let holder = leader.holder.filter(|_| leader.lease_until > leader.clock)?;
         Some((self.node_of(holder)?, leader.epoch))
     }
 
-    /// Waits until a node leads: which, and in which term.
-    pub(crate) fn who_leads(&self) -> (usize, Epoch) {
-        until("somebody leads", || self.leader())
+    /// Waits until there is a leader. Returns its node and epoch.
+    pub(crate) fn wait_for_leader(&self) -> (usize, Epoch) {
+        wait_until("there is a leader", || self.leader())
     }
 
-    /// Waits until a node leads in a newer term than this.
-    pub fn next_leader(&self, than: Epoch) -> (usize, Epoch) {
-        until("another leads", || self.leader().filter(|(_, epoch)| *epoch > than))
+    /// Waits until there is a leader with a newer epoch than this. Returns its node and epoch.
+    pub fn wait_for_leader_after(&self, than: Epoch) -> (usize, Epoch) {
+        wait_until("there is a new leader", || self.leader().filter(|(_, epoch)| *epoch > than))
     }
 
-    fn workers(&self) -> Vec<Worker> {
-        self.look(async |store| store.workers().await).unwrap_or_default()
+    fn workers(&self) -> Vec<WorkerRecord> {
+        self.try_query_store(async |store| store.list_workers().await).unwrap_or_default()
     }
 
-    /// The node of a worker.
+    /// The node of a worker, by its index.
     pub fn node_of(&self, worker: WorkerId) -> Option<usize> {
         let node = self.workers().into_iter().find(|known| known.id == worker)?.node;
-        self.names().position(|name| node.as_str() == name)
+        self.node_names().position(|name| node.as_str() == name)
     }
 
-    /// The worker of a node that is in service.
-    pub fn worker(&self, node: usize) -> Option<WorkerId> {
-        let here = |worker: &Worker| worker.node.as_str() == name(node) && worker.is_active();
-        let clock = self.look(async |store| store.clock().await)?;
-        // One that was killed is not known to be dead.
-        let fresh = |worker: &Worker| clock.duration_since(worker.heartbeat_at).as_secs() < 2;
+    /// The active worker of a node, if its last heartbeat is less than two seconds old.
+    pub fn active_worker(&self, node: usize) -> Option<WorkerId> {
+        let here = |worker: &WorkerRecord| {
+            worker.node.as_str() == node_name(node) && worker.accepts_work()
+        };
+        let clock = self.try_query_store(async |store| store.read_clock().await)?;
+        // A killed worker is still registered as active until its heartbeat is too old.
+        let fresh = |worker: &WorkerRecord| clock.duration_since(worker.heartbeat_at).as_secs() < 2;
         self.workers().into_iter().find(|worker| here(worker) && fresh(worker)).map(|one| one.id)
     }
 
@@ -312,27 +322,27 @@ impl Cluster {
         self.workers().iter().any(|known| known.id == worker && known.detached_at.is_some())
     }
 
-    /// The nodes that run and are not this one.
-    pub fn others(&self, than: usize) -> Vec<usize> {
+    /// The indexes of all running nodes except this one.
+    pub fn running_nodes_except(&self, than: usize) -> Vec<usize> {
         (0..self.nodes.len()).filter(|node| *node != than && self.is_up(*node)).collect()
     }
 
-    /// Lets so much time pass with the settings as they are, or as much less as the settings are quicker.
-    pub fn let_pass(&self, time: Duration) {
-        thread::sleep(match self.plan.pace {
+    /// Sleeps for this time with the default settings, or for a quarter of it with the quick settings.
+    pub fn sleep_scaled(&self, time: Duration) {
+        thread::sleep(match self.config.pace {
             Pace::Default => time,
             Pace::Quick => time / 4,
         });
     }
 
-    /// What the database answers to a question in its own words.
-    pub(crate) fn query(&self, sql: &str) -> String {
+    /// Runs SQL with psql. Returns its output.
+    pub(crate) fn query_sql(&self, sql: &str) -> String {
         self.database.query(sql)
     }
 }
 
-/// What a node is called, by its place.
-fn name(node: usize) -> String {
+/// The name of a node, by its index: a, b, c, ...
+fn node_name(node: usize) -> String {
     match u8::try_from(node) {
         Ok(place @ 0..26) => char::from(b'a' + place).to_string(),
         _ => format!("n{node}"),
@@ -342,12 +352,12 @@ fn name(node: usize) -> String {
 impl Drop for Cluster {
     fn drop(&mut self) {
         if thread::panicking() {
-            self.show();
+            self.print_logs();
         }
-        let keep = self.plan.keep || thread::panicking();
+        let keep = self.config.keep_logs || thread::panicking();
         if keep {
-            place::keep(&self.folder);
-            eprintln!("what the nodes told is in {}", self.folder.display());
+            test_support::keep_folder(&self.folder);
+            eprintln!("the logs of the nodes are in {}", self.folder.display());
         }
         self.nodes.clear();
         runtime().block_on(self.store.close());

@@ -1,4 +1,4 @@
-//! What breaks: every fault breaks something in a cluster under load and heals it again.
+//! Faults: each one breaks something in a cluster under load and heals it again.
 
 mod leaders;
 mod servers;
@@ -8,45 +8,45 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::checker::{CheckResult, FaultRecord, Measurement, TimeBound, seconds_between};
 use crate::cluster::Cluster;
-use crate::judge::{Bound, Course, Measured, Verdict, between};
-use crate::net::Party::{Database, Node, Redis};
-use crate::plan::{Plan, RedisKind};
+use crate::cluster_config::{ClusterConfig, RedisKind};
+use crate::network::NetworkEndpoint::{Database, Node, Redis};
 
-/// Something that breaks.
+/// A fault that can be injected into a cluster.
 #[derive(Clone, Copy)]
-pub struct Fault {
-    /// Its name.
+pub struct ClusterFault {
+    /// Unique name, as shown by `cargo xtask chaos --list`.
     pub name: &'static str,
-    /// What is broken, and what is expected of it.
-    pub what: &'static str,
-    /// Whether it is about Redis.
-    pub of_redis: bool,
-    /// Whether it is worth its time on every kind of cluster.
-    pub everywhere: bool,
-    breaks: fn(&mut Cluster, &mut Course),
+    /// What the fault breaks, and what is expected.
+    pub description: &'static str,
+    /// Whether the fault needs a cluster with Redis.
+    pub needs_redis: bool,
+    /// Whether the chaos test runs the fault on every kind of cluster, and not only on the main kinds.
+    pub on_every_kind: bool,
+    inject: fn(&mut Cluster, &mut FaultRecord),
 }
 
-impl Fault {
-    /// Starts a cluster, breaks it while jobs fire, heals it, and judges.
-    pub fn strike(&self, plan: Plan) -> Verdict {
-        let mut cluster = Cluster::start(plan);
-        cluster.load();
-        let mut course = Course::default();
-        (self.breaks)(&mut cluster, &mut course);
-        let mut verdict = cluster.judge(course);
-        if !verdict.broken.is_empty() {
-            verdict.broken.push(cluster.keep());
+impl ClusterFault {
+    /// Starts a cluster, injects the fault while jobs fire, heals it, and checks the result.
+    pub fn run_on(&self, config: ClusterConfig) -> CheckResult {
+        let mut cluster = Cluster::start(config);
+        cluster.start_load();
+        let mut record = FaultRecord::default();
+        (self.inject)(&mut cluster, &mut record);
+        let mut result = cluster.check_after_fault(record);
+        if !result.violations.is_empty() {
+            result.violations.push(cluster.keep_logs());
         }
-        verdict
+        result
     }
 
-    /// Whether it can be done to such a cluster.
-    pub fn suits(&self, redis: RedisKind) -> bool {
+    /// Whether the fault can be injected into a cluster with this kind of Redis.
+    pub fn applies_to(&self, redis: RedisKind) -> bool {
         match redis {
-            RedisKind::None => !self.of_redis,
+            RedisKind::None => !self.needs_redis,
             RedisKind::One | RedisKind::Cluster => self.name != SENTINEL,
-            // It cannot be cut off, and is known well enough from the others.
+            // Connections to sentinels have no proxies, and the other kinds cover the other faults.
             RedisKind::Sentinel => self.name == SENTINEL,
         }
     }
@@ -54,121 +54,144 @@ impl Fault {
 
 const SENTINEL: &str = "sentinel-failover";
 
-/// Every fault there is.
-pub fn all_faults() -> Vec<Fault> {
-    let fault =
-        |name, what, breaks| Fault { name, what, of_redis: false, everywhere: false, breaks };
-    let main = |name, what, breaks| Fault { everywhere: true, ..fault(name, what, breaks) };
-    let of_redis = |name, what, breaks| Fault { of_redis: true, ..fault(name, what, breaks) };
+/// All faults.
+pub fn all_faults() -> Vec<ClusterFault> {
+    let fault = |name, description, inject| ClusterFault {
+        name,
+        description,
+        needs_redis: false,
+        on_every_kind: false,
+        inject,
+    };
+    let main = |name, description, inject| ClusterFault {
+        on_every_kind: true,
+        ..fault(name, description, inject)
+    };
+    let redis = |name, description, inject| ClusterFault {
+        needs_redis: true,
+        ..fault(name, description, inject)
+    };
     vec![
-        main("leader-killed", "SIGKILL of the leader; started again later", leaders::killed),
-        main("leader-stopped", "SIGSTOP of the leader for 20 s, then SIGCONT", leaders::stopped),
-        main("leader-told-to-stop", "SIGTERM of the leader", leaders::told_to_stop),
-        of_redis("leader-cut-from-redis", "the leader loses Redis", |cluster, course| {
-            leaders::cut_off(cluster, course, Some(false), |party| party == Redis);
+        main("leader-killed", "SIGKILL of the leader; started again later", leaders::kill),
+        main(
+            "leader-stopped",
+            "SIGSTOP of the leader for 20 s, then SIGCONT",
+            leaders::stop_and_continue,
+        ),
+        main("leader-terminated", "SIGTERM of the leader", leaders::terminate),
+        redis("leader-cut-from-redis", "the leader loses Redis", |cluster, record| {
+            leaders::isolate(cluster, record, Some(false), |endpoint| endpoint == Redis);
         }),
-        main("leader-cut-from-database", "the leader loses the database", |cluster, course| {
-            leaders::cut_off(cluster, course, Some(true), |party| party == Database);
+        main("leader-cut-from-database", "the leader loses the database", |cluster, record| {
+            leaders::isolate(cluster, record, Some(true), |endpoint| endpoint == Database);
         }),
-        fault("leader-cut-from-workers", "the leader loses all workers", |cluster, course| {
-            leaders::cut_off(cluster, course, Some(false), |party| matches!(party, Node(_)));
+        fault("leader-cut-from-workers", "the leader loses all workers", |cluster, record| {
+            leaders::isolate(cluster, record, Some(false), |endpoint| matches!(endpoint, Node(_)));
         }),
         fault(
             "leader-with-database-only",
-            "the leader has the database and nobody else",
-            |cluster, course| {
-                // Where Redis is, all see that it is seen by nobody: another may lead.
-                leaders::cut_off(cluster, course, None, |party| party != Database);
+            "the leader reaches only the database",
+            |cluster, record| {
+                // With Redis all nodes see that the leader is not reachable, so another node may become the leader.
+                leaders::isolate(cluster, record, None, |endpoint| endpoint != Database);
             },
         ),
-        main("leader-cut-from-all", "the leader loses everything", |cluster, course| {
-            leaders::cut_off(cluster, course, Some(true), |_| true);
+        main("leader-cut-from-all", "the leader loses everything", |cluster, record| {
+            leaders::isolate(cluster, record, Some(true), |_| true);
         }),
         main(
             "halves-split",
-            "leader and one more on one side, the rest with database and Redis on the other",
-            leaders::halves_split,
+            "the leader and one more node on one side; the other nodes, the database and Redis on the other",
+            leaders::split_from_servers,
         ),
         fault(
             "halves-split-with-leader",
-            "leader, one more and the database on one side, the rest on the other",
-            leaders::halves_split_with_leader,
+            "the leader, one more node and the database on one side; the other nodes on the other",
+            leaders::split_with_database,
         ),
         main(
-            "one-way-answers-lost",
-            "what the leader asks the database arrives, the answers do not",
-            |cluster, course| {
-                leaders::one_way(cluster, course, true);
+            "database-responses-lost",
+            "the leader's requests reach the database, but the responses do not arrive",
+            |cluster, record| {
+                leaders::block_database_one_way(cluster, record, true);
             },
         ),
         fault(
-            "one-way-questions-lost",
-            "what the leader asks the database does not arrive",
-            |cluster, course| {
-                leaders::one_way(cluster, course, false);
+            "database-requests-lost",
+            "the leader's requests do not reach the database",
+            |cluster, record| {
+                leaders::block_database_one_way(cluster, record, false);
             },
         ),
-        fault(
-            "one-way-orders-lost",
-            "what the leader tells workers does not arrive",
-            leaders::one_way_orders,
-        ),
+        fault("orders-lost", "the leader's orders do not reach the workers", leaders::block_orders),
         fault(
             "slow-database",
-            "the leader's way to the database takes 300 ms more each way",
-            leaders::slow_database,
+            "the leader's connection to the database is delayed by 300 ms in each direction",
+            leaders::delay_database,
         ),
         main(
             "worker-cut-off-allowed",
-            "a worker is cut off in mid-run until it is detached; it may go on",
-            workers::allowed,
+            "a worker is cut off during a run until it is detached; it may continue",
+            workers::isolate_and_allow,
         ),
         fault(
             "worker-cut-off-refused",
-            "a worker is cut off in mid-run until it is detached; it asks for too long, and is refused",
-            workers::refused,
+            "a worker is cut off during a run until it is detached; its request to continue comes too late and is refused",
+            workers::isolate_and_refuse,
         ),
         main(
-            "worker-cut-off-nobody",
-            "a worker is cut off in mid-run, and reaches nobody but the database after it",
-            workers::nobody,
+            "worker-cut-off-unanswered",
+            "a worker is cut off during a run, and afterwards reaches only the database",
+            workers::isolate_without_answer,
         ),
-        fault("worker-stopped", "SIGSTOP of a worker with a live child for 60 s", workers::stopped),
+        fault(
+            "worker-stopped",
+            "SIGSTOP of a worker with a running child process for 60 s",
+            workers::stop_and_continue,
+        ),
         main(
             "worker-killed",
-            "SIGKILL of a worker in mid-run, started again at once",
-            workers::killed,
+            "SIGKILL of a worker during a run; started again at once",
+            workers::kill_and_restart,
         ),
-        fault("node-lost", "SIGKILL of a worker in mid-run, not started again", workers::lost),
-        of_redis("redis-restarted", "Redis is killed and comes back empty", |cluster, course| {
-            servers::redis_breaks(cluster, course, Cluster::restart_redis);
+        fault(
+            "node-lost",
+            "SIGKILL of a worker during a run; not started again",
+            workers::kill_without_restart,
+        ),
+        redis(
+            "redis-restarted",
+            "Redis is killed and started again without data",
+            |cluster, record| {
+                servers::break_redis(cluster, record, Cluster::restart_redis);
+            },
+        ),
+        redis("redis-flushed", "all data in Redis is deleted (FLUSHALL)", |cluster, record| {
+            servers::break_redis(cluster, record, |cluster| cluster.flush_redis());
         }),
-        of_redis("redis-flushed", "FLUSHALL", |cluster, course| {
-            servers::redis_breaks(cluster, course, |cluster| cluster.flush_redis());
-        }),
-        of_redis(
+        redis(
             SENTINEL,
-            "the primary is killed; the sentinels make the replica the first",
-            |cluster, course| {
-                servers::redis_breaks(cluster, course, |cluster| {
+            "the Redis primary is killed; the sentinels promote the replica",
+            |cluster, record| {
+                servers::break_redis(cluster, record, |cluster| {
                     cluster.restart_redis();
                     cluster.await_failover();
                 });
             },
         ),
-        main("database-restarted", "the database is stopped and started", |cluster, course| {
-            servers::database_away(cluster, course, Duration::ZERO, Cluster::stop_database);
+        main("database-restarted", "the database is stopped and started", |cluster, record| {
+            servers::stop_database_for(cluster, record, Duration::ZERO, Cluster::stop_database);
         }),
-        main("database-killed", "the database is killed and started", |cluster, course| {
-            servers::database_away(cluster, course, Duration::ZERO, Cluster::kill_database);
+        main("database-killed", "the database is killed and started", |cluster, record| {
+            servers::stop_database_for(cluster, record, Duration::ZERO, Cluster::kill_database);
         }),
         fault(
-            "database-away-15s",
-            "the database is away for 15 s; what runs goes on",
-            |cluster, course| {
-                servers::database_away(
+            "database-down-15s",
+            "the database is down for 15 s; running jobs continue",
+            |cluster, record| {
+                servers::stop_database_for(
                     cluster,
-                    course,
+                    record,
                     Duration::from_secs(15),
                     Cluster::stop_database,
                 );
@@ -176,42 +199,42 @@ pub fn all_faults() -> Vec<Fault> {
         ),
         fault(
             "database-silent-15s",
-            "nothing gets through to the database for 15 s; what runs goes on",
-            servers::database_silent,
+            "all connections to the database are blocked for 15 s; running jobs continue",
+            servers::block_database,
         ),
-        fault("database-away-60s", "the database is away for 60 s", |cluster, course| {
-            servers::database_away(
+        fault("database-down-60s", "the database is down for 60 s", |cluster, record| {
+            servers::stop_database_for(
                 cluster,
-                course,
+                record,
                 Duration::from_secs(60),
                 Cluster::stop_database,
             );
         }),
         main(
             "rolling-restart",
-            "every node is told to stop and started again, one after the other",
+            "all nodes are stopped with SIGTERM and started again, one after the other",
             workers::rolling_restart,
         ),
     ]
 }
 
-impl Course {
-    fn broke(&mut self) {
+impl FaultRecord {
+    fn mark_broken(&mut self) {
         self.broke_at = Timestamp::now();
     }
 
-    fn healed(&mut self) {
+    fn mark_healed(&mut self) {
         self.healed_at = Timestamp::now();
     }
 
-    fn measure(&mut self, bound: Bound, since: Timestamp) {
-        let seconds = between(since, Timestamp::now());
-        self.measured.push(Measured { bound, seconds });
+    fn measure(&mut self, bound: TimeBound, since: Timestamp) {
+        let seconds = seconds_between(since, Timestamp::now());
+        self.measurements.push(Measurement { bound, seconds });
     }
 
-    fn expect(&mut self, is_so: bool, what: &str) {
-        if !is_so {
-            self.broken.push(what.to_owned());
+    fn expect(&mut self, holds: bool, what: &str) {
+        if !holds {
+            self.violations.push(what.to_owned());
         }
     }
 }

@@ -1,36 +1,36 @@
-//! A cluster to break: real servers, real `tasuki node` processes, wires between all of them that can be cut,
-//! healed, slowed and cut one way, and one judge of what became of it.
+//! A test kit for clusters: it starts real servers and real `tasuki node` processes behind TCP proxies, injects
+//! faults, and checks the result.
 //!
-//! A [`Cluster`] is started from a [`Plan`]; a [`Fault`] breaks something in it and heals it again; what jobs
-//! wrote into one file while they ran, and what the database says, is judged by one judge. Everything
-//! that is started ends with the value that stands for it.
+//! A [`Cluster`] is started from a [`ClusterConfig`]. A [`Fault`] breaks something in it and heals it again: it kills
+//! or stops a process, or blocks or delays a connection. Afterwards `checker.rs` compares the trace file, into which
+//! the jobs write while they run, with the database. Every started process ends when its value is dropped.
 
-#![allow(clippy::unwrap_used, reason = "a kit for tests: what does not work ends the test")]
+#![allow(clippy::unwrap_used, reason = "a test kit: an error fails the test")]
 
 mod chaos;
+mod checker;
 mod cluster;
-mod crowd;
+mod cluster_config;
 mod database;
 mod faults;
-mod judge;
+mod invariants;
+mod job_trace;
 mod load;
-mod net;
-mod place;
-mod plan;
+mod network;
 mod process;
+mod proxy;
 pub mod redis;
-mod rules;
+mod scale;
 mod servers;
-mod wire;
-mod witness;
+mod test_support;
 
-pub use chaos::{Chaos, Told};
+pub use chaos::{Chaos, ChaosReport};
+pub use checker::{CheckResult, Measurement, TimeBound};
 pub use cluster::Cluster;
-pub use crowd::Crowd;
+pub use cluster_config::{ClusterConfig, Pace, RedisKind};
 pub use database::DatabaseKind;
-pub use faults::{Fault, all_faults};
-pub use judge::{Bound, Measured, Verdict};
-pub use net::{Net, Party};
-pub use place::{PATIENCE, free_port, sweep, until};
-pub use plan::{Pace, Plan, RedisKind};
-pub use wire::{Flow, Way};
+pub use faults::{ClusterFault, all_faults};
+pub use network::{NetworkEndpoint, ProxyNetwork};
+pub use proxy::{LinkState, TrafficDirection};
+pub use scale::ScaleBenchmark;
+pub use test_support::{WAIT_TIMEOUT, free_port, remove_stale_folders, wait_until};

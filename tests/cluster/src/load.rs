@@ -1,4 +1,5 @@
-//! What runs while things break. Every job appends lines to one file while it lives; `witness.rs` reads them.
+//! The load that runs during a fault: jobs that append lines to one trace file while they run. `job_trace.rs` reads
+//! the file.
 
 use std::fs;
 
@@ -6,137 +7,144 @@ use tasuki_core::{RunId, RunState};
 use tasuki_store::{Error, Run, RunFilter, Store};
 
 use crate::cluster::Cluster;
-use crate::place::until;
-use crate::plan::Pace;
-use crate::witness::Witness;
+use crate::cluster_config::Pace;
+use crate::job_trace::JobTrace;
+use crate::test_support::wait_until;
 
-/// A job that fires by itself while things break.
-pub(crate) struct Fires {
+/// A scheduled job of the load.
+pub(crate) struct LoadJob {
     pub(crate) name: &'static str,
     pub(crate) every_seconds: i64,
     pub(crate) concurrency: &'static str,
-    /// How often it tells that it still lives, five times a second.
+    /// Number of `beat` lines that an attempt writes, one every 0.2 seconds.
     beats: u32,
 }
 
-pub(crate) const FIRES: [Fires; 3] = [
-    Fires { name: "tick", every_seconds: 1, concurrency: "allow", beats: 0 },
-    Fires { name: "walk", every_seconds: 1, concurrency: "allow", beats: 15 },
-    // It takes longer than until the next one, which may not begin beside it.
-    Fires { name: "alone", every_seconds: 2, concurrency: "forbid", beats: 11 },
+/// The jobs that fire by schedule during a fault.
+pub(crate) const SCHEDULED_JOBS: [LoadJob; 3] = [
+    LoadJob { name: "tick", every_seconds: 1, concurrency: "allow", beats: 0 },
+    LoadJob { name: "walk", every_seconds: 1, concurrency: "allow", beats: 15 },
+    // A run takes longer than the interval, so the next run must wait: `forbid` must prevent an overlap.
+    LoadJob { name: "alone", every_seconds: 2, concurrency: "forbid", beats: 11 },
 ];
 
-/// Runs on request and outlasts the lease of a worker that is gone, so that what must end it has to. When it is tried
-/// again, it is brief.
-pub(crate) const LONG: &str = "long";
-/// Runs on request and takes about twelve seconds, whatever the settings.
-pub(crate) const BRIEF: &str = "brief";
+/// Name of a job that runs on request. Its first attempt takes longer than the lease of a lost worker, so the cluster
+/// must end it; later attempts are short.
+pub(crate) const LONG_JOB: &str = "long";
+/// Name of a job that runs on request and takes about twelve seconds with any settings.
+pub(crate) const BRIEF_JOB: &str = "brief";
 const BRIEF_BEATS: u32 = 60;
 
 /// All jobs that run on request.
-pub(crate) const ASKED: [&str; 2] = [LONG, BRIEF];
+pub(crate) const TRIGGERED_JOBS: [&str; 2] = [LONG_JOB, BRIEF_JOB];
 
 impl Cluster {
-    fn witness_file(&self) -> String {
-        self.folder().join("witness").display().to_string()
+    fn trace_file(&self) -> String {
+        self.folder().join("trace").display().to_string()
     }
 
-    /// Lives for so many beats, or so many if it is tried again.
+    /// The shell script of a job. It writes `first` beats in the first attempt, and `again` beats in later ones.
     fn script(&self, first: u32, again: u32) -> String {
-        let file = self.witness_file();
+        let file = self.trace_file();
         format!(
-            "say() {{ echo \"$1 $TASUKI_RUN_ID $TASUKI_ATTEMPT $$\" >> '{file}'; }}
-             say begin; i=0; n={first}; [ $TASUKI_ATTEMPT -eq 1 ] || n={again}
-             while [ $i -lt $n ]; do sleep 0.2; say beat; i=$((i+1)); done
-             say end"
+            "trace() {{ echo \"$1 $TASUKI_RUN_ID $TASUKI_ATTEMPT $$\" >> '{file}'; }}
+             trace begin; i=0; n={first}; [ $TASUKI_ATTEMPT -eq 1 ] || n={again}
+             while [ $i -lt $n ]; do sleep 0.2; trace beat; i=$((i+1)); done
+             trace end"
         )
     }
 
-    /// Creates the jobs; those that fire begin to.
-    pub fn load(&self) {
+    /// Creates the jobs of the load, and waits until two scheduled runs have ended.
+    pub fn start_load(&self) {
         let again = ["--retries", "100", "--backoff", "200ms", "--backoff-cap", "500ms"];
-        for job in &FIRES {
+        for job in &SCHEDULED_JOBS {
             let (every, script) =
                 (format!("{}s", job.every_seconds), self.script(job.beats, job.beats));
             let create = ["job", "create", job.name, "--every", &every];
-            let how = ["--concurrency", job.concurrency, "--stop-grace", "1s"];
-            self.ask(&[&create[..], &how, &again, &["--", "sh", "-c", &script]].concat());
+            let options = ["--concurrency", job.concurrency, "--stop-grace", "1s"];
+            self.run_cli_on_any_node(
+                &[&create[..], &options, &again, &["--", "sh", "-c", &script]].concat(),
+            );
         }
-        self.create_long(LONG, &[]);
-        self.create_asked(BRIEF, &self.script(BRIEF_BEATS, BRIEF_BEATS), &[]);
-        until("some have run", || {
-            let runs = self.runs(FIRES[1].name)?;
+        self.create_long_job(LONG_JOB, &[]);
+        self.create_triggered_job(BRIEF_JOB, &self.script(BRIEF_BEATS, BRIEF_BEATS), &[]);
+        wait_until("two scheduled runs have ended", || {
+            let runs = self.list_runs(SCHEDULED_JOBS[1].name)?;
             (runs.iter().filter(|run| run.state.is_ended()).count() >= 2).then_some(())
         });
     }
 
-    /// Whether the jobs are there.
-    pub fn is_loaded(&self) -> bool {
-        let name = FIRES[0].name.parse().unwrap();
-        self.look(async |store| store.job(&name).await).flatten().is_some()
+    /// Whether the jobs of the load exist.
+    pub fn has_load(&self) -> bool {
+        let name = SCHEDULED_JOBS[0].name.parse().unwrap();
+        self.try_query_store(async |store| store.find_job(&name).await).flatten().is_some()
     }
 
-    /// Creates a job that runs on request, takes long, and needs more than that is said here.
-    pub fn create_long(&self, name: &str, more: &[&str]) {
-        let beats = match self.plan().pace {
+    /// Creates a long job that runs on request. `more` are additional arguments of `job create`.
+    pub fn create_long_job(&self, name: &str, more: &[&str]) {
+        let beats = match self.config().pace {
             Pace::Default => 225,
             Pace::Quick => 60,
         };
-        self.create_asked(name, &self.script(beats, 10), more);
+        self.create_triggered_job(name, &self.script(beats, 10), more);
     }
 
-    fn create_asked(&self, name: &str, script: &str, more: &[&str]) {
+    fn create_triggered_job(&self, name: &str, script: &str, more: &[&str]) {
         let create = ["job", "create", name, "--on-request", "--concurrency", "allow"];
-        let how = ["--retries", "100", "--backoff", "200ms", "--backoff-cap", "500ms"];
-        self.ask(&[&create[..], &how, more, &["--", "sh", "-c", script]].concat());
+        let options = ["--retries", "100", "--backoff", "200ms", "--backoff-cap", "500ms"];
+        self.run_cli_on_any_node(
+            &[&create[..], &options, more, &["--", "sh", "-c", script]].concat(),
+        );
     }
 
-    /// Asks for a run of a job, and waits until it runs: which it is, and on which node.
-    pub fn trigger(&self, job: &str) -> (RunId, usize) {
-        let asked = self.ask(&["job", "trigger", job]);
-        let run = RunId(asked["id"].as_i64().unwrap_or_else(|| panic!("no run in {asked}")));
-        until("it runs", || {
-            let run = self.run(run)?;
+    /// Triggers a run of a job, and waits until it is RUNNING. Returns its id and its node.
+    pub fn trigger_and_wait(&self, job: &str) -> (RunId, usize) {
+        let output = self.run_cli_on_any_node(&["job", "trigger", job]);
+        let run = RunId(output["id"].as_i64().unwrap_or_else(|| panic!("no run in {output}")));
+        wait_until("the triggered run is RUNNING", || {
+            let run = self.find_run(run)?;
             let running = run.state == RunState::Running;
             Some((run.id, self.node_of(run.worker.filter(|_| running)?)?))
         })
     }
 
-    /// A run as the database has it.
-    pub fn run(&self, run: RunId) -> Option<Run> {
-        self.look(async |store| store.run(run).await)?
+    /// Reads a run. `None` if it does not exist or the database did not answer.
+    pub fn find_run(&self, run: RunId) -> Option<Run> {
+        self.try_query_store(async |store| store.find_run(run).await)?
     }
 
-    /// Every run of a job that the database knows of, the first one first. `None`: it did not answer.
-    pub fn runs(&self, job: &str) -> Option<Vec<Run>> {
-        self.look(async |store| runs_of(store, job).await)
+    /// All runs of a job, in order of their ids. `None` if the database did not answer.
+    pub fn list_runs(&self, job: &str) -> Option<Vec<Run>> {
+        self.try_query_store(async |store| list_runs_of(store, job).await)
     }
 
-    /// Stops what fires, and waits until everything has ended.
-    pub(crate) fn unload(&self) {
-        for job in &FIRES {
-            self.ask(&["job", "disable", job.name]);
+    /// Disables the scheduled jobs, and waits until every run has ended.
+    pub(crate) fn stop_load(&self) {
+        for job in &SCHEDULED_JOBS {
+            self.run_cli_on_any_node(&["job", "disable", job.name]);
         }
-        for job in FIRES.iter().map(|job| job.name).chain(ASKED) {
-            until("every run has ended", || {
-                self.runs(job)?.iter().all(|run| run.state.is_ended()).then_some(())
+        for job in SCHEDULED_JOBS.iter().map(|job| job.name).chain(TRIGGERED_JOBS) {
+            wait_until("every run has ended", || {
+                self.list_runs(job)?.iter().all(|run| run.state.is_ended()).then_some(())
             });
         }
     }
 
-    pub(crate) fn witness(&self) -> Witness {
-        let text = fs::read_to_string(self.witness_file()).unwrap_or_default();
-        Witness::read(&text)
+    /// Reads the trace file.
+    pub(crate) fn read_trace(&self) -> JobTrace {
+        let text = fs::read_to_string(self.trace_file()).unwrap_or_default();
+        JobTrace::read(&text)
     }
 }
 
-/// Every run of a job, the first one first.
-pub(crate) async fn runs_of(store: &Store, job: &str) -> Result<Vec<Run>, Error> {
-    let job = store.job(&job.parse().unwrap()).await?.unwrap_or_else(|| panic!("no job {job}"));
+/// All runs of a job, in order of their ids.
+pub(crate) async fn list_runs_of(store: &Store, job: &str) -> Result<Vec<Run>, Error> {
+    let job =
+        store.find_job(&job.parse().unwrap()).await?.unwrap_or_else(|| panic!("no job {job}"));
     let filter = RunFilter { job: Some(job.id), ..RunFilter::default() };
     let (mut runs, mut next) = (Vec::new(), None);
     loop {
-        let page = store.runs(&filter, next.as_ref(), 200).await?;
+        let page = store.list_runs(&filter, next.as_ref(), 200).await?;
         runs.extend(page.runs);
         next = page.next;
         if next.is_none() {

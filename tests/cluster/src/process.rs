@@ -1,4 +1,4 @@
-//! A process of ours, which ends with the value that stands for it, or with the thread that started it.
+//! Child processes of the kit. A process is killed when its value is dropped or when the thread that started it ends.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -9,14 +9,16 @@ use std::{fs, thread};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::place::until;
+use crate::test_support::wait_until;
 
+/// A running child process. It is killed when the value is dropped.
 pub(crate) struct Process {
     child: Child,
 }
 
-/// A command that dies with us; as another user, if we are root and one is named.
-pub(crate) fn command(user: Option<&str>, program: impl AsRef<OsStr>) -> Command {
+/// A command whose process is killed when this thread ends. If this process is root and `user` is given, it runs as
+/// that user.
+pub(crate) fn child_command(user: Option<&str>, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     if let Some(user) = user.filter(|_| nix::unistd::geteuid().is_root()) {
         command.args(["--reuid", user, "--regid", user, "--init-groups"]);
@@ -25,22 +27,25 @@ pub(crate) fn command(user: Option<&str>, program: impl AsRef<OsStr>) -> Command
     command
 }
 
-/// Gives a folder to the user that `command` uses.
-pub(crate) fn own(user: &str, folder: &Path) {
+/// Makes a user the owner of a folder, if this process is root.
+pub(crate) fn chown_to(user: &str, folder: &Path) {
     if nix::unistd::geteuid().is_root() {
         let status = Command::new("chown").arg("-R").arg(format!("{user}:")).arg(folder).status();
-        assert!(status.unwrap().success(), "{} is not given to {user}", folder.display());
+        assert!(status.unwrap().success(), "chown of {} to {user} failed", folder.display());
     }
 }
 
 impl Process {
-    /// Starts it in a process group of its own, so that Ctrl-C reaches us and not it.
+    /// Starts the command in its own process group, so that Ctrl-C reaches only this process. The output is appended
+    /// to `log`.
     pub(crate) fn start(command: &mut Command, log: &Path) -> Self {
         use std::os::unix::process::CommandExt as _;
         let log = File::options().create(true).append(true).open(log).unwrap();
         command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).process_group(0);
         let child = command.spawn();
-        Self { child: child.expect("there is no setpriv: run ./test, which says what is missing") }
+        Self {
+            child: child.expect("setpriv was not found; run ./test, which names missing packages"),
+        }
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -51,19 +56,19 @@ impl Process {
         kill(Pid::from_raw(self.id() as i32), signal).unwrap();
     }
 
-    /// How it ended, if it did.
-    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
+    /// The exit status, if the process has ended.
+    pub(crate) fn try_exit_status(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().unwrap()
     }
 
     pub(crate) fn wait(mut self) -> ExitStatus {
-        until("a process has ended", || self.ended())
+        wait_until("a process has ended", || self.try_exit_status())
     }
 
-    /// Ends it and all that it started, without a word.
-    pub(crate) fn kill_all(mut self) {
+    /// Kills the process and its children with SIGKILL.
+    pub(crate) fn kill_tree(mut self) {
         self.signal(Signal::SIGSTOP);
-        for child in children(self.id()) {
+        for child in child_pids(self.id()) {
             let _ = kill(Pid::from_raw(child as i32), Signal::SIGKILL);
         }
         self.signal(Signal::SIGKILL);
@@ -76,19 +81,19 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if thread::panicking() {
-            eprintln!("process {} was ended, because the test was", self.id());
+            eprintln!("process {} was killed because the test failed", self.id());
         }
     }
 }
 
-/// The processes that another started.
-fn children(of: u32) -> Vec<u32> {
+/// The process ids of the children of a process.
+fn child_pids(parent_pid: u32) -> Vec<u32> {
     let all = fs::read_dir("/proc").unwrap().flatten();
     let processes = all.filter_map(|one| one.file_name().to_str()?.parse::<u32>().ok());
     let parent = |process: &u32| -> Option<u32> {
         let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-        // The name before the last parenthesis may hold anything.
+        // The process name, in parentheses, may contain any character.
         stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
     };
-    processes.filter(|process| parent(process) == Some(of)).collect()
+    processes.filter(|process| parent(process) == Some(parent_pid)).collect()
 }

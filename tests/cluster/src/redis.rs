@@ -1,4 +1,4 @@
-//! Redis servers of a test's own, on ports and in a folder of their own, that can be killed.
+//! Private Redis servers for tests, each with its own port and folder, that a test can stop and kill.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,34 +7,34 @@ use std::time::{Duration, Instant};
 use ::redis::{Client, Connection, FromRedisValue, RedisResult};
 use nix::sys::signal::Signal;
 
-pub use crate::place::{PATIENCE, free_port};
-use crate::place::{new_folder, tail};
-use crate::process::{Process, command};
+use crate::process::{Process, child_command};
+pub use crate::test_support::{WAIT_TIMEOUT, free_port};
+use crate::test_support::{last_lines, new_folder};
 
-/// What the data is kept behind.
+/// Password of the Redis servers.
 pub const PASSWORD: &str = "of-the-data";
-/// What the sentinels are kept behind.
+/// Password of the sentinels.
 pub const SENTINEL_PASSWORD: &str = "of-the-sentinels";
 
-/// A running server. It dies with the thread that started it, and its folder with this value.
-pub struct Server {
-    /// Where it is served.
+/// A Redis server. Its process ends with the thread that started it; its folder is removed when the value is dropped.
+pub struct RedisServer {
+    /// The port on which the server listens.
     pub port: u16,
-    /// What is its own.
+    /// The folder with the server's files.
     pub folder: PathBuf,
     arguments: Vec<String>,
     password: &'static str,
     process: Option<Process>,
 }
 
-impl Server {
-    /// One that keeps nothing on disk.
+impl RedisServer {
+    /// Starts a server without persistence.
     pub fn standalone() -> Self {
-        Self::with(&[])
+        Self::with_settings(&[])
     }
 
-    /// One with more settings than that.
-    pub fn with(settings: &[&str]) -> Self {
+    /// Starts a server without persistence and with these additional options.
+    pub fn with_settings(settings: &[&str]) -> Self {
         let folder = new_folder("redis");
         let mut arguments = vec!["--save".to_owned(), String::new()];
         arguments.extend(["--requirepass", PASSWORD, "--masterauth", PASSWORD].map(str::to_owned));
@@ -45,7 +45,7 @@ impl Server {
         server
     }
 
-    /// One that watches the server on this port.
+    /// Starts a sentinel that monitors the server on this port.
     fn sentinel(primary: u16) -> Self {
         let (folder, port) = (new_folder("redis"), free_port());
         let settings = format!(
@@ -65,41 +65,43 @@ impl Server {
         server
     }
 
-    /// Where it is.
+    /// The Redis URL for clients.
     pub fn url(&self) -> String {
         url(self.port)
     }
 
-    /// Starts it, and waits until it answers.
+    /// Starts the server, and waits until it answers.
     pub fn start(&mut self) {
-        let mut server = command(None, "redis-server");
+        let mut server = child_command(None, "redis-server");
         let (first, rest) = match self.arguments.split_first() {
-            // A file of settings stands before all options.
+            // A configuration file must be the first argument.
             Some((file, rest)) if !file.starts_with("--") => (Some(file), rest),
             _ => (None, &self.arguments[..]),
         };
         server.args(first).args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
         server.arg("--dir").arg(&self.folder).args(rest);
         self.process = Some(Process::start(&mut server, &self.log_file()));
-        self.wait("it answers", |server| server.try_ask::<String>(&["PING"]).is_some());
+        self.wait_until("the server answers", |server| {
+            server.try_run_command::<String>(&["PING"]).is_some()
+        });
     }
 
-    /// Whether it runs, or stands still.
+    /// Whether the server process exists, running or stopped.
     pub fn is_up(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Kills it, which leaves it no time for anything.
+    /// Kills the server with SIGKILL.
     pub fn kill(&mut self) {
-        self.process.take().unwrap().kill_all();
+        self.process.take().unwrap().kill_tree();
     }
 
-    /// Stops it where it stands: its connections stay, and nobody answers.
+    /// Stops the process with SIGSTOP: its connections stay open, but it does not answer.
     pub fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
     }
 
-    /// Lets it go on.
+    /// Continues the process with SIGCONT.
     pub fn thaw(&self) {
         self.signal(Signal::SIGCONT);
     }
@@ -108,14 +110,14 @@ impl Server {
         self.process.as_ref().unwrap().signal(signal);
     }
 
-    /// Asks it something.
-    pub fn ask<T: FromRedisValue>(&self, words: &[&str]) -> T {
-        asked(words).query(&mut self.connection(PATIENCE).unwrap()).unwrap()
+    /// Runs a Redis command. Panics if it fails.
+    pub fn run_command<T: FromRedisValue>(&self, arguments: &[&str]) -> T {
+        redis_command(arguments).query(&mut self.connection(WAIT_TIMEOUT).unwrap()).unwrap()
     }
 
-    /// Asks it something, and expects little of it.
-    pub fn try_ask<T: FromRedisValue>(&self, words: &[&str]) -> Option<T> {
-        asked(words).query(&mut self.connection(Duration::from_secs(2)).ok()?).ok()
+    /// Runs a Redis command. Returns `None` if it fails or takes longer than two seconds.
+    pub fn try_run_command<T: FromRedisValue>(&self, arguments: &[&str]) -> Option<T> {
+        redis_command(arguments).query(&mut self.connection(Duration::from_secs(2)).ok()?).ok()
     }
 
     fn connection(&self, limit: Duration) -> RedisResult<Connection> {
@@ -125,13 +127,13 @@ impl Server {
         Ok(connection)
     }
 
-    /// Waits until something is so; fails if the server ends before.
-    pub fn wait(&mut self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
-        let deadline = Instant::now() + PATIENCE;
-        while !is_so(self) {
-            let ended = self.process.as_mut().and_then(Process::ended);
+    /// Waits until a condition is true. Panics if the server ends first or after [`WAIT_TIMEOUT`].
+    pub fn wait_until(&mut self, what: &str, mut condition: impl FnMut(&Self) -> bool) {
+        let deadline = Instant::now() + WAIT_TIMEOUT;
+        while !condition(self) {
+            let ended = self.process.as_mut().and_then(Process::try_exit_status);
             assert!(ended.is_none(), "redis-server ended before {what}:\n{}", self.log());
-            assert!(Instant::now() < deadline, "waited in vain until {what}:\n{}", self.log());
+            assert!(Instant::now() < deadline, "timed out waiting until {what}:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -141,51 +143,55 @@ impl Server {
     }
 
     fn log(&self) -> String {
-        tail(&self.log_file(), 15)
+        last_lines(&self.log_file(), 15)
     }
 }
 
-impl Drop for Server {
+impl Drop for RedisServer {
     fn drop(&mut self) {
         drop(self.process.take());
         if std::thread::panicking() {
-            eprintln!("the log of port {} ends:\n{}", self.port, self.log());
+            eprintln!("the log of the server on port {} ends:\n{}", self.port, self.log());
         }
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-/// A primary, a replica and three sentinels that agree on both.
-pub struct Sentinels {
-    /// The first of the data.
-    pub primary: Server,
-    /// Its copy.
-    pub replica: Server,
-    /// Who watch both.
-    pub sentinels: Vec<Server>,
+/// A primary, a replica and three sentinels that monitor them.
+pub struct RedisSentinels {
+    /// The original primary.
+    pub primary: RedisServer,
+    /// The replica, which a failover promotes.
+    pub replica: RedisServer,
+    /// The three sentinels.
+    pub sentinels: Vec<RedisServer>,
 }
 
-impl Sentinels {
-    /// Starts all, and waits until they agree.
+impl RedisSentinels {
+    /// Starts all servers, and waits until the sentinels know each other and the replica.
     pub fn start() -> Self {
         let settings = ["--repl-diskless-sync-delay", "0"];
-        let primary = Server::with(&settings);
+        let primary = RedisServer::with_settings(&settings);
         let of = format!("127.0.0.1 {}", primary.port);
-        let mut replica = Server::with(&[&settings[..], &["--replicaof", &of]].concat());
-        replica.wait("the replica follows", |replica| {
-            replica.ask::<String>(&["INFO", "replication"]).contains("master_link_status:up")
+        let mut replica =
+            RedisServer::with_settings(&[&settings[..], &["--replicaof", &of]].concat());
+        replica.wait_until("the replica follows", |replica| {
+            replica
+                .run_command::<String>(&["INFO", "replication"])
+                .contains("master_link_status:up")
         });
-        let mut sentinels: Vec<Server> = (0..3).map(|_| Server::sentinel(primary.port)).collect();
+        let mut sentinels: Vec<RedisServer> =
+            (0..3).map(|_| RedisServer::sentinel(primary.port)).collect();
         for sentinel in &mut sentinels {
-            sentinel.wait("the sentinels know each other", |sentinel| {
-                let known: String = sentinel.ask(&["INFO", "sentinel"]);
+            sentinel.wait_until("the sentinels know each other", |sentinel| {
+                let known: String = sentinel.run_command(&["INFO", "sentinel"]);
                 known.contains("status=ok") && known.contains("slaves=1,sentinels=3")
             });
         }
         Self { primary, replica, sentinels }
     }
 
-    /// Where it is.
+    /// The Redis URL for clients.
     pub fn url(&self) -> String {
         let hosts: Vec<String> =
             self.sentinels.iter().map(|each| format!("127.0.0.1:{}", each.port)).collect();
@@ -196,85 +202,90 @@ impl Sentinels {
     }
 }
 
-/// A cluster of three primaries.
-pub struct Cluster {
-    /// All of them.
-    pub nodes: Vec<Server>,
-    /// The ports that they tell whoever asks where they are.
-    told: Vec<u16>,
+/// A Redis Cluster of three primaries.
+pub struct RedisCluster {
+    /// The three servers.
+    pub nodes: Vec<RedisServer>,
+    /// The ports that the servers announce to clients, in the same order.
+    announced_ports: Vec<u16>,
 }
 
-impl Cluster {
-    /// Starts all, and waits until they are one.
+impl RedisCluster {
+    /// Starts all servers, and waits until the cluster is complete.
     pub fn start() -> Self {
-        Self::of(None)
+        Self::start_with(None)
     }
 
-    /// As [`Self::start`], and whoever asks them where they are is told these ports.
+    /// Like [`Self::start`], but the servers announce these ports to clients.
     pub(crate) fn announcing(ports: [u16; 3]) -> Self {
-        Self::of(Some(ports))
+        Self::start_with(Some(ports))
     }
 
-    fn of(announced: Option<[u16; 3]>) -> Self {
+    fn start_with(announced: Option<[u16; 3]>) -> Self {
         let buses: Vec<String> = (0..3).map(|_| free_port().to_string()).collect();
         let node = |(index, bus): (usize, &String)| {
             let mut settings = vec!["--cluster-enabled", "yes", "--cluster-port", bus];
             settings.extend(["--cluster-node-timeout", "2000"]);
             let announced = announced.map(|ports| ports[index].to_string());
             settings.extend(announced.iter().flat_map(|port| ["--cluster-announce-port", port]));
-            Server::with(&settings)
+            RedisServer::with_settings(&settings)
         };
-        let mut nodes: Vec<Server> = buses.iter().enumerate().map(node).collect();
+        let mut nodes: Vec<RedisServer> = buses.iter().enumerate().map(node).collect();
         for (index, slots) in
             [["0", "5460"], ["5461", "10922"], ["10923", "16383"]].iter().enumerate()
         {
-            nodes[index].ask::<()>(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
-            // Two nodes of one epoch would have to settle that first.
-            nodes[index].ask::<()>(&["CLUSTER", "SET-CONFIG-EPOCH", &(index + 1).to_string()]);
+            nodes[index].run_command::<()>(&["CLUSTER", "ADDSLOTSRANGE", slots[0], slots[1]]);
+            // Different epochs save the time in which two nodes with the same epoch would resolve the conflict.
+            nodes[index].run_command::<()>(&[
+                "CLUSTER",
+                "SET-CONFIG-EPOCH",
+                &(index + 1).to_string(),
+            ]);
         }
         for index in 1..3 {
             let port = nodes[index].port.to_string();
-            nodes[0].ask::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &buses[index]]);
+            nodes[0].run_command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &buses[index]]);
         }
         let own: Vec<u16> = nodes.iter().map(|node| node.port).collect();
-        let told = announced.map_or(own, Vec::from);
+        let announced_ports = announced.map_or(own, Vec::from);
         for node in &mut nodes {
-            node.wait("the cluster is one", |node| {
-                let info: String = node.ask(&["CLUSTER", "INFO"]);
-                let nodes: String = node.ask(&["CLUSTER", "NODES"]);
+            node.wait_until("the cluster is complete", |node| {
+                let info: String = node.run_command(&["CLUSTER", "INFO"]);
+                let nodes: String = node.run_command(&["CLUSTER", "NODES"]);
                 info.contains("cluster_state:ok")
                     && info.contains("cluster_known_nodes:3")
-                    && told.iter().all(|port| nodes.contains(&format!(":{port}@")))
+                    && announced_ports.iter().all(|port| nodes.contains(&format!(":{port}@")))
             });
         }
-        Self { nodes, told }
+        Self { nodes, announced_ports }
     }
 
-    /// Where it is.
+    /// The Redis URL for clients.
     pub fn url(&self) -> String {
-        let hosts: Vec<String> = self.told.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        let hosts: Vec<String> =
+            self.announced_ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
         format!("redis+cluster://:{PASSWORD}@{}", hosts.join(","))
     }
 
-    /// The port of each, beside the one that it tells.
-    pub(crate) fn doors(&self) -> Vec<(u16, u16)> {
-        self.nodes.iter().map(|each| each.port).zip(self.told.iter().copied()).collect()
+    /// Pairs of each server's real port and the port that it announces.
+    pub(crate) fn port_pairs(&self) -> Vec<(u16, u16)> {
+        self.nodes.iter().map(|each| each.port).zip(self.announced_ports.iter().copied()).collect()
     }
 }
 
-/// Where a server is that is found at this port.
+/// The Redis URL of a server on this port.
 pub(crate) fn url(port: u16) -> String {
     format!("redis://:{PASSWORD}@127.0.0.1:{port}")
 }
 
-fn asked(words: &[&str]) -> ::redis::Cmd {
+fn redis_command(arguments: &[&str]) -> ::redis::Cmd {
     let mut command = ::redis::Cmd::new();
-    command.arg(words);
+    command.arg(arguments);
     command
 }
 
-/// Writes a file into a server's reach.
-pub fn write(folder: &Path, name: &str, text: &str) -> String {
+/// Writes a file into a server's folder. Returns its path.
+pub fn write_file(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();
     path.display().to_string()

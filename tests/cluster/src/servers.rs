@@ -1,55 +1,55 @@
-//! The servers that nodes need, and what can be done to them.
+//! The Redis deployment and the database of a cluster, and the faults that a test can inject into them.
 
 use crate::cluster::Cluster;
-use crate::net::ToRedis;
-use crate::place::free_port;
-use crate::plan::{Plan, RedisKind};
+use crate::cluster_config::{ClusterConfig, RedisKind};
+use crate::network::RedisRoute;
 use crate::redis;
+use crate::test_support::free_port;
 
 /// The Redis that the nodes share.
-pub(crate) enum Redis {
+pub(crate) enum RedisDeployment {
     None,
-    One(redis::Server),
-    Sentinels(redis::Sentinels),
-    Cluster(redis::Cluster),
+    One(redis::RedisServer),
+    Sentinels(redis::RedisSentinels),
+    Cluster(redis::RedisCluster),
 }
 
-impl Redis {
-    pub(crate) fn start(plan: &Plan) -> Self {
-        match plan.redis {
+impl RedisDeployment {
+    pub(crate) fn start(config: &ClusterConfig) -> Self {
+        match config.redis {
             RedisKind::None => Self::None,
-            RedisKind::One => Self::One(redis::Server::standalone()),
-            RedisKind::Sentinel => Self::Sentinels(redis::Sentinels::start()),
-            RedisKind::Cluster => Self::Cluster(match plan.wires {
-                true => redis::Cluster::announcing([(); 3].map(|()| free_port())),
-                false => redis::Cluster::start(),
+            RedisKind::One => Self::One(redis::RedisServer::standalone()),
+            RedisKind::Sentinel => Self::Sentinels(redis::RedisSentinels::start()),
+            RedisKind::Cluster => Self::Cluster(match config.proxies {
+                true => redis::RedisCluster::announcing([(); 3].map(|()| free_port())),
+                false => redis::RedisCluster::start(),
             }),
         }
     }
 
-    /// Where a node finds it, whose way to the one server begins at this port.
-    pub(crate) fn url(&self, begins: impl Fn(u16) -> u16) -> Option<String> {
+    /// The Redis URL for a node. `proxy_port` maps the port of a single server to the port of the node's proxy.
+    pub(crate) fn url(&self, proxy_port: impl Fn(u16) -> u16) -> Option<String> {
         match self {
             Self::None => None,
-            Self::One(server) => Some(redis::url(begins(server.port))),
+            Self::One(server) => Some(redis::url(proxy_port(server.port))),
             Self::Sentinels(all) => Some(all.url()),
             Self::Cluster(all) => Some(all.url()),
         }
     }
 
-    pub(crate) fn way(&self) -> ToRedis {
+    pub(crate) fn route(&self) -> RedisRoute {
         match self {
-            Self::None => ToRedis::None,
-            Self::One(server) => ToRedis::Port(server.port),
-            Self::Sentinels(_) => ToRedis::Direct,
-            Self::Cluster(all) => ToRedis::Announced(all.doors()),
+            Self::None => RedisRoute::None,
+            Self::One(server) => RedisRoute::Port(server.port),
+            Self::Sentinels(_) => RedisRoute::Direct,
+            Self::Cluster(all) => RedisRoute::Announced(all.port_pairs()),
         }
     }
 }
 
 impl Cluster {
-    /// Whether the database runs.
-    pub fn has_database(&self) -> bool {
+    /// Whether the database server runs.
+    pub fn is_database_running(&self) -> bool {
         self.database.is_up()
     }
 
@@ -68,27 +68,27 @@ impl Cluster {
         self.database.start();
     }
 
-    /// Whether there is a Redis that can be broken. Where sentinels make another the first, that is the first one.
-    pub fn has_redis(&self) -> bool {
+    /// Whether there is a running Redis that a fault can break. With sentinels that is the original primary.
+    pub fn is_redis_running(&self) -> bool {
         match &self.redis {
-            Redis::None => false,
-            Redis::One(server) => server.is_up(),
-            Redis::Sentinels(all) => all.primary.is_up(),
-            Redis::Cluster(all) => all.nodes.iter().all(redis::Server::is_up),
+            RedisDeployment::None => false,
+            RedisDeployment::One(server) => server.is_up(),
+            RedisDeployment::Sentinels(all) => all.primary.is_up(),
+            RedisDeployment::Cluster(all) => all.nodes.iter().all(redis::RedisServer::is_up),
         }
     }
 
-    /// Kills Redis, or the one that has the data, and starts it again if that is not for others to make good:
-    /// it has forgotten everything.
+    /// Kills the Redis servers and starts them again, without their data. With sentinels it only kills the primary:
+    /// the sentinels must promote the replica.
     pub fn restart_redis(&mut self) {
         match &mut self.redis {
-            Redis::None => panic!("there is no Redis"),
-            Redis::One(server) => {
+            RedisDeployment::None => panic!("the cluster has no Redis"),
+            RedisDeployment::One(server) => {
                 server.kill();
                 server.start();
             }
-            Redis::Sentinels(all) => all.primary.kill(),
-            Redis::Cluster(all) => {
+            RedisDeployment::Sentinels(all) => all.primary.kill(),
+            RedisDeployment::Cluster(all) => {
                 for node in &mut all.nodes {
                     node.kill();
                     node.start();
@@ -97,23 +97,25 @@ impl Cluster {
         }
     }
 
-    /// Makes Redis forget everything.
+    /// Deletes all data in Redis (FLUSHALL).
     pub fn flush_redis(&self) {
         match &self.redis {
-            Redis::None => panic!("there is no Redis"),
-            Redis::One(server) => server.ask::<()>(&["FLUSHALL"]),
-            Redis::Sentinels(all) => all.primary.ask::<()>(&["FLUSHALL"]),
-            Redis::Cluster(all) => all.nodes.iter().for_each(|one| one.ask::<()>(&["FLUSHALL"])),
+            RedisDeployment::None => panic!("the cluster has no Redis"),
+            RedisDeployment::One(server) => server.run_command::<()>(&["FLUSHALL"]),
+            RedisDeployment::Sentinels(all) => all.primary.run_command::<()>(&["FLUSHALL"]),
+            RedisDeployment::Cluster(all) => {
+                all.nodes.iter().for_each(|one| one.run_command::<()>(&["FLUSHALL"]))
+            }
         }
     }
 
-    /// Waits until the sentinels have made the replica the first.
+    /// Waits until the sentinels have promoted the replica to primary.
     pub fn await_failover(&mut self) {
-        if let Redis::Sentinels(all) = &mut self.redis {
-            all.replica.wait("the replica is the first", |replica| {
-                // Whoever makes it the first closes all its connections, ours too.
-                let told = replica.try_ask::<String>(&["INFO", "replication"]);
-                told.is_some_and(|told| told.contains("role:master"))
+        if let RedisDeployment::Sentinels(all) = &mut self.redis {
+            all.replica.wait_until("the replica is the primary", |replica| {
+                // A promotion closes all connections of the replica, also this one, so errors are ignored.
+                let info = replica.try_run_command::<String>(&["INFO", "replication"]);
+                info.is_some_and(|info| info.contains("role:master"))
             });
         }
     }

@@ -1,4 +1,4 @@
-//! `tasuki bench drain`: how fast one node works off what waits.
+//! `tasuki bench drain`: measures how fast one node processes waiting tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,25 +6,25 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::Value;
-use tasuki::{Functions, Wake};
-use tasuki_core::job_spec::What;
+use tasuki::{HandlerRegistry, Wakeups};
+use tasuki_core::work_spec::WorkAction;
 use tasuki_store::Error;
 
-use super::bar::Bar;
-use super::bare::rate;
-use super::figures::{Pair, Report};
-use super::place::{Place, checkpoint, in_place};
+use super::baseline::per_second;
+use super::fixture::{BenchFixture, checkpoint, with_fixture};
+use super::progress::Progress;
+use super::results::{BenchReport, Comparison};
 use crate::database::Database;
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// What the function is called.
+/// Handler name of the function that the tasks call.
 const HANDLER: &str = "bench drain";
 
-/// Measure how fast one node works off tasks that wait, beside a bare SQL loop that writes the same rows.
+/// Measure how fast one node processes waiting tasks, compared to a bare SQL loop that writes the same rows.
 ///
-/// The tasks call a function that does nothing; each is guarded, leased and kept. The clock runs from the start
-/// of the node until the database shows that every run has ended. The bare loop claims and finishes as many rows
-/// of bare tables, in turns with the node. A first round of both is not counted.
+/// The tasks call a function that does nothing; each run is guarded, leased and stored. The measurement lasts from the
+/// start of the node until the database shows that every run has ended. The bare loop claims and finishes the same
+/// number of rows in tables of its own, alternating with the node. The first round of both is a warm-up.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -35,23 +35,23 @@ pub(crate) struct BenchDrain {
     #[command(flatten)]
     pub(crate) database: Database,
 
-    /// How many tasks
+    /// Number of tasks
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     tasks: u32,
 
-    /// How often each is measured, in turns
+    /// Number of measured rounds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
-    /// How many functions the node runs at once
+    /// Number of functions that the node runs concurrently
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     function_slots: u32,
 
-    /// How many rows the bare loop takes at a time
+    /// Number of rows per batch of the bare loop
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     bare_batch: u32,
 
-    /// On how many connections the bare loop runs (one on SQLite)
+    /// Number of connections of the bare loop (one on SQLite)
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     bare_connections: u32,
 
@@ -62,61 +62,62 @@ pub(crate) struct BenchDrain {
 
 impl BenchDrain {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
-        let measure = async |place: &Place| self.measure(place).await;
-        in_place(&self.database, self.bare_connections, measure).await
+        let measure = async |fixture: &BenchFixture| self.measure(fixture).await;
+        with_fixture(&self.database, self.bare_connections, measure).await
     }
 
-    async fn measure(&self, place: &Place) -> Result<String, Error> {
-        let (batch, connections) = (self.bare_batch, place.bare.most(self.bare_connections));
-        let limit = format!("bare SQL, {batch} a batch on {connections}");
-        let ours = async || drain(place, self.tasks, self.function_slots).await;
-        let bare = async || {
-            let checkpoint = async || checkpoint(&place.store).await;
-            place.bare.drain(self.tasks, batch, connections, checkpoint).await
+    async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
+        let (batch, connections) =
+            (self.bare_batch, fixture.baseline.usable_connections(self.bare_connections));
+        let limit = format!("bare SQL, batch {batch}, {connections} connections");
+        let measure_node = async || drain(fixture, self.tasks, self.function_slots).await;
+        let measure_baseline = async || {
+            let checkpoint = async || checkpoint(&fixture.store).await;
+            fixture.baseline.drain(self.tasks, batch, connections, checkpoint).await
         };
-        // Not counted: in its first batches a new session of PostgreSQL plans anew each time, and badly.
-        drain(place, self.tasks.div_ceil(5), self.function_slots).await?;
-        bare().await?;
-        let pair = Pair::new("drain by a node", limit, "runs/s");
-        let pair = pair.measure(self.rounds, ours, bare).await?;
-        let report = Report {
+        // Warm-up: a new PostgreSQL connection plans its first executions of a statement anew each time, with bad plans.
+        drain(fixture, self.tasks.div_ceil(5), self.function_slots).await?;
+        measure_baseline().await?;
+        let comparison = Comparison::new("drain by a node", limit, "runs/s");
+        let comparison = comparison.measure(self.rounds, measure_node, measure_baseline).await?;
+        let report = BenchReport {
             bench: "drain",
-            database: place.database(),
+            database: fixture.database_name(),
             heading: format!(
                 "{} tasks, {} slots, {} rounds",
                 self.tasks, self.function_slots, self.rounds
             ),
-            pairs: vec![pair],
+            comparisons: vec![comparison],
         };
-        Ok(report.told(self.json))
+        Ok(report.render(self.json))
     }
 }
 
-/// How many tasks a second a node works off, of so many that wait when it starts.
-pub(crate) async fn drain(place: &Place, tasks: u32, slots: u32) -> Result<f64, Error> {
-    let job = place.job("drain", What::Function(HANDLER.to_owned()), None).await?;
-    let bar = Bar::new("submit", u64::from(tasks));
-    place.submit(&job, tasks, None, &bar).await?;
-    drop(bar);
-    place.settle().await?;
+/// Submits `tasks` tasks, starts a node and returns how many tasks per second it processes.
+pub(crate) async fn drain(fixture: &BenchFixture, tasks: u32, slots: u32) -> Result<f64, Error> {
+    let job = fixture.create_job("drain", WorkAction::Function(HANDLER.to_owned()), None).await?;
+    let progress = Progress::new("submit", u64::from(tasks));
+    fixture.submit_tasks(&job, tasks, None, &progress).await?;
+    drop(progress);
+    fixture.settle_database().await?;
     let calls = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&calls);
-    let mut functions = Functions::default();
-    functions.add(HANDLER, move |_: Value, _| {
-        counted.fetch_add(1, Ordering::Relaxed);
+    let counter = Arc::clone(&calls);
+    let mut functions = HandlerRegistry::default();
+    functions.register(HANDLER, move |_: Value, _| {
+        counter.fetch_add(1, Ordering::Relaxed);
         async { Ok(()) }
     });
-    let bar = Bar::new("drain", u64::from(tasks));
-    let began = Instant::now();
-    let node = place.node(functions, Some(slots), &Wake::default()).await?;
-    let waited = async {
-        place.called(&calls, u64::from(tasks), &bar).await?;
-        place.ended(&job, node.worker_id()).await
+    let progress = Progress::new("drain", u64::from(tasks));
+    let started = Instant::now();
+    let node = fixture.start_node(functions, Some(slots), &Wakeups::default()).await?;
+    let wait = async {
+        fixture.wait_until_called(&calls, u64::from(tasks), &progress).await?;
+        fixture.wait_until_ended(&job, node.worker_id()).await
     };
-    let ended = waited.await;
-    let took = began.elapsed();
+    let ended = wait.await;
+    let elapsed = started.elapsed();
     node.stop().await;
     ended?;
-    place.all_succeeded(&job, u64::from(tasks)).await?;
-    Ok(rate(u64::from(tasks), took))
+    fixture.check_all_succeeded(&job, u64::from(tasks)).await?;
+    Ok(per_second(u64::from(tasks), elapsed))
 }

@@ -1,28 +1,28 @@
-//! `tasuki bench enqueue`: how fast tasks are taken, one by one and in bulk.
+//! `tasuki bench enqueue`: measures how fast tasks are submitted, one by one and in bulk.
 
 use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
-use tasuki_core::job_spec::What;
-use tasuki_store::{Writer, Enqueuer, Error, Job, JobVersion, NewRun, Task};
+use tasuki_core::work_spec::WorkAction;
+use tasuki_store::{Error, Job, JobVersion, NewRun, PendingTask, SubmitBatcher, Writer};
 
-use super::bar::Bar;
-use super::bare::{ARGS, rate};
-use super::figures::{Pair, Report};
-use super::place::{Place, in_parallel, in_place, task};
+use super::baseline::{TASK_ARGS, per_second};
+use super::fixture::{BenchFixture, new_task, run_in_parallel, with_fixture};
+use super::progress::Progress;
+use super::results::{BenchReport, Comparison};
 use crate::database::Database;
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// What the function is called that nobody has.
+/// Handler name of a function that no worker has, so that the tasks stay in the queue.
 const HANDLER: &str = "bench enqueue";
 
-/// Measure how fast tasks are taken, each acknowledged when it is durable, beside plain inserts of bare rows.
+/// Measure how fast tasks are submitted, each acknowledged when it is durable, compared to plain inserts of rows.
 ///
-/// Single tasks come from many callers at once and travel together; each caller goes on when its own task is
-/// durable. Beside them as many callers insert bare rows, a commit each (on SQLite one, which is faster). In bulk
-/// one caller submits many at a time; beside it one inserts as many bare rows at a time. A bare row is one row, a
-/// task two: the run, and its place in the queue.
+/// Single tasks come from many concurrent callers and are combined into batches; each caller continues when its own task
+/// is durable. In comparison, the same number of callers insert rows with one commit each (one caller on SQLite, which
+/// is faster). In bulk, one caller submits many tasks per call, compared to one that inserts as many rows per statement.
+/// The baseline inserts one row per task; tasuki inserts two: the run and its due row.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -32,23 +32,23 @@ pub(crate) struct BenchEnqueue {
     #[command(flatten)]
     pub(crate) database: Database,
 
-    /// How many tasks one by one
+    /// Number of tasks that are submitted one by one
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     tasks: u32,
 
-    /// From how many callers at once
+    /// Number of concurrent callers
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     callers: u32,
 
-    /// How many tasks in bulk
+    /// Number of tasks that are submitted in bulk
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     bulk_tasks: u32,
 
-    /// How many of them at a time
+    /// Number of tasks per bulk call
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=5_000))]
     bulk: u32,
 
-    /// How often each is measured, in turns
+    /// Number of measured rounds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
@@ -59,54 +59,62 @@ pub(crate) struct BenchEnqueue {
 
 impl BenchEnqueue {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
-        let measure = async |place: &Place| self.measure(place).await;
-        in_place(&self.database, self.callers, measure).await
+        let measure = async |fixture: &BenchFixture| self.measure(fixture).await;
+        with_fixture(&self.database, self.callers, measure).await
     }
 
-    async fn measure(&self, place: &Place) -> Result<String, Error> {
-        let job = place.job("enqueue", What::Function(HANDLER.to_owned()), None).await?;
-        let bar = Bar::new("enqueue", 4 * u64::from(self.rounds));
-        let told = async |figure: Result<f64, Error>| {
-            bar.add(1);
-            figure
+    async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
+        let job =
+            fixture.create_job("enqueue", WorkAction::Function(HANDLER.to_owned()), None).await?;
+        let progress = Progress::new("enqueue", 4 * u64::from(self.rounds));
+        let count_round = async |rate: Result<f64, Error>| {
+            progress.add(1);
+            rate
         };
-        let single = Pair::new(
+        let single = Comparison::new(
             "submit one by one, acknowledged",
-            format!("bare inserts, {} callers", place.bare.most(self.callers)),
+            format!("bare inserts, {} callers", fixture.baseline.usable_connections(self.callers)),
             "runs/s",
         );
         let single = single.measure(
             self.rounds,
-            async || told(self.singly(place, &job).await).await,
-            async || told(place.bare.insert_singly(self.tasks, self.callers).await).await,
+            async || count_round(self.submit_singly(fixture, &job).await).await,
+            async || {
+                count_round(fixture.baseline.insert_singly(self.tasks, self.callers).await).await
+            },
         );
         let single = single.await?;
-        let bulk =
-            Pair::new("submit in bulk", format!("bare inserts, {} at a time", self.bulk), "runs/s");
+        let bulk = Comparison::new(
+            "submit in bulk",
+            format!("bare inserts, {} at a time", self.bulk),
+            "runs/s",
+        );
         let bulk = bulk.measure(
             self.rounds,
-            async || told(self.in_bulk(place, &job).await).await,
-            async || told(place.bare.insert_bulk(self.bulk_tasks, self.bulk).await).await,
+            async || count_round(self.submit_in_bulk(fixture, &job).await).await,
+            async || {
+                count_round(fixture.baseline.insert_bulk(self.bulk_tasks, self.bulk).await).await
+            },
         );
         let bulk = bulk.await?;
-        let report = Report {
+        let report = BenchReport {
             bench: "enqueue",
-            database: place.database(),
+            database: fixture.database_name(),
             heading: format!(
                 "{} tasks from {} callers, {} tasks {} at a time, {} rounds",
                 self.tasks, self.callers, self.bulk_tasks, self.bulk, self.rounds
             ),
-            pairs: vec![single, bulk],
+            comparisons: vec![single, bulk],
         };
-        Ok(report.told(self.json))
+        Ok(report.render(self.json))
     }
 
-    async fn singly(&self, place: &Place, job: &Job) -> Result<f64, Error> {
-        let (enqueuer, work) = Enqueuer::new(place.store.clone());
+    async fn submit_singly(&self, fixture: &BenchFixture, job: &Job) -> Result<f64, Error> {
+        let (enqueuer, work) = SubmitBatcher::new(fixture.store.clone());
         let work = tokio::spawn(work);
         let (job, share) = (Arc::new(job.newest.clone()), self.tasks.div_ceil(self.callers));
-        let began = Instant::now();
-        let done = in_parallel(self.callers, move || {
+        let started = Instant::now();
+        let done = run_in_parallel(self.callers, move || {
             let (enqueuer, job) = (enqueuer.clone(), Arc::clone(&job));
             async move {
                 for _ in 0..share {
@@ -116,24 +124,25 @@ impl BenchEnqueue {
             }
         });
         let done = done.await?;
-        let took = began.elapsed();
-        work.await.expect("the enqueuer does not panic");
-        Ok(rate(done, took))
+        let elapsed = started.elapsed();
+        work.await.expect("the submit batcher does not panic");
+        Ok(per_second(done, elapsed))
     }
 
-    async fn in_bulk(&self, place: &Place, job: &Job) -> Result<f64, Error> {
+    async fn submit_in_bulk(&self, fixture: &BenchFixture, job: &Job) -> Result<f64, Error> {
         let calls = self.bulk_tasks.div_ceil(self.bulk);
-        let began = Instant::now();
+        let started = Instant::now();
         for _ in 0..calls {
-            let runs: Vec<NewRun<'_>> = (0..self.bulk).map(|_| task(job)).collect();
-            place.store.create(Writer::Api, &runs).await?;
+            let runs: Vec<NewRun<'_>> = (0..self.bulk).map(|_| new_task(job)).collect();
+            fixture.store.create(Writer::Api, &runs).await?;
         }
-        Ok(rate(u64::from(calls * self.bulk), began.elapsed()))
+        Ok(per_second(u64::from(calls * self.bulk), started.elapsed()))
     }
 }
 
 /// Submits one task and waits until it is durable.
-pub(crate) async fn enqueue(enqueuer: &Enqueuer, job: &Arc<JobVersion>) -> Result<(), Error> {
-    let task = Task { args: Some(ARGS.to_owned()), ..Task::new(Arc::clone(job)) };
-    enqueuer.enqueue(task).await.map(drop)
+pub(crate) async fn enqueue(enqueuer: &SubmitBatcher, job: &Arc<JobVersion>) -> Result<(), Error> {
+    let task =
+        PendingTask { args: Some(TASK_ARGS.to_owned()), ..PendingTask::new(Arc::clone(job)) };
+    enqueuer.submit(task).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! `tasuki bench fire`: how late runs start that were planned for an instant.
+//! `tasuki bench fire`: measures how late runs start after their scheduled time.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -9,33 +9,33 @@ use clap::{Args, ValueEnum};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tasuki::node::Node;
-use tasuki::{Functions, Wake};
-use tasuki_core::misfire::Misfire;
+use tasuki::{HandlerRegistry, Wakeups};
+use tasuki_core::misfire::MisfirePolicy;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::job_spec::{What, Work};
+use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, RunState, Schedule};
-use tasuki_store::{Writer, Error, Job, NewRun, Run, RunFilter, Store, Trigger};
+use tasuki_store::{Error, Job, NewRun, Run, RunFilter, Store, Trigger, Writer};
 
-use super::bar::Bar;
-use super::figures::quantile;
-use super::place;
+use super::fixture;
+use super::progress::Progress;
+use super::results::quantile;
 use crate::database::Database;
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// What the function is called.
+/// Handler name of the function that the runs call.
 const HANDLER: &str = "bench fire";
-/// How long after everything was made the first is due: all of it is assigned by then.
-const LEAD: SignedDuration = SignedDuration::from_secs(3);
-/// How many commands at once: more than are due.
+/// Time between creation of the runs and the first scheduled time; all runs are assigned by then.
+const LEAD_TIME: SignedDuration = SignedDuration::from_secs(3);
+/// Number of concurrent commands; more than are due at the same time.
 const SLOTS: u32 = 1_000;
-/// How long stragglers are waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Maximum time to wait for late runs after the last scheduled time.
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Measure how late planned runs start, with a node of its own on a database made for it.
+/// Measure how late scheduled runs start. Starts its own node; needs a database of its own.
 ///
-/// Two figures for each run: from its planned instant to the write that makes it RUNNING, by the database's
-/// clock; and to its start: a function was called, or a process read the clock and told. The second has the
-/// commit in it.
+/// Two delays are measured for each run: from its scheduled time to the statement that sets it to RUNNING, by the clock
+/// of the database; and to its actual start, when the function is called or the process prints its clock. The second
+/// delay includes the commit.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -46,19 +46,19 @@ pub(crate) struct BenchFire {
     #[command(flatten)]
     pub(crate) database: Database,
 
-    /// How many runs a second
+    /// Number of runs per second
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rate: u32,
 
-    /// For how long
+    /// Duration of the measurement in seconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=3_600))]
     seconds: u32,
 
-    /// What runs
+    /// Kind of the job
     #[arg(long, value_enum, default_value_t = Kind::Function)]
     kind: Kind,
 
-    /// Fire all of a second's runs at the whole second, by that many schedules, instead of evenly
+    /// Schedule all runs of a second at the full second, each by a job of its own, instead of evenly distributed
     #[arg(long)]
     whole_seconds: bool,
 
@@ -73,151 +73,159 @@ enum Kind {
     Command,
 }
 
-/// How late each run started, in microseconds.
+/// The start delays of all runs, in microseconds: until RUNNING, and until the actual start.
 #[derive(Default)]
-struct Lateness {
+struct StartDelays {
     running: Vec<i64>,
     start: Vec<i64>,
 }
 
-type Calls = Arc<Mutex<Vec<i64>>>;
+type CallDelays = Arc<Mutex<Vec<i64>>>;
 
 impl BenchFire {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
         let store = Store::open(self.database.url(), 8)
             .await
-            .map_err(|error| self.database.unopened(&error))?;
-        let found = self.measure(&store).await.map_err(|error| self.database.failed(&error));
+            .map_err(|error| self.database.open_failure(&error))?;
+        let delays =
+            self.measure(&store).await.map_err(|error| self.database.operation_failure(&error));
         store.close().await;
-        let found = found?;
+        let delays = delays?;
         let planned = u64::from(self.rate) * u64::from(self.seconds);
-        if found.running.len() as u64 != planned {
-            let message = format!("{planned} runs were planned, {} started", found.running.len());
-            return Err(Failure::refused(message).after(self.told(&found)));
+        if delays.running.len() as u64 != planned {
+            let message =
+                format!("{planned} runs were scheduled, but {} succeeded", delays.running.len());
+            return Err(Failure::new(message).with_stdout(self.render(&delays)));
         }
-        Ok(self.told(&found))
+        Ok(self.render(&delays))
     }
 
-    async fn measure(&self, store: &Store) -> Result<Lateness, Error> {
+    async fn measure(&self, store: &Store) -> Result<StartDelays, Error> {
         store.migrate().await?;
-        place::refuse_workers(store).await?;
-        let calls = Calls::default();
-        let wake = Wake::default();
-        let (node, folder) = self.node(store, &wake, &calls).await?;
-        let begins = whole_second(store.clock().await? + LEAD)?;
-        let jobs = self.plan(store, begins).await?;
-        wake.all();
-        let runs = self.wait(store, &jobs, begins).await;
+        fixture::refuse_if_in_use(store).await?;
+        let calls = CallDelays::default();
+        let wake = Wakeups::default();
+        let (node, folder) = self.start_node(store, &wake, &calls).await?;
+        let first_at = whole_second(store.read_clock().await? + LEAD_TIME)?;
+        let jobs = self.create_planned_runs(store, first_at).await?;
+        wake.wake_all();
+        let runs = self.wait_until_ended(store, &jobs, first_at).await;
         for job in &jobs {
-            if let Some(job) = store.job_by_id(job.id).await? {
-                let _ = store.delete_job("bench", job.seen()).await?;
+            if let Some(job) = store.find_job_by_id(job.id).await? {
+                let _ = store.delete_job("bench", job.expected_version()).await?;
             }
         }
         node.stop().await;
         let runs = runs?;
-        let mut found = Lateness {
+        let mut delays = StartDelays {
             running: runs
                 .iter()
-                .filter_map(|run| since(run.scheduled_for, run.started_at))
+                .filter_map(|run| micros_between(run.scheduled_for, run.started_at))
                 .collect(),
             start: std::mem::take(&mut *calls.lock().unwrap_or_else(PoisonError::into_inner)),
         };
         if self.kind == Kind::Command {
-            found.start = self.printed(store, &runs).await?;
+            delays.start = self.read_printed_delays(store, &runs).await?;
         }
         if let Some(folder) = folder {
             let _ = std::fs::remove_dir_all(folder);
         }
-        Ok(found)
+        Ok(delays)
     }
 
-    async fn node(
+    async fn start_node(
         &self,
         store: &Store,
-        wake: &Wake,
-        calls: &Calls,
+        wake: &Wakeups,
+        calls: &CallDelays,
     ) -> Result<(Node, Option<PathBuf>), Error> {
-        let mut functions = Functions::default();
+        let mut functions = HandlerRegistry::default();
         let calls = Arc::clone(calls);
-        functions.add(HANDLER, move |(), call| {
-            let late = since(call.scheduled_for(), Some(Timestamp::now())).unwrap_or_default();
-            calls.lock().unwrap_or_else(PoisonError::into_inner).push(late);
+        functions.register(HANDLER, move |(), call| {
+            let delay =
+                micros_between(call.scheduled_for(), Some(Timestamp::now())).unwrap_or_default();
+            calls.lock().unwrap_or_else(PoisonError::into_inner).push(delay);
             async { Ok(()) }
         });
-        let builder = place::builder(store, Some(SLOTS), wake)?.functions(functions);
+        let builder = fixture::node_builder(store, Some(SLOTS), wake)?.functions(functions);
         if self.kind == Kind::Function {
-            return Ok((place::start(builder).await?, None));
+            return Ok((fixture::start_node(builder).await?, None));
         }
-        let (builder, folder) = place::with_commands(builder)?;
-        Ok((place::start(builder).await?, Some(folder)))
+        let (builder, folder) = fixture::with_commands(builder)?;
+        Ok((fixture::start_node(builder).await?, Some(folder)))
     }
 
-    /// Everything that is to fire.
-    async fn plan(&self, store: &Store, begins: Timestamp) -> Result<Vec<Job>, Error> {
+    /// Creates the jobs and runs that will fire.
+    async fn create_planned_runs(
+        &self,
+        store: &Store,
+        first_at: Timestamp,
+    ) -> Result<Vec<Job>, Error> {
         if !self.whole_seconds {
-            let job = self.job(store, 0, Trigger::Task, None).await?;
+            let job = self.create_job(store, 0, Trigger::Task, None).await?;
             let gap = 1_000_000 / i64::from(self.rate);
-            let at = |n: u32| begins + SignedDuration::from_micros(i64::from(n) * gap);
+            let at = |n: u32| first_at + SignedDuration::from_micros(i64::from(n) * gap);
             let run = |n| NewRun { scheduled_for: Some(at(n)), ..NewRun::task(&job.newest) };
             let runs: Vec<NewRun<'_>> = (0..self.rate * self.seconds).map(run).collect();
-            for some in runs.chunks(1_000) {
-                store.create(Writer::Api, some).await?;
+            for batch in runs.chunks(1_000) {
+                store.create(Writer::Api, batch).await?;
             }
             return Ok(vec![job]);
         }
         let schedule = Schedule::parse(ScheduleKind::Every, "1s", "UTC", DstChoice::default())?;
         let mut jobs = Vec::new();
         for number in 0..self.rate {
-            let misfire = Some(Misfire::EveryWithin(Duration::from_secs(3_600)));
+            let misfire = Some(MisfirePolicy::EveryWithin(Duration::from_secs(3_600)));
             let trigger = Trigger::Time { schedule: schedule.clone(), misfire };
-            jobs.push(self.job(store, number, trigger, Some(begins)).await?);
+            jobs.push(self.create_job(store, number, trigger, Some(first_at)).await?);
         }
         Ok(jobs)
     }
 
-    async fn job(
+    async fn create_job(
         &self,
         store: &Store,
         number: u32,
         trigger: Trigger,
         next_fire: Option<Timestamp>,
     ) -> Result<Job, Error> {
-        let work = Work::new(match self.kind {
-            Kind::Function => What::Function(HANDLER.to_owned()),
-            // The clock as the process itself reads it, first thing.
-            Kind::Command => What::Command(vec!["date".to_owned(), "+%s%6N".to_owned()]),
+        let work = WorkSpec::new(match self.kind {
+            Kind::Function => WorkAction::Function(HANDLER.to_owned()),
+            // The process prints its own clock immediately.
+            Kind::Command => WorkAction::Command(vec!["date".to_owned(), "+%s%6N".to_owned()]),
         });
         let name = format!("bench fire {number} {}", Timestamp::now().as_microsecond());
-        place::job(store, &name, place::spec(&work), trigger, next_fire).await
+        fixture::create_job(store, &name, fixture::single_attempt_spec(&work), trigger, next_fire)
+            .await
     }
 
-    /// Waits until all that was planned has ended.
-    async fn wait(
+    /// Waits until all scheduled runs have ended, and returns those that succeeded.
+    async fn wait_until_ended(
         &self,
         store: &Store,
         jobs: &[Job],
-        begins: Timestamp,
+        first_at: Timestamp,
     ) -> Result<Vec<Run>, Error> {
         let lasts = SignedDuration::from_secs(i64::from(self.seconds));
-        let ends = begins + lasts - SignedDuration::from_millis(1);
-        let bar = Bar::new("fire", u64::from(self.seconds));
+        let last_at = first_at + lasts - SignedDuration::from_millis(1);
+        let progress = Progress::new("fire", u64::from(self.seconds));
         loop {
-            let clock = store.clock().await?;
-            if clock > ends {
+            let clock = store.read_clock().await?;
+            if clock > last_at {
                 break;
             }
-            bar.at(clock.duration_since(begins).as_secs().max(0) as u64);
+            progress.set(clock.duration_since(first_at).as_secs().max(0) as u64);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        drop(bar);
+        drop(progress);
         let waited = std::time::Instant::now();
         loop {
             let mut runs = Vec::new();
             for job in jobs {
-                runs.extend(all(store, job.id, begins, ends).await?);
+                runs.extend(list_runs(store, job.id, first_at, last_at).await?);
             }
             let open = runs.iter().filter(|run| !run.state.is_ended()).count();
-            if open == 0 || waited.elapsed() > PATIENCE {
+            if open == 0 || waited.elapsed() > STALL_TIMEOUT {
                 runs.retain(|run| run.state == RunState::Succeeded);
                 return Ok(runs);
             }
@@ -225,51 +233,51 @@ impl BenchFire {
         }
     }
 
-    /// What the processes printed: when they read the clock.
-    async fn printed(&self, store: &Store, runs: &[Run]) -> Result<Vec<i64>, Error> {
-        let mut late = Vec::with_capacity(runs.len());
+    /// The start delays by the clock values that the processes printed.
+    async fn read_printed_delays(&self, store: &Store, runs: &[Run]) -> Result<Vec<i64>, Error> {
+        let mut delay = Vec::with_capacity(runs.len());
         for run in runs {
             let Some(page) = store.read_log(run.id, run.counters.attempt_no, 0, 1).await? else {
                 continue;
             };
             let line = page.lines.first().and_then(|line| line.text.parse::<i64>().ok());
-            late.extend(line.map(|at| at - run.scheduled_for.as_microsecond()));
+            delay.extend(line.map(|at| at - run.scheduled_for.as_microsecond()));
         }
-        Ok(late)
+        Ok(delay)
     }
 
-    fn told(&self, found: &Lateness) -> String {
-        let rows = [("to RUNNING", &found.running), ("to start", &found.start)];
+    fn render(&self, delays: &StartDelays) -> String {
+        let rows = [("to RUNNING", &delays.running), ("to start", &delays.start)];
         if self.json {
-            let rows: Vec<Value> = rows.iter().map(|(what, late)| as_json(what, late)).collect();
-            let told = json!({ "rate": self.rate, "seconds": self.seconds, "lateness": rows });
-            return format!("{told:#}\n");
+            let rows: Vec<Value> = rows.iter().map(|(what, delay)| as_json(what, delay)).collect();
+            let document = json!({ "rate": self.rate, "seconds": self.seconds, "lateness": rows });
+            return format!("{document:#}\n");
         }
         let mut text = format!(
-            "{} runs, {} a second{}\n",
-            found.running.len(),
+            "{} runs, {} per second{}\n",
+            delays.running.len(),
             self.rate,
-            if self.whole_seconds { ", all at the whole second" } else { "" }
+            if self.whole_seconds { ", all at the full second" } else { "" }
         );
-        for (what, late) in rows {
-            let [p50, p99, max] = figures(late).map(|micros| micros as f64 / 1_000.0);
+        for (what, delay) in rows {
+            let [p50, p99, max] = delay_quantiles(delay).map(|micros| micros as f64 / 1_000.0);
             writeln!(text, "{what:<12} p50 {p50:>8.1} ms  p99 {p99:>8.1} ms  max {max:>8.1} ms")
-                .expect("a string takes all");
+                .expect("writing to a string does not fail");
         }
         text
     }
 }
 
-fn as_json(what: &str, late: &[i64]) -> Value {
-    let [p50, p99, max] = figures(late);
-    json!({ "what": what, "runs": late.len(), "p50_us": p50, "p99_us": p99, "max_us": max })
+fn as_json(what: &str, delay: &[i64]) -> Value {
+    let [p50, p99, max] = delay_quantiles(delay);
+    json!({ "what": what, "runs": delay.len(), "p50_us": p50, "p99_us": p99, "max_us": max })
 }
 
-fn figures(late: &[i64]) -> [i64; 3] {
-    [0.5, 0.99, 1.0].map(|share| quantile(late, share))
+fn delay_quantiles(delay: &[i64]) -> [i64; 3] {
+    [0.5, 0.99, 1.0].map(|share| quantile(delay, share))
 }
 
-fn since(planned: Timestamp, at: Option<Timestamp>) -> Option<i64> {
+fn micros_between(planned: Timestamp, at: Option<Timestamp>) -> Option<i64> {
     Some(at?.as_microsecond() - planned.as_microsecond())
 }
 
@@ -277,8 +285,8 @@ fn whole_second(at: Timestamp) -> Result<Timestamp, Error> {
     Timestamp::from_second(at.as_second()).map_err(|error| Error::Broken(error.to_string()))
 }
 
-/// All runs of a job that were planned for a stretch of time.
-async fn all(
+/// All runs of a job that are scheduled within a period.
+async fn list_runs(
     store: &Store,
     job: JobId,
     since: Timestamp,
@@ -292,7 +300,7 @@ async fn all(
     };
     let (mut runs, mut cursor) = (Vec::new(), None);
     loop {
-        let page = store.runs(&filter, cursor.as_ref(), 200).await?;
+        let page = store.list_runs(&filter, cursor.as_ref(), 200).await?;
         runs.extend(page.runs);
         cursor = page.next;
         if cursor.is_none() {

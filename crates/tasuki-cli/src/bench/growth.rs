@@ -1,33 +1,34 @@
-//! `tasuki bench growth`: whether a node works off what waits as fast beside much that does not concern it.
+//! `tasuki bench growth`: measures whether many future or finished runs in the database slow a node down.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use jiff::SignedDuration;
-use tasuki_core::job_spec::What;
-use tasuki_store::{Error, PrunePlace, Store};
+use tasuki_core::work_spec::WorkAction;
+use tasuki_store::{Error, PrunePosition, Store};
 
-use super::bar::Bar;
-use super::bare::Bare;
+use super::baseline::Baseline;
 use super::drain::drain;
-use super::figures::{Pair, Report};
-use super::place::{Place, others_at_work};
+use super::fixture::{BenchFixture, database_in_use};
+use super::progress::Progress;
+use super::results::{BenchReport, Comparison};
 use crate::database::Database;
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// As a node has them by default.
+/// Function slots of a node by default.
 const SLOTS: u32 = 256;
 
-/// What the function is called that made the history, and the one that lies ahead.
+/// Handler name of the finished and the future runs.
 const HANDLER: &str = "bench growth";
-/// When what lies ahead is due: not while anybody looks.
-const AHEAD: SignedDuration = SignedDuration::from_hours(24);
+/// Delay until the future runs are due: after the end of the measurement.
+const FUTURE_OFFSET: SignedDuration = SignedDuration::from_hours(24);
 
-/// Measure how fast a node works off tasks where a million runs lie ahead, or a million have ended, over where none do.
+/// Measure how fast a node processes tasks in a database with a million future runs, and in one with a million finished
+/// runs, compared to an empty database.
 ///
-/// Three databases of its own, made beside the one that is named and dropped in the end: one empty, one full of
-/// runs that are due tomorrow, one full of history. A node drains as many tasks in each, in turns, and what it drained is
-/// taken away again. A first round is not counted. The user must be allowed to make databases.
+/// Creates three databases next to the given one and drops them at the end: one empty, one with runs that are due
+/// tomorrow, one with finished runs. A node processes the same number of tasks in each, in alternating order, and these
+/// tasks are deleted again. The first round is a warm-up. The user needs the permission to create databases.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,15 +38,15 @@ pub(crate) struct BenchGrowth {
     #[command(flatten)]
     pub(crate) database: Database,
 
-    /// How many runs lie ahead, and how many have ended
+    /// Number of future runs, and of finished runs
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     present: u32,
 
-    /// How many tasks are drained each time
+    /// Number of tasks that are processed in each measurement
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     tasks: u32,
 
-    /// How often each is measured, in turns
+    /// Number of measured rounds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
@@ -56,160 +57,169 @@ pub(crate) struct BenchGrowth {
 
 impl BenchGrowth {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
-        let failed = |error: Error| self.database.failed(&error);
+        let failure = |error: Error| self.database.operation_failure(&error);
         let url = self.database.url();
-        match Store::reach(url).await {
-            Err(Error::NoFile { .. }) => {}
-            answer => answer.map_err(|error| self.database.unopened(&error))?,
+        match Store::probe(url).await {
+            Err(Error::FileNotFound { .. }) => {}
+            result => result.map_err(|error| self.database.open_failure(&error))?,
         }
-        let mut made = Vec::new();
-        let measured = self.measure(url, &mut made).await;
-        // What was made goes, whatever came of it.
-        let mut gone = Ok(());
-        for beside in made {
-            gone = gone.and(beside.remove().await);
+        let mut databases = Vec::new();
+        let measured = self.measure(url, &mut databases).await;
+        // Remove the databases even if the measurement failed.
+        let mut removed = Ok(());
+        for temporary in databases {
+            removed = removed.and(temporary.remove().await);
         }
-        let told = measured.map_err(|error| {
-            failed(error).hint("it makes databases beside the one that is named: may this user?")
+        let report = measured.map_err(|error| {
+            failure(error).hint("bench growth creates databases next to the given one; check that the user has the permission")
         })?;
-        gone.map_err(failed)?;
-        Ok(told)
+        removed.map_err(failure)?;
+        Ok(report)
     }
 
-    async fn measure(&self, url: &str, made: &mut Vec<Beside>) -> Result<String, Error> {
+    async fn measure(
+        &self,
+        url: &str,
+        databases: &mut Vec<TemporaryDatabase>,
+    ) -> Result<String, Error> {
         for name in ["empty", "ahead", "ended"] {
-            let beside = Beside::make(url, name).await?;
-            made.push(beside);
+            let temporary = TemporaryDatabase::make(url, name).await?;
+            databases.push(temporary);
         }
-        let [empty, ahead, ended] = &made[..] else { return Err(others_at_work()) };
-        let [empty, ahead, ended] = [&empty.place, &ahead.place, &ended.place];
-        self.fill_ahead(ahead).await?;
-        self.fill_ended(ended).await?;
-        let of = |what, limit| Pair::new(what, limit, "runs/s");
-        let beside = "drain where there are none";
-        let mut with_ahead = of("drain beside runs that lie ahead", beside);
-        let mut with_ended = of("drain beside runs that have ended", beside);
-        let bar = Bar::new("growth", 3 * (1 + u64::from(self.rounds)));
-        // Not counted, as in `drain`.
-        for place in [empty, ahead, ended] {
-            self.drain(place).await?;
-            bar.add(1);
+        let [empty, ahead, ended] = &databases[..] else { return Err(database_in_use()) };
+        let [empty, ahead, ended] = [&empty.fixture, &ahead.fixture, &ended.fixture];
+        self.fill_with_future_runs(ahead).await?;
+        self.fill_with_ended_runs(ended).await?;
+        let comparison = |what, limit| Comparison::new(what, limit, "runs/s");
+        let limit = "drain in an empty database";
+        let mut with_ahead = comparison("drain beside runs that lie ahead", limit);
+        let mut with_ended = comparison("drain beside runs that have ended", limit);
+        let progress = Progress::new("growth", 3 * (1 + u64::from(self.rounds)));
+        // Warm-up, as in `drain`.
+        for fixture in [empty, ahead, ended] {
+            self.drain(fixture).await?;
+            progress.add(1);
         }
         for round in 0..self.rounds {
             let mut rates = [0.0; 3];
-            for which in order(round) {
-                rates[which] = self.drain([empty, ahead, ended][which]).await?;
-                bar.add(1);
+            for index in measuring_order(round) {
+                rates[index] = self.drain([empty, ahead, ended][index]).await?;
+                progress.add(1);
             }
-            for (pair, ours) in [(&mut with_ahead, rates[1]), (&mut with_ended, rates[2])] {
-                pair.ours.push(ours);
-                pair.bare.push(rates[0]);
+            for (comparison, ours) in [(&mut with_ahead, rates[1]), (&mut with_ended, rates[2])] {
+                comparison.ours.push(ours);
+                comparison.baseline.push(rates[0]);
             }
         }
-        let report = Report {
+        let report = BenchReport {
             bench: "growth",
-            database: empty.database(),
+            database: empty.database_name(),
             heading: format!(
                 "{} runs present, {} tasks, {} rounds",
                 self.present, self.tasks, self.rounds
             ),
-            pairs: vec![with_ahead, with_ended],
+            comparisons: vec![with_ahead, with_ended],
         };
-        Ok(report.told(self.json))
+        Ok(report.render(self.json))
     }
 
-    /// Drains in a place, and leaves it as it was: what was drained is no history of the next round.
-    async fn drain(&self, place: &Place) -> Result<f64, Error> {
-        let from = PrunePlace::planned_from(place.store.clock().await?);
-        let rate = drain(place, self.tasks, SLOTS).await?;
-        place.prune(from, &Bar::new("clean up", u64::from(self.tasks))).await?;
-        place.store.tidy().await?;
+    /// Measures the drain in a database, then deletes the drained runs, so that every round starts with the same rows.
+    async fn drain(&self, fixture: &BenchFixture) -> Result<f64, Error> {
+        let from = PrunePosition::scheduled_from(fixture.store.read_clock().await?);
+        let rate = drain(fixture, self.tasks, SLOTS).await?;
+        fixture.prune(from, &Progress::new("clean up", u64::from(self.tasks))).await?;
+        fixture.store.analyze_tables().await?;
         Ok(rate)
     }
 
-    async fn fill_ahead(&self, place: &Place) -> Result<(), Error> {
-        let job = place.job("growth", What::Function(HANDLER.to_owned()), None).await?;
-        let bar = Bar::new("ahead", u64::from(self.present));
-        let at = place.store.clock().await? + AHEAD;
-        place.submit(&job, self.present, Some(at), &bar).await
+    async fn fill_with_future_runs(&self, fixture: &BenchFixture) -> Result<(), Error> {
+        let job =
+            fixture.create_job("growth", WorkAction::Function(HANDLER.to_owned()), None).await?;
+        let progress = Progress::new("ahead", u64::from(self.present));
+        let at = fixture.store.read_clock().await? + FUTURE_OFFSET;
+        fixture.submit_tasks(&job, self.present, Some(at), &progress).await
     }
 
-    /// Runs that were made, claimed and finished like any other.
-    async fn fill_ended(&self, place: &Place) -> Result<(), Error> {
-        let job = place.job("growth", What::Function(HANDLER.to_owned()), None).await?;
-        let bar = Bar::new("ended", 2 * u64::from(self.present));
-        place.submit(&job, self.present, None, &bar).await?;
-        match place.end_all(&job, &bar).await? {
+    /// Fills a database with runs that are created, claimed and finished in the usual way.
+    async fn fill_with_ended_runs(&self, fixture: &BenchFixture) -> Result<(), Error> {
+        let job =
+            fixture.create_job("growth", WorkAction::Function(HANDLER.to_owned()), None).await?;
+        let progress = Progress::new("ended", 2 * u64::from(self.present));
+        fixture.submit_tasks(&job, self.present, None, &progress).await?;
+        match fixture.finish_due_runs(&job, &progress).await? {
             ended if ended == u64::from(self.present) => Ok(()),
-            ended => Err(Error::Broken(format!("{} runs were made, {ended} ended", self.present))),
+            ended => {
+                Err(Error::Broken(format!("{} runs were created, but {ended} ended", self.present)))
+            }
         }
     }
 }
 
-/// Who is first, second and third in a round: in three rounds each has each place once, in six each comes after each other
-/// as often.
-fn order(round: u32) -> [usize; 3] {
+/// The order in which the three databases are measured in a round. In three rounds each database is first, second and
+/// third once; in six rounds each database follows each other one equally often.
+fn measuring_order(round: u32) -> [usize; 3] {
     let mut order = if (round / 3).is_multiple_of(2) { [0, 1, 2] } else { [2, 1, 0] };
     order.rotate_left(round as usize % 3);
     order
 }
 
-/// A database made beside another.
-struct Beside {
-    place: Place,
-    made: Made,
+/// A database that is created next to another one for the benchmark.
+struct TemporaryDatabase {
+    fixture: BenchFixture,
+    database: CreatedDatabase,
 }
 
-enum Made {
-    /// A file, and what SQLite keeps beside it.
+enum CreatedDatabase {
+    /// An SQLite file; its `-wal` and `-shm` files are removed with it.
     File(PathBuf),
-    /// A database on the server that this URL names.
+    /// A database on the server of this URL.
     Database { server: String, name: String },
 }
 
-impl Beside {
+impl TemporaryDatabase {
     async fn make(url: &str, what: &str) -> Result<Self, Error> {
         let name = format!("tasuki_bench_{what}_{}", std::process::id());
         let (base, parameters) = match url.split_once('?') {
             Some((base, parameters)) => (base, format!("?{parameters}")),
             None => (url, String::new()),
         };
-        let (made, url) = match url.split_once("://").filter(|(scheme, _)| *scheme != "sqlite") {
+        let (database, url) = match url.split_once("://").filter(|(scheme, _)| *scheme != "sqlite")
+        {
             None => {
                 let path = base.trim_start_matches("sqlite:").trim_start_matches("//");
                 let file = PathBuf::from(path).with_file_name(name + ".db");
                 let url = format!("sqlite:{}{parameters}", file.display());
-                (Made::File(file), url)
+                (CreatedDatabase::File(file), url)
             }
             Some(_) => {
                 let (server, _) = base.rsplit_once('/').unwrap_or((base, ""));
-                let beside = format!("{server}/{name}{parameters}");
-                let made = Made::Database { server: url.to_owned(), name };
-                made.script("create").await?;
-                (made, beside)
+                let created_url = format!("{server}/{name}{parameters}");
+                let database = CreatedDatabase::Database { server: url.to_owned(), name };
+                database.script("create").await?;
+                (database, created_url)
             }
         };
         let opened = async {
-            let place = Place::open(&url, 1).await?;
-            place.is_ours().await?;
-            Ok(place)
+            let fixture = BenchFixture::open(&url, 1).await?;
+            fixture.prepare().await?;
+            Ok(fixture)
         };
         match opened.await {
-            Ok(place) => Ok(Self { place, made }),
+            Ok(fixture) => Ok(Self { fixture, database }),
             Err(error) => {
-                let _ = made.remove().await;
+                let _ = database.remove().await;
                 Err(error)
             }
         }
     }
 
     async fn remove(self) -> Result<(), Error> {
-        self.place.close().await;
-        self.made.remove().await
+        self.fixture.close().await;
+        self.database.remove().await
     }
 }
 
-impl Made {
+impl CreatedDatabase {
     async fn remove(&self) -> Result<(), Error> {
         match self {
             Self::File(file) => {
@@ -226,9 +236,9 @@ impl Made {
 
     async fn script(&self, verb: &str) -> Result<(), Error> {
         let Self::Database { server, name } = self else { return Ok(()) };
-        let bare = Bare::open(server, 1).await?;
-        let done = bare.database(verb, name).await;
-        bare.close().await;
+        let baseline = Baseline::open(server, 1).await?;
+        let done = baseline.run_database_statement(verb, name).await;
+        baseline.close().await;
         done
     }
 }
@@ -237,21 +247,21 @@ impl Made {
 mod tests {
     use std::collections::HashMap;
 
-    use super::order;
+    use super::measuring_order;
 
     #[test]
-    fn each_is_at_each_place_and_behind_each_other_as_often() {
+    fn every_position_and_every_sequence_occurs_equally_often() {
         for (rounds, often) in [(3, 1), (6, 2)] {
-            let (mut places, mut pairs) = (HashMap::new(), HashMap::new());
-            for order in (0..rounds).map(order) {
-                for (place, which) in order.into_iter().enumerate() {
-                    *places.entry((place, which)).or_insert(0) += 1;
+            let (mut positions, mut pairs) = (HashMap::new(), HashMap::new());
+            for order in (0..rounds).map(measuring_order) {
+                for (position, index) in order.into_iter().enumerate() {
+                    *positions.entry((position, index)).or_insert(0) += 1;
                 }
                 for pair in order.windows(2) {
                     *pairs.entry([pair[0], pair[1]]).or_insert(0) += 1;
                 }
             }
-            assert!(places.len() == 9 && places.values().all(|&times| times == often));
+            assert!(positions.len() == 9 && positions.values().all(|&times| times == often));
             if rounds == 6 {
                 assert!(pairs.len() == 6 && pairs.values().all(|&times| times == 2), "{pairs:?}");
             }

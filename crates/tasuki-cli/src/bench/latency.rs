@@ -1,33 +1,34 @@
-//! `tasuki bench latency`: how long an idle node takes to start what was just submitted.
+//! `tasuki bench latency`: measures how long an idle node takes to start a submitted task.
 
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
-use tasuki::{Client, Functions};
-use tasuki_core::job_spec::What;
+use tasuki::{Client, HandlerRegistry};
+use tasuki_core::work_spec::WorkAction;
 use tasuki_store::{Error, Job};
 use tokio::sync::mpsc;
 
-use super::bar::Bar;
-use super::figures::Times;
-use super::place::{self, Place, in_place};
+use super::fixture::{self, BenchFixture, with_fixture};
+use super::progress::Progress;
+use super::results::LatencySamples;
 use crate::database::Database;
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// What the function is called.
+/// Handler name of the function that the tasks call.
 const HANDLER: &str = "bench latency";
-/// How many are submitted before any is measured: connections are opened, statements prepared.
-const WARM: u32 = 10;
-/// How long a start is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Number of tasks that are submitted before the measurement: connections are opened and statements prepared.
+const WARMUP_TASKS: u32 = 10;
+/// Maximum time to wait for the start of a task.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Measure how long an idle node takes to start a task that was just submitted, beside two bare commits.
+/// Measure how long an idle node takes to start a submitted task, compared to two bare commits.
 ///
-/// Two figures for each task: from the call that submits it to the start of its function, and from the
-/// acknowledgement. The node is in the program that submits, as with the library: it carries the task from its first
-/// commit on. With --apart it is told of it only, as it is of what other programs submit, and claims it with a second
-/// commit. Beside each task a bare row is inserted and deleted, a commit each.
+/// Two durations are measured for each task: from the submit call to the start of the function, and from the
+/// acknowledgement to the start of the function. By default the node runs in the submitting program, as with the
+/// library: it creates and claims the task in one commit. With --apart the node only receives a notification, as for
+/// tasks of other programs, and claims the task with a second commit. For comparison, a row is inserted and deleted with
+/// one commit each.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,15 +38,15 @@ pub(crate) struct BenchLatency {
     #[command(flatten)]
     pub(crate) database: Database,
 
-    /// How many tasks, one after the other
+    /// Number of tasks, which are submitted one after the other
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     samples: u32,
 
-    /// How long to pause between two, in milliseconds
+    /// Pause between two tasks in milliseconds
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pause_ms: u32,
 
-    /// Submit without the node's knowing, as from another program
+    /// Submit as from another program, so that the node claims the task with a second commit
     #[arg(long)]
     apart: bool,
 
@@ -56,87 +57,91 @@ pub(crate) struct BenchLatency {
 
 impl BenchLatency {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
-        in_place(&self.database, 1, async |place: &Place| self.measure(place).await).await
+        with_fixture(&self.database, 1, async |fixture: &BenchFixture| self.measure(fixture).await)
+            .await
     }
 
-    async fn measure(&self, place: &Place) -> Result<String, Error> {
-        let job = place.job("latency", What::Function(HANDLER.to_owned()), None).await?;
-        place.bare.make().await?;
+    async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
+        let job =
+            fixture.create_job("latency", WorkAction::Function(HANDLER.to_owned()), None).await?;
+        fixture.baseline.create_tables().await?;
         let (started, mut starts) = mpsc::unbounded_channel();
-        let mut functions = Functions::default();
-        functions.add(HANDLER, move |_: Value, _| {
-            // Nobody listens any more once the bench has given up.
+        let mut functions = HandlerRegistry::default();
+        functions.register(HANDLER, move |_: Value, _| {
+            // The receiver is closed if the benchmark has failed.
             let _ = started.send(Instant::now());
             async { Ok(()) }
         });
-        let client = Client::new(place.store.clone());
+        let client = Client::new(fixture.store.clone());
         let node = match self.apart {
-            true => Client::new(place.store.clone()).node("bench"),
+            true => Client::new(fixture.store.clone()).node("bench"),
             false => client.node("bench"),
         };
-        let node = place::start(node?.functions(functions)).await?;
-        let samples = self.sample(place, &job, &client, &mut starts).await;
+        let node = fixture::start_node(node?.functions(functions)).await?;
+        let samples = self.collect_samples(fixture, &job, &client, &mut starts).await;
         node.stop().await;
-        Ok(self.told(place, &samples?))
+        Ok(self.render(fixture, &samples?))
     }
 
-    async fn sample(
+    async fn collect_samples(
         &self,
-        place: &Place,
+        fixture: &BenchFixture,
         job: &Job,
         client: &Client,
         starts: &mut mpsc::UnboundedReceiver<Instant>,
-    ) -> Result<[Times; 3], Error> {
-        let times = |what| Times { what, micros: Vec::new() };
-        let mut found = ["call to start", "acknowledged to start", "two bare commits"].map(times);
-        let bar = Bar::new("latency", u64::from(self.samples));
-        for number in 0..WARM + self.samples {
-            // Not in step with anything that has a pace of its own.
+    ) -> Result<[LatencySamples; 3], Error> {
+        let empty = |what| LatencySamples { what, micros: Vec::new() };
+        let mut samples = ["call to start", "acknowledged to start", "two bare commits"].map(empty);
+        let progress = Progress::new("latency", u64::from(self.samples));
+        for number in 0..WARMUP_TASKS + self.samples {
+            // A varying pause, so that the submissions do not run in phase with a periodic loop of the node.
             let pause = self.pause_ms + number * 7 % (self.pause_ms / 2 + 1);
             tokio::time::sleep(Duration::from_millis(u64::from(pause))).await;
             let called = Instant::now();
             let submitted = client.submit(job.name.as_str(), &json!({ "i": 1 })).await;
             let acknowledged = Instant::now();
             submitted.map_err(|error| Error::Broken(error.to_string()))?;
-            let Ok(Some(start)) = tokio::time::timeout(PATIENCE, starts.recv()).await else {
-                return Err(Error::Broken("a task was submitted and not started".to_owned()));
+            let Ok(Some(start)) = tokio::time::timeout(START_TIMEOUT, starts.recv()).await else {
+                return Err(Error::Broken(
+                    "a task was submitted but did not start in time".to_owned(),
+                ));
             };
             tokio::time::sleep(Duration::from_millis(u64::from(pause))).await;
-            let bare = place.bare.two_commits(i64::from(number)).await?;
-            if number >= WARM {
-                found[0].micros.push(signed_micros(start, called));
-                found[1].micros.push(signed_micros(start, acknowledged));
-                found[2].micros.push(bare.as_micros() as i64);
-                bar.add(1);
+            let baseline = fixture.baseline.two_commits(i64::from(number)).await?;
+            if number >= WARMUP_TASKS {
+                samples[0].micros.push(signed_micros(start, called));
+                samples[1].micros.push(signed_micros(start, acknowledged));
+                samples[2].micros.push(baseline.as_micros() as i64);
+                progress.add(1);
             }
         }
-        Ok(found)
+        Ok(samples)
     }
 
-    fn told(&self, place: &Place, found: &[Times; 3]) -> String {
-        let [from_call, from_ack, bare] = found;
+    fn render(&self, fixture: &BenchFixture, samples: &[LatencySamples; 3]) -> String {
+        let [from_call, from_ack, baseline] = samples;
         if self.json {
-            let told = json!({
+            let document = json!({
                 "bench": "latency",
-                "database": place.database(),
+                "database": fixture.database_name(),
                 "from_call": from_call.json(),
                 "from_ack": from_ack.json(),
-                "bare": bare.json(),
-                "ratio": from_call.ratio_json(bare),
+                "bare": baseline.json(),
+                "ratio": from_call.ratio_json(baseline),
             });
-            return format!("{told:#}\n");
+            return format!("{document:#}\n");
         }
         let mut text =
-            format!("latency on {}: {} tasks, idle node\n", place.database(), self.samples);
-        for times in found {
-            times.write(&mut text);
+            format!("latency on {}: {} tasks, idle node\n", fixture.database_name(), self.samples);
+        for times in samples {
+            times.write_text(&mut text);
         }
-        from_call.write_ratio(bare, &mut text);
+        from_call.write_ratio(baseline, &mut text);
         text
     }
 }
 
-/// A function may start before whoever submitted it has heard that it is durable.
+/// Microseconds from `from` to `at`. Negative if the function started before its submitter received the acknowledgement.
 fn signed_micros(at: Instant, from: Instant) -> i64 {
     match at.checked_duration_since(from) {
         Some(later) => later.as_micros() as i64,

@@ -1,14 +1,15 @@
-//! How fast it is here: each figure beside the limit that was measured in the same run.
+//! `tasuki bench`: performance measurements. Most benchmarks also measure a baseline (bare SQL or bare processes) in the
+//! same run, so that the ratio does not depend on the machine.
 
-mod bar;
-mod bare;
+mod baseline;
 mod drain;
 mod enqueue;
-mod figures;
 mod fire;
+mod fixture;
 mod growth;
 mod latency;
-mod place;
+mod progress;
+mod results;
 mod spawn;
 mod store;
 

@@ -1,32 +1,33 @@
-//! `tasuki bench spawn`: how fast a node runs commands whose output is kept.
+//! `tasuki bench spawn`: measures how fast a node runs commands and stores their output.
 
 use std::process::Command;
 use std::str::FromStr as _;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tasuki::Wake;
+use tasuki::Wakeups;
 use tasuki::node::Node;
-use tasuki_core::job_spec::{Dispatch, What};
+use tasuki_core::work_spec::{Dispatch, WorkAction};
 use tasuki_store::{Error, Job, RunFilter};
 
-use super::bar::Bar;
-use super::bare::rate;
-use super::figures::{Pair, Report};
-use super::place::{self, Place, in_place};
+use super::baseline::per_second;
+use super::fixture::{self, BenchFixture, with_fixture};
+use super::progress::Progress;
+use super::results::{BenchReport, Comparison};
 use crate::database::Database;
-use crate::output::Failure;
+use crate::failure::Failure;
 
-/// The command, and what it prints.
+/// The command; its argument is the output that it prints.
 const COMMAND: [&str; 2] = ["echo", "x"];
-/// How long a node may take to lead.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time until the node is the leader.
+const LEADER_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Measure how fast a node runs commands, output captured and kept, beside a bare loop that spawns and captures.
+/// Measure how fast a node runs commands and stores their output, compared to a bare loop that spawns processes and
+/// reads their output.
 ///
-/// A node is up and leads; the clock runs from the submission of all commands until the database shows that every
-/// run has ended. Beside it threads of this program run the same command as often, as many at a time, read what
-/// it prints, and forget it.
+/// The node is started and is the leader before the measurement, which lasts from the submission of all commands until
+/// the database shows that every run has ended. In comparison, threads of this program run the same command equally
+/// often and with the same concurrency, and discard the output.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -36,19 +37,19 @@ pub(crate) struct BenchSpawn {
     #[command(flatten)]
     pub(crate) database: Database,
 
-    /// How many commands
+    /// Number of commands
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     commands: u32,
 
-    /// How many at a time
+    /// Number of concurrent commands
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     slots: u32,
 
-    /// Who decides where they run: the leader (assign), or any worker with room (claim)
+    /// Dispatch mode: assign (the leader selects a worker), claim (any worker with a free slot takes the run)
     #[arg(long, default_value = "assign", value_parser = Dispatch::from_str)]
     dispatch: Dispatch,
 
-    /// How often each is measured, in turns
+    /// Number of measured rounds
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
 
@@ -59,71 +60,83 @@ pub(crate) struct BenchSpawn {
 
 impl BenchSpawn {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
-        in_place(&self.database, 1, async |place: &Place| self.measure(place).await).await
+        with_fixture(&self.database, 1, async |fixture: &BenchFixture| self.measure(fixture).await)
+            .await
     }
 
-    async fn measure(&self, place: &Place) -> Result<String, Error> {
-        let wake = Wake::default();
-        let builder = place::builder(&place.store, Some(self.slots), &wake)?;
-        let (builder, folder) = place::with_commands(builder)?;
-        let node = place::start(builder).await?;
-        let pair = self.both(place, &node, &wake).await;
+    async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
+        let wake = Wakeups::default();
+        let builder = fixture::node_builder(&fixture.store, Some(self.slots), &wake)?;
+        let (builder, folder) = fixture::with_commands(builder)?;
+        let node = fixture::start_node(builder).await?;
+        let comparison = self.compare(fixture, &node, &wake).await;
         node.stop().await;
         let _ = std::fs::remove_dir_all(folder);
-        let report = Report {
+        let report = BenchReport {
             bench: "spawn",
-            database: place.database(),
+            database: fixture.database_name(),
             heading: format!(
                 "{} commands ({}), {} at a time, {} rounds",
                 self.commands, self.dispatch, self.slots, self.rounds
             ),
-            pairs: vec![pair?],
+            comparisons: vec![comparison?],
         };
-        Ok(report.told(self.json))
+        Ok(report.render(self.json))
     }
 
-    async fn both(&self, place: &Place, node: &Node, wake: &Wake) -> Result<Pair, Error> {
-        leads(place, node).await?;
-        let bar = Bar::new("spawn", 2 * u64::from(self.rounds));
-        let told = async |figure: Result<f64, Error>| {
-            bar.add(1);
-            figure
+    async fn compare(
+        &self,
+        fixture: &BenchFixture,
+        node: &Node,
+        wake: &Wakeups,
+    ) -> Result<Comparison, Error> {
+        wait_until_leader(fixture, node).await?;
+        let progress = Progress::new("spawn", 2 * u64::from(self.rounds));
+        let count_round = async |rate: Result<f64, Error>| {
+            progress.add(1);
+            rate
         };
         let limit = format!("bare spawn and capture, {} threads", self.slots);
-        let pair = Pair::new("commands by a node", limit, "runs/s").measure(
+        let comparison = Comparison::new("commands by a node", limit, "runs/s").measure(
             self.rounds,
-            async || told(self.through(place, node, wake).await).await,
-            async || told(self.bare().await).await,
+            async || count_round(self.measure_node(fixture, node, wake).await).await,
+            async || count_round(self.measure_baseline().await).await,
         );
-        pair.await
+        comparison.await
     }
 
-    async fn through(&self, place: &Place, node: &Node, wake: &Wake) -> Result<f64, Error> {
+    async fn measure_node(
+        &self,
+        fixture: &BenchFixture,
+        node: &Node,
+        wake: &Wakeups,
+    ) -> Result<f64, Error> {
         let command = COMMAND.map(str::to_owned).to_vec();
-        let job = place.job("spawn", What::Command(command), Some(self.dispatch)).await?;
-        let hidden = Bar::new("submit", u64::from(self.commands));
-        let began = Instant::now();
-        place.submit(&job, self.commands, None, &hidden).await?;
-        wake.all();
-        place.ended(&job, node.worker_id()).await?;
-        let took = began.elapsed();
-        place.all_succeeded(&job, u64::from(self.commands)).await?;
-        kept(place, &job).await?;
-        Ok(rate(u64::from(self.commands), took))
+        let job =
+            fixture.create_job("spawn", WorkAction::Command(command), Some(self.dispatch)).await?;
+        let hidden = Progress::new("submit", u64::from(self.commands));
+        let started = Instant::now();
+        fixture.submit_tasks(&job, self.commands, None, &hidden).await?;
+        wake.wake_all();
+        fixture.wait_until_ended(&job, node.worker_id()).await?;
+        let elapsed = started.elapsed();
+        fixture.check_all_succeeded(&job, u64::from(self.commands)).await?;
+        check_output_stored(fixture, &job).await?;
+        Ok(per_second(u64::from(self.commands), elapsed))
     }
 
-    async fn bare(&self) -> Result<f64, Error> {
+    async fn measure_baseline(&self) -> Result<f64, Error> {
         let share = self.commands.div_ceil(self.slots);
-        let began = Instant::now();
+        let started = Instant::now();
         let threads: Vec<_> =
             (0..self.slots).map(|_| std::thread::spawn(move || spawn_and_capture(share))).collect();
         for thread in threads {
             thread
                 .join()
-                .expect("no bench panics")
+                .expect("benchmark threads do not panic")
                 .map_err(|error| Error::Broken(format!("{}: {error}", COMMAND[0])))?;
         }
-        Ok(rate(u64::from(share * self.slots), began.elapsed()))
+        Ok(per_second(u64::from(share * self.slots), started.elapsed()))
     }
 }
 
@@ -131,33 +144,33 @@ fn spawn_and_capture(times: u32) -> std::io::Result<()> {
     for _ in 0..times {
         let output = Command::new(COMMAND[0]).args(&COMMAND[1..]).output()?;
         if output.stdout != b"x\n" {
-            return Err(std::io::Error::other("it did not print what it should"));
+            return Err(std::io::Error::other("unexpected output"));
         }
     }
     Ok(())
 }
 
-/// Waits until a node leads: only a leader hands out commands.
-async fn leads(place: &Place, node: &Node) -> Result<(), Error> {
+/// Waits until the node is the leader: only a leader assigns commands.
+async fn wait_until_leader(fixture: &BenchFixture, node: &Node) -> Result<(), Error> {
     let since = Instant::now();
-    while place.store.leader().await?.holder != Some(node.worker_id()) {
-        if since.elapsed() > PATIENCE {
-            return Err(Error::Broken("the node does not come to lead".to_owned()));
+    while fixture.store.find_leader().await?.holder != Some(node.worker_id()) {
+        if since.elapsed() > LEADER_TIMEOUT {
+            return Err(Error::Broken("the node did not become the leader in time".to_owned()));
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     Ok(())
 }
 
-/// That what a command printed was kept: one looked at for all.
-async fn kept(place: &Place, job: &Job) -> Result<(), Error> {
+/// Checks that the output of the commands was stored (for the first page of runs).
+async fn check_output_stored(fixture: &BenchFixture, job: &Job) -> Result<(), Error> {
     let filter = RunFilter { job: Some(job.id), ..RunFilter::default() };
-    let page = place.store.runs(&filter, None, 200).await?;
+    let page = fixture.store.list_runs(&filter, None, 200).await?;
     for run in &page.runs {
-        let log = place.store.read_log(run.id, run.counters.attempt_no, 0, 1).await?;
+        let log = fixture.store.read_log(run.id, run.counters.attempt_no, 0, 1).await?;
         let line = log.as_ref().and_then(|page| page.lines.first());
         if line.is_none_or(|line| line.text != COMMAND[1]) {
-            return Err(Error::Broken(format!("what run {} printed was not kept", run.id)));
+            return Err(Error::Broken(format!("the output of run {} was not stored", run.id)));
         }
     }
     Ok(())

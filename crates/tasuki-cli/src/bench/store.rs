@@ -1,4 +1,5 @@
-//! `tasuki bench store`: how fast a database makes the moves of runs, guards and history included.
+//! `tasuki bench store`: measures the statements of the store: create, claim, assign, start, finish and renew, with
+//! guards and history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,45 +7,44 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use serde_json::{Value, json};
-use tasuki_core::job_spec::{What, Work};
-use tasuki_core::{Epoch, LeaseToken, RunId, WorkerId};
+use tasuki_core::work_spec::{WorkAction, WorkSpec};
+use tasuki_core::{Epoch, LeaseToken, WorkerId};
 use tasuki_store::{
-    AssignBatch, Writer, ClaimBatch, ClaimResult, Enqueuer, Error, AttemptResult, JobKind, JobSpec,
-    JobVersion, NewRun, NewWorker, Store, Trigger,
+    AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, JobKind,
+    JobSpec, JobVersion, NewRun, NewWorker, Store, SubmitBatcher, Trigger, Writer,
 };
 
-use super::bare::ARGS;
+use super::baseline::TASK_ARGS;
 use super::enqueue::enqueue;
-use super::place::{self, others_at_work, refuse_workers};
+use super::fixture::{self, database_in_use, refuse_if_in_use};
 use crate::database::Database;
-use crate::output::Failure;
+use crate::failure::Failure;
 
-const TTL: Duration = Duration::from_secs(600);
+const LEASE_TTL: Duration = Duration::from_secs(600);
 
-/// Measure enqueue, claim, assign, start, finish and renew on a database made for it.
+/// Measure how fast a database creates, claims, assigns, starts, finishes and renews runs. Needs a database of its own
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki bench store --database-url sqlite:bench.db
   tasuki bench store --runs 5000 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchStore {
-    /// A database made for it: it is migrated, and filled with runs
     #[command(flatten)]
     pub(crate) database: Database,
 
-    /// How many runs for each figure
+    /// Number of runs per measurement
     #[arg(long, default_value_t = 20_000)]
     runs: u32,
 
-    /// Batch sizes, with commas
+    /// Batch sizes, comma-separated
     #[arg(long, default_value = "1,200,1000", value_delimiter = ',')]
     batches: Vec<u32>,
 
-    /// Numbers of connections, with commas
+    /// Numbers of connections, comma-separated
     #[arg(long, default_value = "1,2,4", value_delimiter = ',')]
     connections: Vec<u32>,
 
-    /// Only these: single, coalesced, bulk, claim, assign, renew
+    /// Measurements to run, comma-separated: single, coalesced, bulk, claim, assign, renew [default: all]
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 
@@ -53,7 +53,7 @@ pub(crate) struct BenchStore {
     json: bool,
 }
 
-struct Figure {
+struct Measurement {
     what: &'static str,
     batch: u32,
     connections: u32,
@@ -63,58 +63,64 @@ struct Figure {
 
 impl BenchStore {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
-        let mut figures = Vec::new();
-        self.measure(&mut figures).await.map_err(|error| self.database.failed(&error))?;
-        Ok(if self.json { as_json(&figures) } else { as_table(&figures) })
+        let mut measurements = Vec::new();
+        self.measure(&mut measurements)
+            .await
+            .map_err(|error| self.database.operation_failure(&error))?;
+        Ok(if self.json { as_json(&measurements) } else { as_table(&measurements) })
     }
 
-    fn wants(&self, what: &str) -> bool {
+    fn is_selected(&self, what: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|one| one == what)
     }
 
-    async fn measure(&self, figures: &mut Vec<Figure>) -> Result<(), Error> {
-        let most = self.connections.iter().copied().max().unwrap_or(1);
-        let bench = Arc::new(Bench::new(self.database.url(), most.max(16)).await?);
-        let tell = |figure: Figure, figures: &mut Vec<Figure>| {
-            eprintln!("{}", line(&figure));
-            figures.push(figure);
+    async fn measure(&self, measurements: &mut Vec<Measurement>) -> Result<(), Error> {
+        let max_connections = self.connections.iter().copied().max().unwrap_or(1);
+        let bench =
+            Arc::new(StoreFixture::new(self.database.url(), max_connections.max(16)).await?);
+        let record = |measurement: Measurement, measurements: &mut Vec<Measurement>| {
+            eprintln!("{}", line(&measurement));
+            measurements.push(measurement);
         };
-        if self.wants("single") {
+        if self.is_selected("single") {
             for &connections in &self.connections {
-                tell(bench.enqueue_singly(self.runs / 10, connections).await?, figures);
+                record(bench.enqueue_singly(self.runs / 10, connections).await?, measurements);
             }
         }
-        if self.wants("coalesced") {
-            tell(bench.enqueue_coalesced(self.runs, 64).await?, figures);
+        if self.is_selected("coalesced") {
+            record(bench.enqueue_coalesced(self.runs, 64).await?, measurements);
         }
         for &batch in &self.batches {
             let runs = if batch == 1 { self.runs / 10 } else { self.runs };
             for &connections in &self.connections {
-                if self.wants("bulk") && batch > 1 {
-                    tell(bench.enqueue_bulk(runs, batch, connections).await?, figures);
+                if self.is_selected("bulk") && batch > 1 {
+                    record(bench.enqueue_bulk(runs, batch, connections).await?, measurements);
                 }
-                if self.wants("claim") {
-                    tell(bench.claim_and_finish(runs, batch, connections).await?, figures);
+                if self.is_selected("claim") {
+                    record(bench.claim_and_finish(runs, batch, connections).await?, measurements);
                 }
-                if self.wants("assign") {
+                if self.is_selected("assign") {
                     let (runs, batch) = (runs.min(5_000), batch.min(200));
-                    tell(bench.assign_start_finish(runs, batch, connections).await?, figures);
+                    record(
+                        bench.assign_start_finish(runs, batch, connections).await?,
+                        measurements,
+                    );
                 }
             }
-            if self.wants("renew") {
-                tell(bench.renew(batch, 200).await?, figures);
+            if self.is_selected("renew") {
+                record(bench.renew(batch, 200).await?, measurements);
             }
         }
-        // The next bench finds nobody at work, and may lead.
-        bench.store.worker_gone(bench.worker).await?;
-        bench.store.depose("bench", bench.epoch).await?;
+        // Leave no running worker and no leader behind, so that the next benchmark is not refused.
+        bench.store.mark_worker_gone(bench.worker).await?;
+        bench.store.end_term("bench", bench.epoch).await?;
         bench.store.close().await;
         Ok(())
     }
 }
 
 /// A database with a leader, a worker and jobs to run.
-struct Bench {
+struct StoreFixture {
     store: Store,
     worker: WorkerId,
     epoch: Epoch,
@@ -124,11 +130,11 @@ struct Bench {
     seed: u128,
 }
 
-impl Bench {
+impl StoreFixture {
     async fn new(url: &str, connections: u32) -> Result<Self, Error> {
         let store = Store::open(url, connections).await?;
         store.migrate().await?;
-        refuse_workers(&store).await?;
+        refuse_if_in_use(&store).await?;
         let started = jiff::Timestamp::now().as_nanosecond() as u128;
         let worker = WorkerId::from_random(started);
         let new = NewWorker {
@@ -141,11 +147,11 @@ impl Bench {
             function_slots: 1_000_000,
         };
         store.register_worker(&new).await?;
-        let seen = store.leader().await?.epoch;
-        store.depose("bench", seen).await?;
-        let minted = store.mint(worker, seen, seen, TTL).await?;
-        let epoch = minted.ok_or_else(others_at_work)?;
-        // As short as the names of queues are.
+        let seen = store.find_leader().await?.epoch;
+        store.end_term("bench", seen).await?;
+        let minted = store.take_leadership(worker, seen, seen, LEASE_TTL).await?;
+        let epoch = minted.ok_or_else(database_in_use)?;
+        // A short lane name, as the names of queues are usually short.
         let lane = format!("b{:x}", (started / 1_000) as u32);
         let claimed = job(&store, &lane, &lane, JobKind::Function).await?;
         let assigned = job(&store, &format!("{lane} assigned"), "", JobKind::Command).await?;
@@ -167,13 +173,13 @@ impl Bench {
     async fn fill(&self, job: &JobVersion, runs: u32) -> Result<(), Error> {
         let mut left = runs;
         while left > 0 {
-            let some = left.min(1_000);
-            let batch: Vec<NewRun<'_>> = (0..some).map(|_| task(job)).collect();
+            let chunk = left.min(1_000);
+            let batch: Vec<NewRun<'_>> = (0..chunk).map(|_| task(job)).collect();
             self.store.create(Writer::Api, &batch).await?;
-            left -= some;
+            left -= chunk;
         }
-        self.store.tidy().await?;
-        place::checkpoint(&self.store).await;
+        self.store.analyze_tables().await?;
+        fixture::checkpoint(&self.store).await;
         Ok(())
     }
 
@@ -181,24 +187,28 @@ impl Bench {
         self: &Arc<Self>,
         runs: u32,
         connections: u32,
-    ) -> Result<Figure, Error> {
-        let began = Instant::now();
-        self.in_parallel(connections, move |bench| async move {
+    ) -> Result<Measurement, Error> {
+        let started_at = Instant::now();
+        self.run_in_parallel(connections, move |bench| async move {
             for _ in 0..runs / connections {
                 bench.store.create(Writer::Api, &[task(&bench.claimed)]).await?;
             }
             Ok(u64::from(runs / connections))
         })
         .await
-        .map(|runs| figure("enqueue single", 1, connections, runs, began))
+        .map(|runs| measurement("enqueue single", 1, connections, runs, started_at))
     }
 
-    async fn enqueue_coalesced(self: &Arc<Self>, runs: u32, callers: u32) -> Result<Figure, Error> {
-        let (enqueuer, work) = Enqueuer::new(self.store.clone());
+    async fn enqueue_coalesced(
+        self: &Arc<Self>,
+        runs: u32,
+        callers: u32,
+    ) -> Result<Measurement, Error> {
+        let (enqueuer, work) = SubmitBatcher::new(self.store.clone());
         let work = tokio::spawn(work);
-        let began = Instant::now();
+        let started_at = Instant::now();
         let done = self
-            .in_parallel(callers, move |bench| {
+            .run_in_parallel(callers, move |bench| {
                 let enqueuer = enqueuer.clone();
                 async move {
                     for _ in 0..runs / callers {
@@ -208,9 +218,9 @@ impl Bench {
                 }
             })
             .await?;
-        let figure = figure("enqueue coalesced", 1, callers, done, began);
-        work.await.expect("the enqueuer does not panic");
-        Ok(figure)
+        let measurement = measurement("enqueue coalesced", 1, callers, done, started_at);
+        work.await.expect("the submit batcher does not panic");
+        Ok(measurement)
     }
 
     async fn enqueue_bulk(
@@ -218,10 +228,10 @@ impl Bench {
         runs: u32,
         batch: u32,
         connections: u32,
-    ) -> Result<Figure, Error> {
-        let began = Instant::now();
+    ) -> Result<Measurement, Error> {
+        let started_at = Instant::now();
         let share = u64::from(runs.div_ceil(connections));
-        self.in_parallel(connections, move |bench| async move {
+        self.run_in_parallel(connections, move |bench| async move {
             let mut done = 0;
             while done < share {
                 let runs: Vec<NewRun<'_>> = (0..batch).map(|_| task(&bench.claimed)).collect();
@@ -231,7 +241,7 @@ impl Bench {
             Ok(done)
         })
         .await
-        .map(|runs| figure("enqueue bulk", batch, connections, runs, began))
+        .map(|runs| measurement("enqueue bulk", batch, connections, runs, started_at))
     }
 
     async fn claim_and_finish(
@@ -239,34 +249,37 @@ impl Bench {
         runs: u32,
         batch: u32,
         connections: u32,
-    ) -> Result<Figure, Error> {
-        // Whatever waits, so that each figure begins with the same.
+    ) -> Result<Measurement, Error> {
+        // Process all waiting runs first, so that every measurement starts with the same number.
         self.claim_all(1_000).await?;
         self.fill(&self.claimed, runs).await?;
-        let began = Instant::now();
-        self.in_parallel(connections, move |bench| async move { bench.claim_all(batch).await })
+        let started_at = Instant::now();
+        self.run_in_parallel(connections, move |bench| async move { bench.claim_all(batch).await })
             .await
-            .map(|runs| figure("claim+finish", batch, connections, runs, began))
+            .map(|runs| measurement("claim+finish", batch, connections, runs, started_at))
     }
 
     async fn claim_all(&self, batch: u32) -> Result<u64, Error> {
         let mut done = 0;
         loop {
             let token = self.token();
-            let asked = ClaimBatch {
+            let request = ClaimRequest {
                 worker: self.worker,
                 token,
                 lane: &self.claimed.spec.lane,
-                most: batch,
-                lease_ttl: TTL,
+                max_runs: batch,
+                lease_ttl: LEASE_TTL,
+                after: None,
             };
-            let ClaimResult::Runs(runs) = self.store.claim(&asked).await? else { continue };
+            let ClaimResult::Runs(runs) = self.store.claim(&request).await? else { continue };
             if runs.is_empty() {
                 return Ok(done);
             }
-            let ends: Vec<(RunId, AttemptResult)> =
-                runs.iter().map(|run| (run.id, AttemptResult::default())).collect();
-            let outcomes = self.store.finish_many(token, &ends).await?;
+            let reports: Vec<AttemptReport> = runs
+                .iter()
+                .map(|run| AttemptReport::new(token, run.id, AttemptResult::default()))
+                .collect();
+            let outcomes = self.store.finish(&reports, &[token]).await?;
             done += outcomes.iter().filter(|outcome| outcome.is_applied()).count() as u64;
         }
     }
@@ -276,74 +289,94 @@ impl Bench {
         runs: u32,
         batch: u32,
         connections: u32,
-    ) -> Result<Figure, Error> {
+    ) -> Result<Measurement, Error> {
         self.fill(&self.assigned, runs).await?;
-        let began = Instant::now();
+        let started_at = Instant::now();
         let share = runs / connections;
-        // Each has its own part of what waits, as a leader that plans for several workers does.
-        let wanted = self.store.due("", jiff::Timestamp::MAX, runs).await?;
+        // Each connection gets its own part of the waiting runs, as with a leader that assigns to several workers.
+        let due_runs = self.store.list_due_in_lane("", jiff::Timestamp::MAX, runs).await?;
         let parts: Arc<Vec<_>> =
-            Arc::new(wanted.chunks(share.max(1) as usize).map(<[_]>::to_vec).collect());
+            Arc::new(due_runs.chunks(share.max(1) as usize).map(<[_]>::to_vec).collect());
         let next = Arc::new(AtomicU64::new(0));
-        self.in_parallel(connections, move |bench| {
+        self.run_in_parallel(connections, move |bench| {
             let part = parts.get(next.fetch_add(1, Ordering::Relaxed) as usize).cloned();
             async move {
                 let mut done = 0;
-                for some in part.unwrap_or_default().chunks(batch as usize) {
+                for chunk in part.unwrap_or_default().chunks(batch as usize) {
                     let token = bench.token();
-                    let asked = AssignBatch {
+                    let request = AssignRequest {
                         epoch: bench.epoch,
                         worker: bench.worker,
                         token,
-                        runs: some,
-                        assign_ahead: TTL,
-                        reassign_after: TTL,
+                        runs: chunk,
+                        assign_ahead: LEASE_TTL,
+                        reassign_after: LEASE_TTL,
                     };
-                    let given = bench.store.assign(&asked).await?;
-                    bench.store.start(bench.worker, token, &given, TTL).await?;
-                    let ends: Vec<(RunId, AttemptResult)> =
-                        given.iter().map(|run| (*run, AttemptResult::default())).collect();
-                    let outcomes = bench.store.finish_many(token, &ends).await?;
+                    let assigned_runs = bench.store.assign(&request).await?;
+                    bench.store.start(bench.worker, token, &assigned_runs, LEASE_TTL).await?;
+                    let reports: Vec<AttemptReport> = assigned_runs
+                        .iter()
+                        .map(|run| AttemptReport::new(token, *run, AttemptResult::default()))
+                        .collect();
+                    let outcomes = bench.store.finish(&reports, &[token]).await?;
                     done += outcomes.iter().filter(|outcome| outcome.is_applied()).count() as u64;
                 }
                 Ok(done)
             }
         })
         .await
-        .map(|runs| figure("assign+start+finish", batch, connections, runs, began))
+        .map(|runs| measurement("assign+start+finish", batch, connections, runs, started_at))
     }
 
-    async fn renew(self: &Arc<Self>, batch: u32, renewals: u32) -> Result<Figure, Error> {
+    async fn renew(self: &Arc<Self>, batch: u32, renewals: u32) -> Result<Measurement, Error> {
         self.fill(&self.claimed, batch).await?;
         let token = self.token();
         let lane = &self.claimed.spec.lane;
-        let asked = ClaimBatch { worker: self.worker, token, lane, most: batch, lease_ttl: TTL };
-        let ClaimResult::Runs(runs) = self.store.claim(&asked).await? else {
-            return Err(others_at_work());
+        let request = ClaimRequest {
+            worker: self.worker,
+            token,
+            lane,
+            max_runs: batch,
+            lease_ttl: LEASE_TTL,
+            after: None,
         };
-        let began = Instant::now();
+        let ClaimResult::Runs(runs) = self.store.claim(&request).await? else {
+            return Err(database_in_use());
+        };
+        let started_at = Instant::now();
         for _ in 0..renewals {
-            self.store.renew(self.worker, token, TTL).await?;
+            self.store.renew(self.worker, token, LEASE_TTL).await?;
         }
-        let told =
-            figure("renew (runs kept)", batch, 1, u64::from(renewals) * runs.len() as u64, began);
-        let ends: Vec<(RunId, AttemptResult)> =
-            runs.iter().map(|run| (run.id, AttemptResult::default())).collect();
-        self.store.finish_many(token, &ends).await?;
-        Ok(told)
+        let result = measurement(
+            "renew (runs kept)",
+            batch,
+            1,
+            u64::from(renewals) * runs.len() as u64,
+            started_at,
+        );
+        let reports: Vec<AttemptReport> = runs
+            .iter()
+            .map(|run| AttemptReport::new(token, run.id, AttemptResult::default()))
+            .collect();
+        self.store.finish(&reports, &[token]).await?;
+        Ok(result)
     }
 
-    async fn in_parallel<F, W>(self: &Arc<Self>, how_many: u32, work: W) -> Result<u64, Error>
+    async fn run_in_parallel<F, W>(
+        self: &Arc<Self>,
+        tasks_count: u32,
+        work: W,
+    ) -> Result<u64, Error>
     where
         W: Fn(Arc<Self>) -> F,
         F: Future<Output = Result<u64, Error>> + Send + 'static,
     {
-        place::in_parallel(how_many, || work(Arc::clone(self))).await
+        fixture::run_in_parallel(tasks_count, || work(Arc::clone(self))).await
     }
 }
 
 fn task(job: &JobVersion) -> NewRun<'_> {
-    NewRun { args: Some(ARGS.to_owned()), ..NewRun::task(job) }
+    NewRun { args: Some(TASK_ARGS.to_owned()), ..NewRun::task(job) }
 }
 
 async fn job(store: &Store, name: &str, lane: &str, kind: JobKind) -> Result<JobVersion, Error> {
@@ -353,45 +386,51 @@ async fn job(store: &Store, name: &str, lane: &str, kind: JobKind) -> Result<Job
         max_attempts: 4,
         backoff: Duration::from_secs(30),
         backoff_cap: Duration::from_secs(900),
-        ..place::spec(&Work::new(What::Function(name.to_owned())))
+        ..fixture::single_attempt_spec(&WorkSpec::new(WorkAction::Function(name.to_owned())))
     };
     let name = format!("bench store {name}");
-    Ok(place::job(store, &name, spec, Trigger::Task, None).await?.newest)
+    Ok(fixture::create_job(store, &name, spec, Trigger::Task, None).await?.newest)
 }
 
-fn figure(what: &'static str, batch: u32, connections: u32, runs: u64, began: Instant) -> Figure {
-    Figure { what, batch, connections, runs, seconds: began.elapsed().as_secs_f64() }
+fn measurement(
+    what: &'static str,
+    batch: u32,
+    connections: u32,
+    runs: u64,
+    started_at: Instant,
+) -> Measurement {
+    Measurement { what, batch, connections, runs, seconds: started_at.elapsed().as_secs_f64() }
 }
 
-fn rate(figure: &Figure) -> f64 {
-    figure.runs as f64 / figure.seconds
+fn rate(measurement: &Measurement) -> f64 {
+    measurement.runs as f64 / measurement.seconds
 }
 
-fn line(figure: &Figure) -> String {
+fn line(measurement: &Measurement) -> String {
     format!(
         "{:<20} batch {:>5}  connections {:>3}  {:>9.0} runs/s",
-        figure.what,
-        figure.batch,
-        figure.connections,
-        rate(figure)
+        measurement.what,
+        measurement.batch,
+        measurement.connections,
+        rate(measurement)
     )
 }
 
-fn as_table(figures: &[Figure]) -> String {
-    figures.iter().map(|figure| line(figure) + "\n").collect()
+fn as_table(measurements: &[Measurement]) -> String {
+    measurements.iter().map(|measurement| line(measurement) + "\n").collect()
 }
 
-fn as_json(figures: &[Figure]) -> String {
-    let rows: Vec<Value> = figures
+fn as_json(measurements: &[Measurement]) -> String {
+    let rows: Vec<Value> = measurements
         .iter()
-        .map(|figure| {
+        .map(|measurement| {
             json!({
-                "what": figure.what,
-                "batch": figure.batch,
-                "connections": figure.connections,
-                "runs": figure.runs,
-                "seconds": figure.seconds,
-                "runs_per_second": rate(figure).round(),
+                "what": measurement.what,
+                "batch": measurement.batch,
+                "connections": measurement.connections,
+                "runs": measurement.runs,
+                "seconds": measurement.seconds,
+                "runs_per_second": rate(measurement).round(),
             })
         })
         .collect();

@@ -1,4 +1,5 @@
-//! `tasuki job apply`: makes the definitions match a file, and shows the difference first.
+//! `tasuki job apply`: shows the differences between a file and the jobs on the server, then changes the jobs to match
+//! the file.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -6,17 +7,17 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::difference::{self, Change};
+use super::diff::{self, FieldChange};
 use super::file::{self, FileJob};
-use super::{address, all, normal, view};
-use crate::ask::Consent;
-use crate::client::{Answer, Client, quoted};
-use crate::output::Failure;
-use crate::typed;
-use crate::view::{Look, counted, items, text};
+use super::{fetch_all_jobs, job_path, normalize, view};
+use crate::client::{ApiClient, ApiResponse, etag_of};
+use crate::confirm::Confirmation;
+use crate::failure::Failure;
+use crate::parse;
+use crate::view::{Style, count_of, field_items, field_text};
 
-/// Make the jobs match a file: shows what would change, field by field, asks, and does it. A job that
-/// somebody else changes meanwhile is left alone and told
+/// Create, change and delete jobs to match a file. Shows the changes field by field and waits for a confirmation. A job
+/// that is changed by another user in the meantime is skipped and reported
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,125 +38,143 @@ A file:
   timeout = \"10m\"
   retry = { max_retries = 3, backoff = \"1m\" }
 
-The fields are those of tasuki job show --json. What a job leaves out is nothing, or the default;
-enabled, dispatch, concurrency and parts of retry that it leaves out stay as they are.
+The fields are those of tasuki job show --json. A field that is missing in the file is reset to empty or
+to its default, except enabled, dispatch, concurrency and parts of retry, which keep their values.
 tasuki job export writes such a file.")]
 pub(super) struct Apply {
-    /// The file; - is stdin
+    /// TOML file with jobs; - is stdin
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Delete the jobs that are not in the file
+    /// Delete jobs that are not in the file
     #[arg(long)]
     prune: bool,
-    /// Show what would change and do nothing
+    /// Show the changes without applying them
     #[arg(long)]
     dry_run: bool,
     #[command(flatten)]
-    consent: Consent,
+    confirmation: Confirmation,
 }
 
-/// What is to be done about one job.
-enum Step {
+/// A planned change of one job.
+enum PlannedChange {
     Create { name: String, body: Value },
-    Change { name: String, version: i64, patch: Value, changes: Vec<Change>, wanted: Value },
+    Change { name: String, version: i64, patch: Value, changes: Vec<FieldChange>, desired: Value },
     Delete { name: String, version: i64 },
 }
 
 impl Apply {
-    pub(super) async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        let text = typed::file(&self.file)?;
-        let wanted = file::read(&self.file.display().to_string(), &text)?;
-        let there = all(client).await?;
-        let (steps, unchanged) = plan(&wanted, items(&there, "items"), self.prune);
-        if steps.is_empty() {
-            let report = Report { unchanged, ..Report::default() };
-            return Ok(look.answer(&report.json(), |_, _| "nothing to do\n".to_owned()));
+    pub(super) async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+        let text = parse::read_file_or_stdin(&self.file)?;
+        let desired = file::parse(&self.file.display().to_string(), &text)?;
+        let existing = fetch_all_jobs(client).await?;
+        let (planned, unchanged) =
+            plan_changes(&desired, field_items(&existing, "items"), self.prune);
+        if planned.is_empty() {
+            let report = ApplyReport { unchanged, ..ApplyReport::default() };
+            return Ok(style.render(&report.json(), |_, _| "no changes\n".to_owned()));
         }
-        let told = difference_in_words(&steps, unchanged.len());
+        let output = describe_plan(&planned, unchanged.len());
         if self.dry_run {
-            return Ok(look.answer(&plan_json(&steps, &unchanged), |_, _| told));
+            return Ok(style.render(&plan_json(&planned, &unchanged), |_, _| output));
         }
-        self.consent.ask(&format!("{told}\n"))?;
-        let mut report = Report { unchanged, ..Report::default() };
-        for step in &steps {
-            step.take(client, &mut report).await?;
+        self.confirmation.require(&format!("{output}\n"))?;
+        let mut report = ApplyReport { unchanged, ..ApplyReport::default() };
+        for change in &planned {
+            change.apply(client, &mut report).await?;
         }
-        report.told(look)
+        report.outcome(style)
     }
 }
 
-/// What it takes to get from what is there to what the file says.
-fn plan(wanted: &[FileJob], there: &[Value], prune: bool) -> (Vec<Step>, Vec<String>) {
-    let (mut steps, mut unchanged) = (Vec::new(), Vec::new());
-    for job in wanted {
+/// Plans the changes from the existing jobs to the jobs in the file. Also returns the names of unchanged jobs.
+fn plan_changes(
+    desired: &[FileJob],
+    existing: &[Value],
+    prune: bool,
+) -> (Vec<PlannedChange>, Vec<String>) {
+    let (mut planned, mut unchanged) = (Vec::new(), Vec::new());
+    for job in desired {
         let name = job.name.clone();
-        let Some(current) = there.iter().find(|one| one["name"] == *name) else {
-            steps.push(Step::Create { name, body: Value::Object(job.fields.clone()) });
+        let Some(current) = existing.iter().find(|one| one["name"] == *name) else {
+            planned.push(PlannedChange::Create { name, body: Value::Object(job.fields.clone()) });
             continue;
         };
-        let before = normal::normal(current);
-        let wanted = normal::wanted(&job.fields, current);
-        let changes = difference::changes(&before, &wanted);
+        let before = normalize::normalize_job(current);
+        let desired = normalize::desired_job(&job.fields, current);
+        let changes = diff::list_changes(&before, &desired);
         if changes.is_empty() {
             unchanged.push(name);
             continue;
         }
-        let patch = difference::patch(&before, &wanted);
-        steps.push(Step::Change { name, version: version(current), patch, changes, wanted });
+        let patch = diff::merge_patch(&before, &desired);
+        planned.push(PlannedChange::Change {
+            name,
+            version: version(current),
+            patch,
+            changes,
+            desired,
+        });
     }
     if prune {
-        for job in there {
-            if !wanted.iter().any(|one| job["name"] == *one.name) {
-                steps.push(Step::Delete { name: text(job, "name"), version: version(job) });
+        for job in existing {
+            if !desired.iter().any(|one| job["name"] == *one.name) {
+                planned.push(PlannedChange::Delete {
+                    name: field_text(job, "name"),
+                    version: version(job),
+                });
             }
         }
     }
-    (steps, unchanged)
+    (planned, unchanged)
 }
 
 fn version(job: &Value) -> i64 {
     job["version"].as_i64().unwrap_or_default()
 }
 
-fn difference_in_words(steps: &[Step], unchanged: usize) -> String {
-    let mut told = String::new();
-    for step in steps {
-        match step {
-            Step::Create { name, body } => {
-                writeln!(told, "create {name}").expect("a string takes all");
+fn describe_plan(planned: &[PlannedChange], unchanged: usize) -> String {
+    let mut output = String::new();
+    for change in planned {
+        match change {
+            PlannedChange::Create { name, body } => {
+                writeln!(output, "create {name}").expect("writing to a string does not fail");
                 let mut body = body.clone();
                 body["name"] = Value::Null;
-                told.push_str(&view::new_fields(&difference::changes(&json!({}), &body)));
+                output.push_str(&view::render_new_fields(&diff::list_changes(&json!({}), &body)));
             }
-            Step::Change { name, changes, .. } => {
-                writeln!(told, "change {name}").expect("a string takes all");
-                told.push_str(&view::changes(changes));
+            PlannedChange::Change { name, changes, .. } => {
+                writeln!(output, "change {name}").expect("writing to a string does not fail");
+                output.push_str(&view::render_changes(changes));
             }
-            Step::Delete { name, .. } => {
-                writeln!(told, "delete {name}").expect("a string takes all");
+            PlannedChange::Delete { name, .. } => {
+                writeln!(output, "delete {name}").expect("writing to a string does not fail");
             }
         }
     }
-    let count = |wanted: fn(&Step) -> bool| steps.iter().filter(|step| wanted(step)).count();
-    let created = count(|step| matches!(step, Step::Create { .. }));
-    let changed = count(|step| matches!(step, Step::Change { .. }));
-    let deleted = count(|step| matches!(step, Step::Delete { .. }));
+    let count = |desired: fn(&PlannedChange) -> bool| {
+        planned.iter().filter(|change| desired(change)).count()
+    };
+    let created = count(|change| matches!(change, PlannedChange::Create { .. }));
+    let changed = count(|change| matches!(change, PlannedChange::Change { .. }));
+    let deleted = count(|change| matches!(change, PlannedChange::Delete { .. }));
     writeln!(
-        told,
+        output,
         "{}: {created} to create, {changed} to change, {deleted} to delete, {unchanged} unchanged",
-        counted(steps.len() + unchanged, "job")
+        count_of(planned.len() + unchanged, "job")
     )
-    .expect("a string takes all");
-    told
+    .expect("writing to a string does not fail");
+    output
 }
 
-fn plan_json(steps: &[Step], unchanged: &[String]) -> Value {
+fn plan_json(planned: &[PlannedChange], unchanged: &[String]) -> Value {
     let mut plan = json!({ "create": [], "change": [], "delete": [], "unchanged": unchanged });
-    for step in steps {
-        let (list, entry) = match step {
-            Step::Create { name, .. } => ("create", json!(name)),
-            Step::Change { name, patch, .. } => ("change", json!({ "name": name, "patch": patch })),
-            Step::Delete { name, .. } => ("delete", json!(name)),
+    for change in planned {
+        let (list, entry) = match change {
+            PlannedChange::Create { name, .. } => ("create", json!(name)),
+            PlannedChange::Change { name, patch, .. } => {
+                ("change", json!({ "name": name, "patch": patch }))
+            }
+            PlannedChange::Delete { name, .. } => ("delete", json!(name)),
         };
         if let Some(list) = plan[list].as_array_mut() {
             list.push(entry);
@@ -164,97 +183,102 @@ fn plan_json(steps: &[Step], unchanged: &[String]) -> Value {
     plan
 }
 
-impl Step {
-    /// Does it. What the server refuses is noted, and the others are done nevertheless; a server
-    /// that is gone ends it, with what was done until then.
-    async fn take(&self, client: &Client, report: &mut Report) -> Result<(), Failure> {
-        let (name, call) = match self {
+impl PlannedChange {
+    /// Applies the change. A refusal by the server is recorded in the report, and the other changes go on. Any other
+    /// failure, such as an unreachable server, ends the command with a report of the changes so far.
+    async fn apply(&self, client: &ApiClient, report: &mut ApplyReport) -> Result<(), Failure> {
+        let (name, request) = match self {
             Self::Create { name, body } => (name, client.post("/jobs").body(body.clone())),
             Self::Change { name, version, patch, .. } => {
-                let call = client.patch(address(name)?).if_match(quoted(*version));
-                (name, call.body(patch.clone()))
+                let request = client.patch(job_path(name)?).if_match(etag_of(*version));
+                (name, request.body(patch.clone()))
             }
             Self::Delete { name, version } => {
-                (name, client.delete(address(name)?).if_match(quoted(*version)))
+                (name, client.delete(job_path(name)?).if_match(etag_of(*version)))
             }
         };
-        match call.send().await {
-            Ok(answer) => self.done(name, &answer, report),
-            Err(failure) if failure.is_refusal() => {
+        match request.send().await {
+            Ok(response) => self.record_success(name, &response, report),
+            Err(failure) if failure.is_refused_by_server() => {
                 report.refused.push((name.clone(), failure.message().to_owned()));
             }
-            Err(failure) => return Err(failure.after(report.in_words())),
+            Err(failure) => return Err(failure.with_stdout(report.as_text())),
         }
         Ok(())
     }
 
-    fn done(&self, name: &str, answer: &Answer, report: &mut Report) {
+    fn record_success(&self, name: &str, response: &ApiResponse, report: &mut ApplyReport) {
         match self {
             Self::Create { .. } => report.created.push(name.to_owned()),
             Self::Delete { .. } => report.deleted.push(name.to_owned()),
-            Self::Change { wanted, .. } => {
+            Self::Change { desired, .. } => {
                 report.changed.push(name.to_owned());
-                // A merge patch cannot say everything: what came out otherwise is not kept quiet.
-                let kept = normal::normal(&answer.body["job"]);
-                for change in difference::changes(wanted, &kept) {
-                    let (field, now) = (&change.field, view::value(&change.field, &change.after));
-                    report.kept.push(format!("{name}: {field} is {now} now"));
+                // The server may store a field differently than the file has it (a merge patch cannot express every
+                // change), so differences are reported.
+                let notes = normalize::normalize_job(&response.body["job"]);
+                for change in diff::list_changes(desired, &notes) {
+                    let (field, now) =
+                        (&change.field, view::render_value(&change.field, &change.after));
+                    report.notes.push(format!("{name}: {field} is now {now}"));
                 }
             }
         }
     }
 }
 
-/// What became of everything.
+/// The result of all changes.
 #[derive(Default)]
-struct Report {
+struct ApplyReport {
     created: Vec<String>,
     changed: Vec<String>,
     deleted: Vec<String>,
     unchanged: Vec<String>,
     refused: Vec<(String, String)>,
-    kept: Vec<String>,
+    notes: Vec<String>,
 }
 
-impl Report {
-    fn in_words(&self) -> String {
-        let mut told = String::new();
-        for (word, names) in
+impl ApplyReport {
+    fn as_text(&self) -> String {
+        let mut output = String::new();
+        for (verb, names) in
             [("created", &self.created), ("changed", &self.changed), ("deleted", &self.deleted)]
         {
             for name in names {
-                writeln!(told, "{word} {name}").expect("a string takes all");
+                writeln!(output, "{verb} {name}").expect("writing to a string does not fail");
             }
         }
-        for (name, why) in &self.refused {
-            writeln!(told, "left alone {name}: {why}").expect("a string takes all");
+        for (name, reason) in &self.refused {
+            writeln!(output, "skipped {name}: {reason}")
+                .expect("writing to a string does not fail");
         }
-        for kept in &self.kept {
-            writeln!(told, "note: {kept}, not as the file says").expect("a string takes all");
+        for notes in &self.notes {
+            writeln!(output, "note: {notes}, which differs from the file")
+                .expect("writing to a string does not fail");
         }
-        told
+        output
     }
 
     fn json(&self) -> Value {
-        let refused = self.refused.iter().map(|(name, why)| json!({ "name": name, "detail": why }));
+        let refused =
+            self.refused.iter().map(|(name, reason)| json!({ "name": name, "detail": reason }));
         json!({
             "created": self.created,
             "changed": self.changed,
             "deleted": self.deleted,
             "unchanged": self.unchanged,
             "refused": refused.collect::<Vec<Value>>(),
-            "notes": self.kept,
+            "notes": self.notes,
         })
     }
 
-    fn told(&self, look: &Look) -> Result<String, Failure> {
-        let told = look.answer(&self.json(), |_, _| self.in_words());
+    fn outcome(&self, style: &Style) -> Result<String, Failure> {
+        let output = style.render(&self.json(), |_, _| self.as_text());
         if self.refused.is_empty() {
-            return Ok(told);
+            return Ok(output);
         }
-        let message = format!("{} left alone", counted(self.refused.len(), "job"));
-        Err(Failure::refused(message)
-            .after(told)
-            .hint("the others are done; tasuki job apply again shows what is left"))
+        let message = format!("{} skipped", count_of(self.refused.len(), "job"));
+        Err(Failure::new(message).with_stdout(output).hint(
+            "all other changes were applied; run tasuki job apply again to see the remaining ones",
+        ))
     }
 }

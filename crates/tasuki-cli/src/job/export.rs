@@ -1,4 +1,4 @@
-//! `tasuki job export`: definitions as a file that `tasuki job apply` reads back as the same.
+//! `tasuki job export`: writes jobs as a TOML file. `tasuki job apply` of that file results in no changes.
 
 use std::fmt::Write as _;
 
@@ -6,13 +6,13 @@ use clap::Args;
 use serde_json::{Value, json};
 use toml_edit::{Array, InlineTable};
 
-use super::shape::{JOB, Shape};
-use super::{address, all};
-use crate::client::Client;
-use crate::output::Failure;
-use crate::view::{Look, items, text};
+use super::fields::{FieldType, JOB_FIELDS};
+use super::{fetch_all_jobs, job_path};
+use crate::client::ApiClient;
+use crate::failure::Failure;
+use crate::view::{Style, field_items, field_text};
 
-/// Print jobs as TOML, all or those named; tasuki job apply reads it back
+/// Print all jobs, or the named ones, as TOML for tasuki job apply
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -20,63 +20,63 @@ Examples:
   tasuki job export hello report
   tasuki job export | tasuki job apply -f - --dry-run --url https://other.example")]
 pub(super) struct Export {
-    /// Only these
+    /// Names of the jobs [default: all jobs]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
 }
 
 impl Export {
-    pub(super) async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
+    pub(super) async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
         let jobs = match self.names.as_slice() {
-            [] => all(client).await?,
+            [] => fetch_all_jobs(client).await?,
             names => {
                 let mut jobs = Vec::new();
                 for name in names {
-                    jobs.push(client.get(address(name)?).send().await?.body);
+                    jobs.push(client.get(job_path(name)?).send().await?.body);
                 }
                 json!({ "items": jobs })
             }
         };
-        let hidden = |job: &&Value| {
+        let has_hidden_value = |job: &&Value| {
             job["env"].as_object().is_some_and(|env| env.values().any(|value| value == "***"))
         };
-        if let Some(job) = items(&jobs, "items").iter().find(hidden) {
-            let name = text(job, "name");
-            return Err(Failure::refused(format!(
-                "the environment of {name} is hidden from this token"
+        if let Some(job) = field_items(&jobs, "items").iter().find(has_hidden_value) {
+            let name = field_text(job, "name");
+            return Err(Failure::new(format!(
+                "the environment of job {name} is hidden from this token"
             ))
-            .hint("an author's token sees it; without it the file would not make the same jobs"));
+            .hint("use a token with role author; without the environment the export would be incomplete"));
         }
-        Ok(look.answer(&jobs, |_, jobs| write(items(jobs, "items"))))
+        Ok(style.render(&jobs, |_, jobs| to_toml(field_items(jobs, "items"))))
     }
 }
 
-/// The jobs as TOML: what is nothing is left out.
-pub(super) fn write(jobs: &[Value]) -> String {
+/// Writes jobs as TOML, without empty fields.
+pub(super) fn to_toml(jobs: &[Value]) -> String {
     let mut text = String::new();
     for job in jobs {
         if !text.is_empty() {
             text.push('\n');
         }
         text.push_str("[[job]]\n");
-        for (name, shape) in JOB {
-            if let Some(value) = field(job, name, shape) {
-                writeln!(text, "{name} = {value}").expect("a string takes all");
+        for (name, field_type) in JOB_FIELDS {
+            if let Some(value) = field_to_toml(job, name, field_type) {
+                writeln!(text, "{name} = {value}").expect("writing to a string does not fail");
             }
         }
     }
     text
 }
 
-fn field(job: &Value, name: &str, shape: &Shape) -> Option<toml_edit::Value> {
+fn field_to_toml(job: &Value, name: &str, field_type: &FieldType) -> Option<toml_edit::Value> {
     let value = &job[name];
     match name {
-        // What every job is unless it says otherwise.
+        // Default values of every job are omitted.
         "enabled" if value == true => None,
         "kind" if value != "django" => None,
         "trigger" if value["type"] == "task" => None,
         "args" | "env" | "labels" if is_empty(value) => None,
-        _ => toml(value, shape),
+        _ => typed_to_toml(value, field_type),
     }
 }
 
@@ -85,34 +85,34 @@ fn is_empty(value: &Value) -> bool {
         || value.as_array().is_some_and(Vec::is_empty)
 }
 
-fn toml(value: &Value, shape: &Shape) -> Option<toml_edit::Value> {
-    match shape {
-        // What TOML cannot say is said as the JSON it is.
-        Shape::Object if !value.is_null() => {
-            Some(plain(value).unwrap_or_else(|| value.to_string().into()))
+fn typed_to_toml(value: &Value, field_type: &FieldType) -> Option<toml_edit::Value> {
+    match field_type {
+        // TOML has no null and no integers above i64: such objects are written as a JSON string.
+        FieldType::Object if !value.is_null() => {
+            Some(json_to_toml(value).unwrap_or_else(|| value.to_string().into()))
         }
-        Shape::Parts(parts) if value.is_object() => {
+        FieldType::Fields(parts) if value.is_object() => {
             let mut table = InlineTable::new();
-            for (name, shape) in *parts {
-                if let Some(part) = toml(&value[*name], shape) {
+            for (name, field_type) in *parts {
+                if let Some(part) = typed_to_toml(&value[*name], field_type) {
                     table.insert(*name, part);
                 }
             }
             Some(table.into())
         }
-        Shape::Text
-        | Shape::Flag
-        | Shape::Count
-        | Shape::Duration
-        | Shape::Texts
-        | Shape::TextMap
-        | Shape::Object
-        | Shape::Parts(_) => plain(value),
+        FieldType::Text
+        | FieldType::Flag
+        | FieldType::Count
+        | FieldType::Duration
+        | FieldType::TextList
+        | FieldType::TextMap
+        | FieldType::Object
+        | FieldType::Fields(_) => json_to_toml(value),
     }
 }
 
-/// A value of JSON in TOML, if TOML has it.
-fn plain(value: &Value) -> Option<toml_edit::Value> {
+/// Converts a JSON value to TOML, or returns `None` if TOML cannot represent it.
+fn json_to_toml(value: &Value) -> Option<toml_edit::Value> {
     Some(match value {
         Value::Null => return None,
         Value::Bool(flag) => (*flag).into(),
@@ -122,11 +122,11 @@ fn plain(value: &Value) -> Option<toml_edit::Value> {
             None if number.is_u64() => return None,
             None => number.as_f64()?.into(),
         },
-        Value::Array(list) => list.iter().map(plain).collect::<Option<Array>>()?.into(),
+        Value::Array(list) => list.iter().map(json_to_toml).collect::<Option<Array>>()?.into(),
         Value::Object(map) => {
             let mut table = InlineTable::new();
             for (name, value) in map {
-                table.insert(name, plain(value)?);
+                table.insert(name, json_to_toml(value)?);
             }
             table.into()
         }

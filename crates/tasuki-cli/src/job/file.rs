@@ -1,5 +1,4 @@
-//! Reading jobs from a TOML file. Whatever is wrong with it is told with line, job and field, before
-//! anything is done.
+//! Parser of TOML files with jobs. Errors name line, job and field, and occur before any job is changed.
 
 use std::ops::Range;
 
@@ -7,37 +6,37 @@ use serde_json::{Map, Value, json};
 use tasuki_core::duration;
 use toml_edit::{Document, Item, TableLike};
 
-use super::normal;
-use super::shape::{JOB, Shape};
-use crate::output::Failure;
+use super::fields::{FieldType, JOB_FIELDS};
+use super::normalize;
+use crate::failure::Failure;
 
-/// A job as the file has it.
+/// A job in the file.
 #[derive(Debug)]
 pub(super) struct FileJob {
     pub(super) name: String,
-    /// What is said about it, its name included.
+    /// The fields in the file, including the name, in the format of the API.
     pub(super) fields: Map<String, Value>,
 }
 
-/// Reads the jobs; `file` is what to call it.
-pub(super) fn read(file: &str, text: &str) -> Result<Vec<FileJob>, Failure> {
-    let reader = Reader { file, text };
-    let document =
-        Document::parse(text).map_err(|error| reader.refuse(error.span(), "", error.message()))?;
+/// Parses the jobs in `text`; `file` is the file name for error messages.
+pub(super) fn parse(file: &str, text: &str) -> Result<Vec<FileJob>, Failure> {
+    let parser = FileParser { file, text };
+    let document = Document::parse(text)
+        .map_err(|error| parser.error_at(error.span(), "", error.message()))?;
     let mut jobs: Vec<(FileJob, usize)> = Vec::new();
     for (name, item) in document.iter() {
         if name != "job" {
             let span = document.as_table().key(name).and_then(toml_edit::Key::span);
-            return Err(reader.refuse(span, name, "unknown; a job is a table called [[job]]"));
+            return Err(parser.error_at(span, name, "unknown key; a job is a table named [[job]]"));
         }
-        for (table, span) in tables(item).ok_or_else(|| {
-            reader.refuse(item.span(), "job", "expected tables, each called [[job]]")
-        })? {
-            let job = reader.job(table, span.clone())?;
-            let line = reader.line(span.clone());
+        for (table, span) in job_tables(item)
+            .ok_or_else(|| parser.error_at(item.span(), "job", "expected tables named [[job]]"))?
+        {
+            let job = parser.parse_job(table, span.clone())?;
+            let line = parser.line_number(span.clone());
             if let Some((_, before)) = jobs.iter().find(|(known, _)| known.name == job.name) {
-                let words = format!("is already in line {before}");
-                return Err(reader.refuse(span, &format!("job {:?}", job.name), &words));
+                let message = format!("duplicate job name, first in line {before}");
+                return Err(parser.error_at(span, &format!("job {:?}", job.name), &message));
             }
             jobs.push((job, line));
         }
@@ -47,8 +46,8 @@ pub(super) fn read(file: &str, text: &str) -> Result<Vec<FileJob>, Failure> {
 
 type Span = Option<Range<usize>>;
 
-/// `[[job]]` tables, or the same written as an array of inline tables.
-fn tables(item: &Item) -> Option<Vec<(&dyn TableLike, Span)>> {
+/// The `[[job]]` tables, or the inline tables of a `job` array.
+fn job_tables(item: &Item) -> Option<Vec<(&dyn TableLike, Span)>> {
     if let Some(tables) = item.as_array_of_tables() {
         return Some(tables.iter().map(|one| (one as &dyn TableLike, one.span())).collect());
     }
@@ -61,134 +60,134 @@ fn tables(item: &Item) -> Option<Vec<(&dyn TableLike, Span)>> {
     Some(found)
 }
 
-struct Reader<'a> {
+struct FileParser<'a> {
     file: &'a str,
     text: &'a str,
 }
 
-impl Reader<'_> {
-    fn job(&self, table: &dyn TableLike, span: Span) -> Result<FileJob, Failure> {
+impl FileParser<'_> {
+    fn parse_job(&self, table: &dyn TableLike, span: Span) -> Result<FileJob, Failure> {
         let name = table.get("name").and_then(Item::as_str).unwrap_or_default().to_owned();
         if name.is_empty() {
-            return Err(self.refuse(span, "job", "name is missing"));
+            return Err(self.error_at(span, "job", "name is missing"));
         }
-        let place = format!("job {name:?}");
-        let fields = self.parts(table, JOB, &place, "")?;
+        let location = format!("job {name:?}");
+        let fields = self.parse_fields(table, JOB_FIELDS, &location, "")?;
         let schedule = &fields.get("trigger").map_or(&Value::Null, |trigger| &trigger["schedule"]);
-        if let Err(invalid) = normal::schedule(schedule) {
-            let part = |item: &dyn TableLike, name| item.get(name).and_then(Item::span);
+        if let Err(invalid) = normalize::normalize_schedule(schedule) {
+            let span_of = |item: &dyn TableLike, name| item.get(name).and_then(Item::span);
             let trigger = table.get("trigger").and_then(Item::as_table_like);
-            let span = trigger.and_then(|trigger| part(trigger, "schedule")).or(span);
-            let place = format!("{place}: trigger.schedule");
-            return Err(self.refuse(span, &place, &invalid.to_string()));
+            let span = trigger.and_then(|trigger| span_of(trigger, "schedule")).or(span);
+            let location = format!("{location}: trigger.schedule");
+            return Err(self.error_at(span, &location, &invalid.to_string()));
         }
         Ok(FileJob { name, fields })
     }
 
-    fn parts(
+    fn parse_fields(
         &self,
         table: &dyn TableLike,
-        shape: &[(&str, Shape)],
-        place: &str,
+        fields: &[(&str, FieldType)],
+        location: &str,
         prefix: &str,
     ) -> Result<Map<String, Value>, Failure> {
         let mut object = Map::new();
         for (name, item) in table.iter() {
             let field = format!("{prefix}{name}");
-            let Some((_, shape)) = shape.iter().find(|(known, _)| *known == name) else {
-                let known: Vec<&str> = shape.iter().map(|(known, _)| *known).collect();
-                let words = format!("unknown field, expected one of {}", known.join(", "));
+            let Some((_, field_type)) = fields.iter().find(|(known, _)| *known == name) else {
+                let known: Vec<&str> = fields.iter().map(|(known, _)| *known).collect();
+                let message = format!("unknown field, expected one of {}", known.join(", "));
                 let span = table.key(name).and_then(toml_edit::Key::span);
-                return Err(self.refuse(span, &format!("{place}: {field}"), &words));
+                return Err(self.error_at(span, &format!("{location}: {field}"), &message));
             };
-            object.insert(name.to_owned(), self.value(item, shape, place, &field)?);
+            object.insert(name.to_owned(), self.parse_value(item, field_type, location, &field)?);
         }
         Ok(object)
     }
 
-    fn value(
+    fn parse_value(
         &self,
         item: &Item,
-        shape: &Shape,
-        place: &str,
+        field_type: &FieldType,
+        location: &str,
         field: &str,
     ) -> Result<Value, Failure> {
-        let refuse = |expected: &str| {
-            let words = format!("found {}, expected {expected}", item.type_name());
-            self.refuse(item.span(), &format!("{place}: {field}"), &words)
+        let type_error = |expected: &str| {
+            let message = format!("found {}, expected {expected}", item.type_name());
+            self.error_at(item.span(), &format!("{location}: {field}"), &message)
         };
-        Ok(match shape {
-            Shape::Text => json!(item.as_str().ok_or_else(|| refuse("text"))?),
-            Shape::Flag => json!(item.as_bool().ok_or_else(|| refuse("true or false"))?),
-            Shape::Count => {
+        Ok(match field_type {
+            FieldType::Text => json!(item.as_str().ok_or_else(|| type_error("a string"))?),
+            FieldType::Flag => json!(item.as_bool().ok_or_else(|| type_error("true or false"))?),
+            FieldType::Count => {
                 let count = item.as_integer().and_then(|count| u32::try_from(count).ok());
-                json!(count.ok_or_else(|| refuse("a whole number from 0 up"))?)
+                json!(count.ok_or_else(|| type_error("a whole number from 0 up"))?)
             }
-            Shape::Duration => {
-                let typed = item.as_str().ok_or_else(|| refuse(duration::EXPECTED))?;
-                let length = duration::read("duration", typed).map_err(|invalid| {
-                    let words = format!("found {}, expected {}", invalid.found, invalid.expected);
-                    self.refuse(item.span(), &format!("{place}: {field}"), &words)
+            FieldType::Duration => {
+                let input = item.as_str().ok_or_else(|| type_error(duration::EXPECTED_FORMAT))?;
+                let length = duration::parse_field("duration", input).map_err(|invalid| {
+                    let message = format!("found {}, expected {}", invalid.found, invalid.expected);
+                    self.error_at(item.span(), &format!("{location}: {field}"), &message)
                 })?;
-                json!(duration::show(length))
+                json!(duration::format(length))
             }
-            Shape::Texts => {
-                let list = item.as_array().ok_or_else(|| refuse("a list of texts"))?;
+            FieldType::TextList => {
+                let list = item.as_array().ok_or_else(|| type_error("a list of strings"))?;
                 let texts = list.iter().map(|one| one.as_str().map(|text| json!(text)));
                 let texts: Option<Vec<Value>> = texts.collect();
-                json!(texts.ok_or_else(|| refuse("a list of texts"))?)
+                json!(texts.ok_or_else(|| type_error("a list of strings"))?)
             }
-            Shape::TextMap => {
-                let table = item.as_table_like().ok_or_else(|| refuse("a table of texts"))?;
+            FieldType::TextMap => {
+                let table = item.as_table_like().ok_or_else(|| type_error("a table of strings"))?;
                 let pairs = table
                     .iter()
                     .map(|(name, value)| Some((name.to_owned(), json!(value.as_str()?))));
                 let pairs: Option<Map<String, Value>> = pairs.collect();
-                Value::Object(pairs.ok_or_else(|| refuse("a table of texts"))?)
+                Value::Object(pairs.ok_or_else(|| type_error("a table of strings"))?)
             }
-            Shape::Object => {
+            FieldType::Object => {
                 let value = match item.as_str() {
                     Some(text) => serde_json::from_str(text).ok(),
-                    None => plain(item),
+                    None => toml_to_json(item),
                 };
                 let is_object = |value: &Value| value.is_object();
-                let expected = "a table, or text that is a JSON object";
-                value.filter(is_object).ok_or_else(|| refuse(expected))?
+                let expected = "a table, or a string that contains a JSON object";
+                value.filter(is_object).ok_or_else(|| type_error(expected))?
             }
-            Shape::Parts(shape) => {
-                let table = item.as_table_like().ok_or_else(|| refuse("a table"))?;
-                Value::Object(self.parts(table, shape, place, &format!("{field}."))?)
+            FieldType::Fields(fields) => {
+                let table = item.as_table_like().ok_or_else(|| type_error("a table"))?;
+                Value::Object(self.parse_fields(table, fields, location, &format!("{field}."))?)
             }
         })
     }
 
-    fn refuse(&self, span: Span, place: &str, words: &str) -> Failure {
-        let line = self.line(span);
-        let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
+    fn error_at(&self, span: Span, location: &str, message: &str) -> Failure {
+        let line = self.line_number(span);
+        let location = if location.is_empty() { String::new() } else { format!("{location}: ") };
         let file = self.file;
-        Failure::bad_usage(format!("{file}:{line}: {place}{}", words.replace('\n', ", ")))
+        Failure::bad_usage(format!("{file}:{line}: {location}{}", message.replace('\n', ", ")))
     }
 
-    fn line(&self, span: Span) -> usize {
+    fn line_number(&self, span: Span) -> usize {
         let start = span.map_or(0, |span| span.start).min(self.text.len());
         self.text.as_bytes()[..start].iter().filter(|&&byte| byte == b'\n').count() + 1
     }
 }
 
-/// A value of TOML as the JSON it says; dates and times are text.
-fn plain(item: &Item) -> Option<Value> {
+/// Converts a TOML value to JSON; dates and times become strings.
+fn toml_to_json(item: &Item) -> Option<Value> {
     if let Some(table) = item.as_table_like() {
-        let pairs = table.iter().map(|(name, item)| Some((name.to_owned(), plain(item)?)));
+        let pairs = table.iter().map(|(name, item)| Some((name.to_owned(), toml_to_json(item)?)));
         return Some(Value::Object(pairs.collect::<Option<Map<String, Value>>>()?));
     }
     if let Some(tables) = item.as_array_of_tables() {
-        let all = tables.iter().map(|table| plain(&Item::Table(table.clone())));
+        let all = tables.iter().map(|table| toml_to_json(&Item::Table(table.clone())));
         return all.collect::<Option<Vec<Value>>>().map(Value::Array);
     }
-    plain_value(item.as_value()?)
+    toml_value_to_json(item.as_value()?)
 }
 
-fn plain_value(value: &toml_edit::Value) -> Option<Value> {
+fn toml_value_to_json(value: &toml_edit::Value) -> Option<Value> {
     Some(match value {
         toml_edit::Value::String(text) => json!(text.value()),
         toml_edit::Value::Integer(number) => json!(number.value()),
@@ -199,10 +198,11 @@ fn plain_value(value: &toml_edit::Value) -> Option<Value> {
             Value::Number(serde_json::Number::from_f64(*number.value())?)
         }
         toml_edit::Value::Array(list) => {
-            Value::Array(list.iter().map(plain_value).collect::<Option<Vec<Value>>>()?)
+            Value::Array(list.iter().map(toml_value_to_json).collect::<Option<Vec<Value>>>()?)
         }
         toml_edit::Value::InlineTable(table) => {
-            let pairs = table.iter().map(|(name, one)| Some((name.to_owned(), plain_value(one)?)));
+            let pairs =
+                table.iter().map(|(name, one)| Some((name.to_owned(), toml_value_to_json(one)?)));
             Value::Object(pairs.collect::<Option<Map<String, Value>>>()?)
         }
     })

@@ -1,34 +1,34 @@
-//! `tasuki job`: the definitions, and everything one can do with them by name.
+//! `tasuki job`: creates, shows, changes, applies and exports job definitions, and triggers runs of a job.
 
 mod apply;
-mod definition;
-mod difference;
+mod diff;
 mod export;
+mod fields;
 mod file;
-mod normal;
-mod shape;
+mod job_args;
+mod normalize;
 mod trigger;
+mod trigger_args;
 mod view;
-mod when;
 
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::ask::Consent;
-use crate::client::{Client, segment};
-use crate::output::Failure;
-use crate::pages;
-use crate::server::Server;
-use crate::typed::{self, From};
-use crate::view::{Look, counted, items};
-use definition::Definition;
+use crate::client::{ApiClient, path_segment};
+use crate::confirm::Confirmation;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::pagination;
+use crate::parse::{self, Direction};
+use crate::view::{Style, count_of, field_items};
+use job_args::JobArgs;
 
-/// What runs, when, and how.
+/// Create, change, list, trigger, pause and delete jobs
 #[derive(Args)]
-pub(crate) struct Job {
+pub(crate) struct JobCommand {
     #[command(flatten)]
-    server: Server,
+    endpoint: Endpoint,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -36,7 +36,7 @@ pub(crate) struct Job {
 #[derive(Subcommand)]
 enum Verb {
     List(List),
-    Show(Name),
+    Show(Show),
     Create(Create),
     Update(Update),
     Enable(Enable),
@@ -58,24 +58,24 @@ Examples:
   tasuki job list --trigger event
   tasuki job list --json | jq -r '.items[].name'")]
 struct List {
-    /// Only those that run by: time, event, task
+    /// Only jobs with this trigger type: time, event, task
     #[arg(long, value_name = "TYPE")]
     trigger: Option<String>,
-    /// Only those that are enabled (true) or disabled (false)
+    /// Only enabled (true) or disabled (false) jobs
     #[arg(long, value_name = "BOOL")]
     enabled: Option<bool>,
-    /// At most so many [default: all]
+    /// Maximum number of jobs [default: all]
     #[arg(short = 'n', long, value_name = "N")]
     limit: Option<usize>,
 }
 
-/// Show one job, whole
+/// Show one job with all its fields
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki job show hello
   tasuki job show hello --json")]
-struct Name {
+struct Show {
     /// The job's name
     name: String,
 }
@@ -92,15 +92,15 @@ Examples:
 struct Create {
     /// The job's name
     name: String,
-    /// It does not fire until it is enabled
+    /// Create the job disabled, so that it does not run until it is enabled
     #[arg(long)]
     disabled: bool,
     #[command(flatten)]
-    definition: Definition,
+    job_args: JobArgs,
 }
 
-/// Change a job. What is not mentioned stays as it is; the word `default` takes a choice back.
-/// Refused if somebody else changed it meanwhile.
+/// Change a job. Fields without a flag keep their values; the value `default` resets a field. The change is refused if the
+/// job has been changed in the meantime
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -112,16 +112,16 @@ struct Update {
     /// The job's name
     name: String,
     #[command(flatten)]
-    definition: Definition,
-    /// Drop an argument (repeatable)
-    #[arg(long, value_name = "NAME", help_heading = "What it runs")]
+    job_args: JobArgs,
+    /// Argument to remove (repeatable)
+    #[arg(long, value_name = "NAME", help_heading = "Action")]
     without_arg: Vec<String>,
-    /// Drop a variable of its environment (repeatable)
-    #[arg(long, value_name = "NAME", help_heading = "What it runs")]
+    /// Environment variable to remove (repeatable)
+    #[arg(long, value_name = "NAME", help_heading = "Action")]
     without_env: Vec<String>,
 }
 
-/// Let a job fire again
+/// Enable a job, so that it runs again
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job enable hello")]
 struct Enable {
@@ -129,7 +129,7 @@ struct Enable {
     name: String,
 }
 
-/// Keep a job from firing until it is enabled; runs of it that wait are withdrawn
+/// Disable a job until it is enabled again; its waiting runs are canceled
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job disable hello")]
 struct Disable {
@@ -137,7 +137,7 @@ struct Disable {
     name: String,
 }
 
-/// Let a job rest, with a reason and an end if you like
+/// Pause a job, optionally with a reason and an end
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -147,15 +147,15 @@ Examples:
 struct Pause {
     /// The job's name
     name: String,
-    /// Why, for whoever wonders
+    /// Reason, shown with the job
     #[arg(long, default_value = "")]
     reason: String,
-    /// When it goes on by itself: an instant, or a duration from now [default: when resumed]
+    /// End of the pause: an instant, or a duration from now [default: until resumed]
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
 }
 
-/// Let a paused job go on
+/// Resume a paused job
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job resume report")]
 struct Resume {
@@ -163,7 +163,7 @@ struct Resume {
     name: String,
 }
 
-/// Delete a job; runs of it that wait are withdrawn, its history stays
+/// Delete a job; its waiting runs are canceled, its history is kept
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -173,96 +173,108 @@ struct Delete {
     /// The job's name
     name: String,
     #[command(flatten)]
-    consent: Consent,
+    confirmation: Confirmation,
 }
 
-/// Show when a job fires next
+/// List the next fire times of a job
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki job preview report
   tasuki job preview report -n 3 --from 2027-03-27T00:00:00Z
 
-tasuki schedule preview shows a schedule that no job has yet.")]
+tasuki schedule preview does the same for a schedule that no job uses yet.")]
 struct Preview {
     /// The job's name
     name: String,
-    /// How many fires to show
+    /// Number of fire times to show
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     count: u16,
-    /// Fires after this: an instant, or a duration from now [default: now]
+    /// Show fire times after this: an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     from: Option<String>,
 }
 
-impl Job {
+impl JobCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         if let Verb::Create(create) = &self.verb {
-            create.definition.check_whole(&create.name)?;
+            create.job_args.check_has_action(&create.name)?;
         }
-        self.server.ask(now, async |client, look| self.verb.run(client, look, now).await)
+        self.endpoint.run(now, async |client, style| self.verb.run(client, style, now).await)
     }
 }
 
 impl Verb {
-    async fn run(&self, client: &Client, look: &Look, now: Timestamp) -> Result<String, Failure> {
+    async fn run(
+        &self,
+        client: &ApiClient,
+        style: &Style,
+        now: Timestamp,
+    ) -> Result<String, Failure> {
         match self {
-            Self::List(list) => list.run(client, look).await,
-            Self::Show(Name { name }) => {
-                let job = client.get(address(name)?).send().await?.body;
-                Ok(look.answer(&job, view::one))
+            Self::List(list) => list.run(client, style).await,
+            Self::Show(Show { name }) => {
+                let job = client.get(job_path(name)?).send().await?.body;
+                Ok(style.render(&job, view::render_details))
             }
-            Self::Create(create) => create.run(client, look).await,
-            Self::Update(update) => update.run(client, look).await,
-            Self::Enable(Enable { name }) => change(client, look, name, "enable", None).await,
-            Self::Disable(Disable { name }) => change(client, look, name, "disable", None).await,
-            Self::Resume(Resume { name }) => change(client, look, name, "resume", None).await,
+            Self::Create(create) => create.run(client, style).await,
+            Self::Update(update) => update.run(client, style).await,
+            Self::Enable(Enable { name }) => post_action(client, style, name, "enable", None).await,
+            Self::Disable(Disable { name }) => {
+                post_action(client, style, name, "disable", None).await
+            }
+            Self::Resume(Resume { name }) => post_action(client, style, name, "resume", None).await,
             Self::Pause(pause) => {
-                let until = typed::instant_if("--until", pause.until.as_deref(), From::Ahead, now)?;
+                let until = parse::optional_instant(
+                    "--until",
+                    pause.until.as_deref(),
+                    Direction::Future,
+                    now,
+                )?;
                 let body = json!({ "reason": pause.reason, "until": until });
-                change(client, look, &pause.name, "pause", Some(body)).await
+                post_action(client, style, &pause.name, "pause", Some(body)).await
             }
-            Self::Delete(delete) => delete.run(client, look).await,
-            Self::Trigger(trigger) => trigger.run(client, look, now).await,
-            Self::Preview(preview) => preview.run(client, look, now).await,
-            Self::Apply(apply) => apply.run(client, look).await,
-            Self::Export(export) => export.run(client, look).await,
+            Self::Delete(delete) => delete.run(client, style).await,
+            Self::Trigger(trigger) => trigger.run(client, style, now).await,
+            Self::Preview(preview) => preview.run(client, style, now).await,
+            Self::Apply(apply) => apply.run(client, style).await,
+            Self::Export(export) => export.run(client, style).await,
         }
     }
 }
 
-/// The path of one job.
-fn address(name: &str) -> Result<String, Failure> {
-    Ok(format!("/jobs/{}", segment(name)?))
+/// Returns the API path of a job.
+fn job_path(name: &str) -> Result<String, Failure> {
+    Ok(format!("/jobs/{}", path_segment(name)?))
 }
 
-/// All there are, as one page.
-async fn all(client: &Client) -> Result<Value, Failure> {
-    let call = |after: Option<String>, limit: usize| {
+/// Fetches all jobs as one page.
+async fn fetch_all_jobs(client: &ApiClient) -> Result<Value, Failure> {
+    let request = |after: Option<String>, limit: usize| {
         client.get("/jobs").query_if("after", after).query("limit", &limit)
     };
-    pages::collect(usize::MAX, call).await
+    pagination::fetch_items(usize::MAX, request).await
 }
 
-/// Whatever the job is now, this is meant: enabling does not depend on what was read.
-async fn change(
-    client: &Client,
-    look: &Look,
+/// Sends an action such as `enable`, for any version of the job: the action does not depend on its current fields.
+async fn post_action(
+    client: &ApiClient,
+    style: &Style,
     name: &str,
     verb: &str,
     body: Option<Value>,
 ) -> Result<String, Failure> {
-    let call = client.post(format!("{}/{verb}", address(name)?)).if_match("*");
-    let call = match body {
-        Some(body) => call.body(body),
-        None => call,
+    let request = client.post(format!("{}/{verb}", job_path(name)?)).if_match("*");
+    let request = match body {
+        Some(body) => request.body(body),
+        None => request,
     };
-    Ok(look.answer(&call.send().await?.body, view::changed))
+    Ok(style.render(&request.send().await?.body, view::render_changed))
 }
 
 impl List {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        let call = |after: Option<String>, limit: usize| {
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+        let request = |after: Option<String>, limit: usize| {
             client
                 .get("/jobs")
                 .query_if("trigger", self.trigger.as_ref())
@@ -270,30 +282,30 @@ impl List {
                 .query_if("after", after)
                 .query("limit", &limit)
         };
-        let jobs = pages::collect(self.limit.unwrap_or(usize::MAX), call).await?;
-        Ok(look.answer(&jobs, view::many))
+        let jobs = pagination::fetch_items(self.limit.unwrap_or(usize::MAX), request).await?;
+        Ok(style.render(&jobs, view::render_list))
     }
 }
 
 impl Create {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        let mut body = self.definition.over(&Value::Null)?;
-        // A new job needs no word about what it does not have.
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+        let mut body = self.job_args.merge_into(&Value::Null)?;
+        // A new job has no previous values that a null would reset.
         body.retain(|_, value| !value.is_null());
         body.insert("name".to_owned(), json!(self.name));
         if self.disabled {
             body.insert("enabled".to_owned(), json!(false));
         }
         let job = client.post("/jobs").body(Value::Object(body)).send().await?.body;
-        Ok(look.answer(&job, view::created))
+        Ok(style.render(&job, view::render_created))
     }
 }
 
 impl Update {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        let read = client.get(address(&self.name)?).send().await?;
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+        let read = client.get(job_path(&self.name)?).send().await?;
         let before = &read.body;
-        let mut fields = self.definition.over(before)?;
+        let mut fields = self.job_args.merge_into(before)?;
         for (field, dropped) in [("args", &self.without_arg), ("env", &self.without_env)] {
             if dropped.is_empty() {
                 continue;
@@ -301,7 +313,7 @@ impl Update {
             let kept = fields.entry(field).or_insert_with(|| before[field].clone());
             for name in dropped {
                 if kept.as_object_mut().and_then(|map| map.remove(name)).is_none() {
-                    let message = format!("{} has no {name} in its {field}", self.name);
+                    let message = format!("job {} has no {name} in {field}", self.name);
                     return Err(Failure::bad_usage(message));
                 }
             }
@@ -310,57 +322,68 @@ impl Update {
         for (name, value) in fields {
             after[name] = value;
         }
-        let patch = difference::patch(before, &after);
+        let patch = diff::merge_patch(before, &after);
         if patch == json!({}) {
-            let nothing = |_: &Look, _: &Value| format!("{}: nothing to change\n", self.name);
-            return Ok(look.answer(&json!({ "job": before, "withdrawn": [] }), nothing));
+            let unchanged = |_: &Style, _: &Value| format!("{}: no changes\n", self.name);
+            return Ok(style.render(&json!({ "job": before, "canceled_runs": [] }), unchanged));
         }
-        let call = client.patch(address(&self.name)?).if_match(read.version());
-        let answer = call.body(patch).send().await?.body;
-        Ok(look.answer(&answer, |look, answer| {
-            let changes = difference::changes(before, &after);
-            format!("{}{}", view::changes(&changes), view::changed(look, answer))
+        let request = client.patch(job_path(&self.name)?).if_match(read.if_match_value());
+        let response = request.body(patch).send().await?.body;
+        Ok(style.render(&response, |style, response| {
+            let changes = diff::list_changes(before, &after);
+            format!("{}{}", view::render_changes(&changes), view::render_changed(style, response))
         }))
     }
 }
 
 impl Delete {
-    async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        let read = client.get(address(&self.name)?).send().await?;
-        let told = view::one_without_secrets(look, &read.body);
-        self.consent.ask(&format!(
-            "this job will be deleted, and runs of it that wait are withdrawn:\n\n{told}\n"
+    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+        let read = client.get(job_path(&self.name)?).send().await?;
+        let details = view::render_details_without_secrets(style, &read.body);
+        self.confirmation.require(&format!(
+            "this job will be deleted, and its waiting runs canceled:\n\n{details}\n"
         ))?;
-        let call = client.delete(address(&self.name)?).if_match(read.version());
-        let answer = call.send().await?.body;
-        Ok(look.answer(&answer, |_, answer| {
-            let withdrawn = view::withdrawn(answer);
-            format!("deleted {}{withdrawn}\n", self.name)
+        let request = client.delete(job_path(&self.name)?).if_match(read.if_match_value());
+        let response = request.send().await?.body;
+        Ok(style.render(&response, |_, response| {
+            let canceled_runs = view::canceled_runs_suffix(response);
+            format!("deleted {}{canceled_runs}\n", self.name)
         }))
     }
 }
 
 impl Preview {
-    async fn run(&self, client: &Client, look: &Look, now: Timestamp) -> Result<String, Failure> {
-        let job = client.get(address(&self.name)?).send().await?.body;
+    async fn run(
+        &self,
+        client: &ApiClient,
+        style: &Style,
+        now: Timestamp,
+    ) -> Result<String, Failure> {
+        let job = client.get(job_path(&self.name)?).send().await?.body;
         let schedule = &job["trigger"]["schedule"];
         if schedule.is_null() {
-            let message = format!("{} has no schedule: {}", self.name, view::when(&job));
-            return Err(Failure::refused(message));
+            let message = format!(
+                "job {} has no schedule; it runs {}",
+                self.name,
+                view::describe_trigger(&job)
+            );
+            return Err(Failure::new(message));
         }
         let mut body = json!({ "schedule": schedule, "count": self.count });
-        if let Some(from) = typed::instant_if("--from", self.from.as_deref(), From::Ahead, now)? {
+        if let Some(from) =
+            parse::optional_instant("--from", self.from.as_deref(), Direction::Future, now)?
+        {
             body["from"] = json!(from);
         }
-        let answer = client.post("/schedules/preview").body(body).send().await?.body;
-        Ok(look.answer(&answer, |look, answer| view::preview(look, &job, answer)))
+        let response = client.post("/schedules/preview").body(body).send().await?.body;
+        Ok(style.render(&response, |style, response| view::render_preview(style, &job, response)))
     }
 }
 
-/// What became of runs that waited, if any did.
-fn withdrawn_count(answer: &Value) -> Option<String> {
-    match items(answer, "withdrawn").len() {
+/// Describes the waiting runs that a change canceled, if there were any.
+fn describe_canceled_runs(response: &Value) -> Option<String> {
+    match field_items(response, "canceled_runs").len() {
         0 => None,
-        count => Some(format!("{} withdrawn", counted(count, "waiting run"))),
+        count => Some(format!("{} canceled", count_of(count, "waiting run"))),
     }
 }

@@ -1,17 +1,17 @@
-//! `tasuki job trigger`
+//! `tasuki job trigger`: creates a run of a job now or at an instant.
 
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::address;
-use crate::client::Client;
-use crate::output::Failure;
-use crate::run::Waiting;
-use crate::typed::{self, Arguments, From};
-use crate::view::Look;
+use super::job_path;
+use crate::client::ApiClient;
+use crate::failure::Failure;
+use crate::parse::{self, Direction, RunArguments};
+use crate::run::WaitOptions;
+use crate::view::Style;
 
-/// Run a job now
+/// Create a run of a job now
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -23,40 +23,42 @@ pub(super) struct Trigger {
     /// The job's name
     name: String,
     #[command(flatten)]
-    arguments: Arguments,
-    /// The instant it is for: an instant, or a duration from now [default: now]
+    arguments: RunArguments,
+    /// Scheduled time of the run: an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     at: Option<String>,
-    /// What it runs for, such as tenant/42
+    /// Scope of the run, such as tenant/42
     #[arg(long, value_name = "KIND/ID")]
     scope: Option<String>,
-    /// The same key twice makes one run
+    /// Idempotency key: requests with the same key create one run
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     #[command(flatten)]
-    waiting: Waiting,
+    wait_options: WaitOptions,
 }
 
 impl Trigger {
     pub(super) async fn run(
         &self,
-        client: &Client,
-        look: &Look,
+        client: &ApiClient,
+        style: &Style,
         now: Timestamp,
     ) -> Result<String, Failure> {
-        self.waiting.check()?;
+        self.wait_options.validate()?;
         let mut body = json!({});
-        if let Some(args) = self.arguments.read()? {
+        if let Some(args) = self.arguments.parse()? {
             body["args"] = args;
         }
-        if let Some(at) = typed::instant_if("--at", self.at.as_deref(), From::Ahead, now)? {
+        if let Some(at) =
+            parse::optional_instant("--at", self.at.as_deref(), Direction::Future, now)?
+        {
             body["scheduled_for"] = json!(at);
         }
         if let Some(scope) = &self.scope {
-            body["scope"] = typed::scope(scope)?;
+            body["scope"] = parse::scope(scope)?;
         }
-        let call = client.post(format!("{}/trigger", address(&self.name)?)).body(body);
-        let answer = call.idempotency_key(self.key.as_deref()).send().await?;
-        self.waiting.after(client, look, answer).await
+        let request = client.post(format!("{}/trigger", job_path(&self.name)?)).body(body);
+        let response = request.idempotency_key(self.key.as_deref()).send().await?;
+        self.wait_options.show_or_wait(client, style, response).await
     }
 }

@@ -1,150 +1,156 @@
-//! How jobs look.
+//! Text output of jobs.
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::difference::Change;
-use super::withdrawn_count;
-use crate::view::{Look, items, joined, text, typed_command, visible};
+use super::describe_canceled_runs;
+use super::diff::FieldChange;
+use crate::view::{
+    Style, comma_list, field_items, field_text, replace_control_chars, shell_command,
+};
 
-pub(super) fn many(look: &Look, jobs: &Value) -> String {
-    let mut table = look.table(["NAME", "STATE", "RUNS", "NEXT", "DOES"]);
-    for job in items(jobs, "items") {
+pub(super) fn render_list(style: &Style, jobs: &Value) -> String {
+    let mut table = style.table(["NAME", "STATE", "TRIGGER", "NEXT", "ACTION"]);
+    for job in field_items(jobs, "items") {
         table.row([
-            text(job, "name"),
-            state(job).to_owned(),
-            when_and_where(job),
-            look.instant(job, "next_fire"),
-            cut(&does(job), 50),
+            field_text(job, "name"),
+            state_name(job).to_owned(),
+            describe_trigger_with_zone(job),
+            style.instant(job, "next_fire"),
+            truncate(&describe_action(job), 50),
         ]);
     }
-    table.or("there are no jobs; tasuki job create --help shows how to make one")
+    table.render_or("there are no jobs; tasuki job create --help shows how to create one")
 }
 
-/// As `one`, for whoever did not ask to see what is in the environment.
-pub(super) fn one_without_secrets(look: &Look, job: &Value) -> String {
+/// As [`render_details`], but without the values of environment variables, which may be secret.
+pub(super) fn render_details_without_secrets(style: &Style, job: &Value) -> String {
     let mut job = job.clone();
     for (_, value) in job["env"].as_object_mut().into_iter().flatten() {
         *value = "***".into();
     }
-    one(look, &job)
+    render_details(style, &job)
 }
 
-pub(super) fn one(look: &Look, job: &Value) -> String {
+pub(super) fn render_details(style: &Style, job: &Value) -> String {
     let trigger = &job["trigger"];
     let retry = &job["retry"];
-    look.facts(&[
-        ("name", text(job, "name")),
-        ("state", state(job).to_owned()),
-        ("paused", paused(look, &job["paused"])),
-        ("description", text(job, "description")),
-        ("runs", schedule(job)),
-        ("next", look.instant(job, "next_fire")),
-        ("filter", text(trigger, "filter")),
-        ("when missed", misfire(&trigger["misfire"])),
-        ("kind", text(job, "kind")),
-        ("does", does(job)),
-        ("args", filled(&job["args"])),
-        ("env", variables(&job["env"])),
-        ("directory", text(job, "directory")),
-        ("timeout", text(job, "timeout")),
-        ("heartbeat timeout", text(job, "heartbeat_timeout")),
-        ("stop grace", text(job, "stop_grace")),
-        ("concurrency", text(job, "concurrency")),
-        ("dispatch", text(job, "dispatch")),
-        ("queue", text(job, "queue")),
-        ("priority", text(job, "priority")),
-        ("labels", joined(job, "labels")),
-        ("retries", retries(retry)),
-        ("retry on", joined(retry, "retry_on")),
-        ("fail on", joined(retry, "fail_on")),
-        ("exit codes", variables(&retry["exit_codes"])),
-        ("version", text(job, "version")),
-        ("updated", look.instant(job, "updated_at")),
+    style.fields(&[
+        ("name", field_text(job, "name")),
+        ("state", state_name(job).to_owned()),
+        ("paused", describe_pause(style, &job["paused"])),
+        ("description", field_text(job, "description")),
+        ("trigger", describe_schedule(job)),
+        ("next", style.instant(job, "next_fire")),
+        ("filter", field_text(trigger, "filter")),
+        ("misfire", describe_misfire(&trigger["misfire"])),
+        ("kind", field_text(job, "kind")),
+        ("action", describe_action(job)),
+        ("args", non_empty_json(&job["args"])),
+        ("env", name_value_lines(&job["env"])),
+        ("directory", field_text(job, "directory")),
+        ("timeout", field_text(job, "timeout")),
+        ("heartbeat timeout", field_text(job, "heartbeat_timeout")),
+        ("stop grace", field_text(job, "stop_grace")),
+        ("concurrency", field_text(job, "concurrency")),
+        ("dispatch", field_text(job, "dispatch")),
+        ("queue", field_text(job, "queue")),
+        ("priority", field_text(job, "priority")),
+        ("labels", comma_list(job, "labels")),
+        ("retries", describe_retries(retry)),
+        ("retry on", comma_list(retry, "retry_on")),
+        ("fail on", comma_list(retry, "fail_on")),
+        ("exit codes", name_value_lines(&retry["exit_codes"])),
+        ("version", field_text(job, "version")),
+        ("updated", style.instant(job, "updated_at")),
     ])
 }
 
-pub(super) fn created(look: &Look, job: &Value) -> String {
-    let mut told = format!("created {}: {}", text(job, "name"), when_and_where(job));
-    let next = look.instant(job, "next_fire");
+pub(super) fn render_created(style: &Style, job: &Value) -> String {
+    let mut output =
+        format!("created {}: {}", field_text(job, "name"), describe_trigger_with_zone(job));
+    let next = style.instant(job, "next_fire");
     if !next.is_empty() {
-        write!(told, "; first at {next}").expect("a string takes all");
+        write!(output, "; first at {next}").expect("writing to a string does not fail");
     }
     if job["enabled"] == false {
-        told.push_str("; disabled");
+        output.push_str("; disabled");
     }
-    format!("{told}\n")
+    format!("{output}\n")
 }
 
-/// The answer of everything that changes one job.
-pub(super) fn changed(look: &Look, answer: &Value) -> String {
-    let job = &answer["job"];
-    let mut told = format!("{} is {}", text(job, "name"), state(job));
-    let since = paused(look, &job["paused"]);
+/// The result of a change of one job.
+pub(super) fn render_changed(style: &Style, response: &Value) -> String {
+    let job = &response["job"];
+    let mut output = format!("{} is {}", field_text(job, "name"), state_name(job));
+    let since = describe_pause(style, &job["paused"]);
     if !since.is_empty() {
-        write!(told, " ({since})").expect("a string takes all");
+        write!(output, " ({since})").expect("writing to a string does not fail");
     }
-    write!(told, ", version {}: {}", text(job, "version"), when_and_where(job))
-        .expect("a string takes all");
-    let next = look.instant(job, "next_fire");
+    write!(output, ", version {}: {}", field_text(job, "version"), describe_trigger_with_zone(job))
+        .expect("writing to a string does not fail");
+    let next = style.instant(job, "next_fire");
     if !next.is_empty() {
-        write!(told, "; next at {next}").expect("a string takes all");
+        write!(output, "; next at {next}").expect("writing to a string does not fail");
     }
-    format!("{told}{}\n", withdrawn(answer))
+    format!("{output}{}\n", canceled_runs_suffix(response))
 }
 
-/// What becomes of each field: `timeout: 5m -> 10m`.
-pub(super) fn changes(changes: &[Change]) -> String {
-    let mut told = String::new();
-    for Change { field, before, after } in changes {
-        let (before, after) = (value(field, before), value(field, after));
-        writeln!(told, "  {field}: {before} -> {after}").expect("a string takes all");
+/// The changed fields with old and new values: `timeout: 5m -> 10m`.
+pub(super) fn render_changes(changes: &[FieldChange]) -> String {
+    let mut output = String::new();
+    for FieldChange { field, before, after } in changes {
+        let (before, after) = (render_value(field, before), render_value(field, after));
+        writeln!(output, "  {field}: {before} -> {after}")
+            .expect("writing to a string does not fail");
     }
-    told
+    output
 }
 
-/// As `changes`, for what was not there before.
-pub(super) fn new_fields(changes: &[Change]) -> String {
-    let line =
-        |Change { field, after, .. }: &Change| format!("  {field}: {}\n", value(field, after));
+/// The fields of a new job with their values.
+pub(super) fn render_new_fields(changes: &[FieldChange]) -> String {
+    let line = |FieldChange { field, after, .. }: &FieldChange| {
+        format!("  {field}: {}\n", render_value(field, after))
+    };
     changes.iter().map(line).collect()
 }
 
-/// What a field is, for people who look at what changes. The environment may hold secrets: of its
-/// variables only the names are for every screen and every log of a build.
-pub(super) fn value(field: &str, value: &Value) -> String {
+/// The value of a field in a list of changes. Values of environment variables are hidden, because they may be secret and
+/// the list may end up in a build log.
+pub(super) fn render_value(field: &str, value: &Value) -> String {
     match value {
-        Value::Null => "nothing".to_owned(),
+        Value::Null => "(none)".to_owned(),
         _ if field.starts_with("env.") => "***".to_owned(),
-        Value::String(text) => visible(text),
+        Value::String(text) => replace_control_chars(text),
         other => other.to_string(),
     }
 }
 
-pub(super) fn withdrawn(answer: &Value) -> String {
-    withdrawn_count(answer).map_or(String::new(), |told| format!("; {told}"))
+pub(super) fn canceled_runs_suffix(response: &Value) -> String {
+    describe_canceled_runs(response).map_or(String::new(), |output| format!("; {output}"))
 }
 
-pub(super) fn preview(look: &Look, job: &Value, answer: &Value) -> String {
-    let zone = text(&job["trigger"]["schedule"], "zone");
-    let mut told = format!("{}: {} ({zone})\n", text(job, "name"), text(answer, "words"));
-    let mut table = look.table(["LOCAL", "UTC", "NOTE"]);
-    for fire in items(answer, "fires") {
+pub(super) fn render_preview(style: &Style, job: &Value, response: &Value) -> String {
+    let zone = field_text(&job["trigger"]["schedule"], "zone");
+    let mut output =
+        format!("{}: {} ({zone})\n", field_text(job, "name"), field_text(response, "words"));
+    let mut table = style.table(["LOCAL", "UTC", "NOTE"]);
+    for fire in field_items(response, "fires") {
         let shifted = match (fire["shifted"] == true, fire["note"].is_null()) {
-            (true, true) => "shifted: that time does not exist".to_owned(),
-            _ => text(fire, "note"),
+            (true, true) => "shifted: the scheduled time does not exist".to_owned(),
+            _ => field_text(fire, "note"),
         };
-        table.row([text(fire, "local"), look.instant(fire, "at"), shifted]);
+        table.row([field_text(fire, "local"), style.instant(fire, "at"), shifted]);
     }
-    told.push_str(&table.or("it never fires"));
-    if answer["ends"] == true && !items(answer, "fires").is_empty() {
-        told.push_str("then never again\n");
+    output.push_str(&table.render_or("this job never fires"));
+    if response["ends"] == true && !field_items(response, "fires").is_empty() {
+        output.push_str("there are no later fire times\n");
     }
-    told
+    output
 }
 
-fn state(job: &Value) -> &'static str {
+fn state_name(job: &Value) -> &'static str {
     match (job["enabled"] == false, job["paused"].is_null()) {
         (true, _) => "disabled",
         (false, false) => "paused",
@@ -152,83 +158,83 @@ fn state(job: &Value) -> &'static str {
     }
 }
 
-fn paused(look: &Look, paused: &Value) -> String {
+fn describe_pause(style: &Style, paused: &Value) -> String {
     if paused.is_null() {
         return String::new();
     }
-    let mut told = format!("since {}", look.instant(paused, "since"));
-    let until = look.instant(paused, "until");
+    let mut output = format!("since {}", style.instant(paused, "since"));
+    let until = style.instant(paused, "until");
     if !until.is_empty() {
-        write!(told, ", until {until}").expect("a string takes all");
+        write!(output, ", until {until}").expect("writing to a string does not fail");
     }
-    match text(paused, "reason") {
-        reason if reason.is_empty() => told,
-        reason => format!("{told}: {reason}"),
+    match field_text(paused, "reason") {
+        reason if reason.is_empty() => output,
+        reason => format!("{output}: {reason}"),
     }
 }
 
-/// When it runs, in few words.
-pub(super) fn when(job: &Value) -> String {
+/// Describes the trigger of a job: its schedule, its events, or `on request`.
+pub(super) fn describe_trigger(job: &Value) -> String {
     let trigger = &job["trigger"];
     match trigger["type"].as_str() {
-        Some("event") => format!("on {}", joined(trigger, "events")),
-        Some("time") => match text(job, "schedule_words") {
-            words if words.is_empty() => typed_schedule(&trigger["schedule"]),
+        Some("event") => format!("on {}", comma_list(trigger, "events")),
+        Some("time") => match field_text(job, "schedule_words") {
+            words if words.is_empty() => schedule_source(&trigger["schedule"]),
             words => words,
         },
         _ => "on request".to_owned(),
     }
 }
 
-/// As `when`, with the zone wherever that is not what all instants are shown in.
-fn when_and_where(job: &Value) -> String {
-    match text(&job["trigger"]["schedule"], "zone") {
-        zone if zone.is_empty() || zone == "UTC" => when(job),
-        zone => format!("{} ({zone})", when(job)),
+/// As [`describe_trigger`], with the time zone unless it is UTC, in which all instants are shown.
+fn describe_trigger_with_zone(job: &Value) -> String {
+    match field_text(&job["trigger"]["schedule"], "zone") {
+        zone if zone.is_empty() || zone == "UTC" => describe_trigger(job),
+        zone => format!("{} ({zone})", describe_trigger(job)),
     }
 }
 
-/// As `when`, with what was typed and the zone.
-fn schedule(job: &Value) -> String {
+/// As [`describe_trigger`], with the schedule as it was entered, its time zone and rules for clock changes.
+fn describe_schedule(job: &Value) -> String {
     let schedule = &job["trigger"]["schedule"];
     if schedule.is_null() {
-        return when(job);
+        return describe_trigger(job);
     }
-    let mut told = format!("{} ({}", when(job), typed_schedule(schedule));
+    let mut output = format!("{} ({}", describe_trigger(job), schedule_source(schedule));
     for (name, field) in [("", "zone"), ("gap: ", "dst_gap"), ("fold: ", "dst_fold")] {
-        match text(schedule, field) {
+        match field_text(schedule, field) {
             value if value.is_empty() => {}
-            value => write!(told, ", {name}{value}").expect("a string takes all"),
+            value => write!(output, ", {name}{value}").expect("writing to a string does not fail"),
         }
     }
-    format!("{told})")
+    format!("{output})")
 }
 
-fn typed_schedule(schedule: &Value) -> String {
-    format!("{} {}", text(schedule, "type"), text(schedule, "value"))
+fn schedule_source(schedule: &Value) -> String {
+    format!("{} {}", field_text(schedule, "type"), field_text(schedule, "value"))
 }
 
-fn misfire(misfire: &Value) -> String {
+fn describe_misfire(misfire: &Value) -> String {
     match misfire["policy"].as_str() {
-        Some("skip_late") => format!("skipped when later than {}", text(misfire, "after")),
-        Some("latest_only") => "only the latest runs".to_owned(),
-        Some("every_within") => format!("those of the last {} run", text(misfire, "window")),
-        Some("at_most") => format!("the latest {} run", text(misfire, "count")),
+        Some("skip_late") => format!("skip when later than {}", field_text(misfire, "after")),
+        Some("latest_only") => "run only the latest".to_owned(),
+        Some("every_within") => format!("run those of the last {}", field_text(misfire, "window")),
+        Some("at_most") => format!("run the latest {}", field_text(misfire, "count")),
         _ => String::new(),
     }
 }
 
-fn does(job: &Value) -> String {
+fn describe_action(job: &Value) -> String {
     match job["kind"].as_str() {
-        Some("function") => format!("function {}", text(job, "handler")),
-        Some("django") => format!("manage.py {}", typed_command(items(job, "command"))),
-        _ => typed_command(items(job, "command")),
+        Some("function") => format!("function {}", field_text(job, "handler")),
+        Some("django") => format!("manage.py {}", shell_command(field_items(job, "command"))),
+        _ => shell_command(field_items(job, "command")),
     }
 }
 
-fn retries(retry: &Value) -> String {
+fn describe_retries(retry: &Value) -> String {
     let Some(count) = retry["max_retries"].as_u64() else { return String::new() };
-    let (backoff, cap) = (text(retry, "backoff"), text(retry, "backoff_cap"));
+    let (backoff, cap) = (field_text(retry, "backoff"), field_text(retry, "backoff_cap"));
     match count {
         0 => "none".to_owned(),
         1 => format!("1, after {backoff}"),
@@ -236,7 +242,7 @@ fn retries(retry: &Value) -> String {
     }
 }
 
-fn filled(value: &Value) -> String {
+fn non_empty_json(value: &Value) -> String {
     match value {
         Value::Object(map) if map.is_empty() => String::new(),
         Value::Null => String::new(),
@@ -244,7 +250,7 @@ fn filled(value: &Value) -> String {
     }
 }
 
-fn variables(map: &Value) -> String {
+fn name_value_lines(map: &Value) -> String {
     let pairs = map.as_object().into_iter().flatten();
     let pairs = pairs.map(|(name, value)| match value.as_str() {
         Some(value) => format!("{name}={value}"),
@@ -253,9 +259,9 @@ fn variables(map: &Value) -> String {
     pairs.collect::<Vec<_>>().join("\n")
 }
 
-/// The start of a text that is long.
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+/// Truncates a text to `max_chars` characters.
+fn truncate(text: &str, max_chars: usize) -> String {
+    match text.char_indices().nth(max_chars) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -1,4 +1,4 @@
-//! Following a run while it happens: its output as it comes, until it ends.
+//! Follows a run: prints its output as it arrives, until the run ends.
 
 use std::io::{self, ErrorKind, IsTerminal as _, Write as _};
 use std::time::Duration;
@@ -7,61 +7,64 @@ use reqwest::header::HeaderName;
 use serde_json::Value;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::sse::{Event, Parser};
-use super::{address, is_ended};
-use crate::client::{Client, Unreached};
-use crate::output::Failure;
+use super::sse::{SseEvent, SseParser};
+use super::{is_ended, run_path};
+use crate::client::{ApiClient, ServerUnavailable};
+use crate::failure::Failure;
 
-/// The server says something every 15 s; three times that is a connection that died silently.
-const SILENCE: Duration = Duration::from_secs(45);
-/// How long a server may be away before we stop believing that it comes back.
-const AWAY: Duration = Duration::from_secs(60);
+/// Time without data after which a connection counts as broken: three times the keep-alive interval of the server (15 s).
+const SILENCE_TIMEOUT: Duration = Duration::from_secs(45);
+/// Maximum time of reconnection attempts before the command fails.
+const RECONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What of a run is shown, and how.
-pub(super) struct Follow<'a> {
-    pub(super) client: &'a Client,
+/// Follows one run and prints its output.
+pub(super) struct LogFollower<'a> {
+    pub(super) client: &'a ApiClient,
     pub(super) id: i64,
-    /// Only the output of this attempt.
+    /// Print only the output of this attempt; `None`: all attempts.
     pub(super) attempt: Option<i64>,
-    /// Events as lines of JSON instead of plain output.
+    /// Print log lines as JSON instead of plain text.
     pub(super) json: bool,
 }
 
-/// How following ended.
-pub(super) enum Ending {
-    /// The run ended; this is how it stands.
-    Ended(Value),
-    /// Nobody reads our output any more.
-    Unread,
+/// Why following ended.
+pub(super) enum FollowEnd {
+    /// The run ended; the run as JSON.
+    RunEnded(Value),
+    /// The reader closed stdout or stderr.
+    OutputClosed,
 }
 
-/// How one connection ended.
-enum Connection {
-    Over(Ending),
+/// Why one connection ended.
+enum ConnectionEnd {
+    Finished(FollowEnd),
     Dropped,
 }
 
-impl Follow<'_> {
-    /// Shows the output until the run ends. A connection that drops is made again, and goes on
-    /// where it was.
-    pub(super) async fn to_the_end(&self) -> Result<Ending, Failure> {
-        let mut seen = Seen::default();
-        let mut away_since: Option<Instant> = None;
+impl LogFollower<'_> {
+    /// Prints the output until the run ends. After a broken connection it reconnects and continues at the last event.
+    pub(super) async fn follow(&self) -> Result<FollowEnd, Failure> {
+        let mut progress = Progress::default();
+        let mut disconnected_since: Option<Instant> = None;
         let mut pause = Duration::from_millis(200);
         loop {
-            let failure = match self.connect(&mut seen).await {
-                Ok(Connection::Over(ending)) => return Ok(ending),
-                Ok(Connection::Dropped) => {
-                    (away_since, pause) = (None, Duration::from_millis(200));
+            let failure = match self.read_connection(&mut progress).await {
+                Ok(ConnectionEnd::Finished(ending)) => return Ok(ending),
+                Ok(ConnectionEnd::Dropped) => {
+                    (disconnected_since, pause) = (None, Duration::from_millis(200));
                     None
                 }
-                Err(Trouble::Refused(failure)) => return Err(failure),
-                Err(Trouble::Unreached(failure)) => Some(failure),
+                Err(FollowError::Refused(failure)) => return Err(failure),
+                Err(FollowError::ServerUnavailable(failure)) => Some(failure),
             };
-            let since = *away_since.get_or_insert_with(Instant::now);
+            let since = *disconnected_since.get_or_insert_with(Instant::now);
             match failure {
-                // Nothing was ever seen: there is nothing to come back to.
-                Some(failure) if seen.nothing || since.elapsed() > AWAY => return Err(failure),
+                // The first connection failed: the server was never reachable, so a retry is not useful.
+                Some(failure)
+                    if progress.never_connected || since.elapsed() > RECONNECT_TIMEOUT =>
+                {
+                    return Err(failure);
+                }
                 Some(_) | None => {}
             }
             sleep(pause).await;
@@ -69,124 +72,137 @@ impl Follow<'_> {
         }
     }
 
-    async fn connect(&self, seen: &mut Seen) -> Result<Connection, Trouble> {
-        let mut call = self.client.get(format!("{}/follow", address(self.id)));
-        if let Some(last) = &seen.last_id {
-            call = call.header(HeaderName::from_static("last-event-id"), last.clone());
+    async fn read_connection(&self, progress: &mut Progress) -> Result<ConnectionEnd, FollowError> {
+        let mut request = self.client.get(format!("{}/follow", run_path(self.id)));
+        if let Some(last) = &progress.last_id {
+            request = request.header(HeaderName::from_static("last-event-id"), last.clone());
         }
-        let mut response = match call.open().await {
-            Ok(answer) => answer.map_err(Trouble::Refused)?,
-            Err(Unreached(failure)) => return Err(Trouble::Unreached(failure)),
+        let mut response = match request.open_stream().await {
+            Ok(response) => response.map_err(FollowError::Refused)?,
+            Err(ServerUnavailable(failure)) => return Err(FollowError::ServerUnavailable(failure)),
         };
-        seen.nothing = false;
-        let mut parser = Parser::default();
+        progress.never_connected = false;
+        let mut parser = SseParser::default();
         loop {
-            // An error in the middle of a body, its early end and silence are one: it dropped.
-            let Ok(Ok(Some(piece))) = timeout(SILENCE, response.chunk()).await else {
-                return Ok(Connection::Dropped);
+            // An error within the body, its early end and a timeout all mean that the connection broke.
+            let Ok(Ok(Some(chunk))) = timeout(SILENCE_TIMEOUT, response.chunk()).await else {
+                return Ok(ConnectionEnd::Dropped);
             };
-            for event in parser.feed(&piece) {
-                if let Some(ending) = self.show(&event, seen).await.map_err(Trouble::Refused)? {
-                    return Ok(Connection::Over(ending));
+            for event in parser.feed(&chunk) {
+                if let Some(ending) =
+                    self.handle_event(&event, progress).await.map_err(FollowError::Refused)?
+                {
+                    return Ok(ConnectionEnd::Finished(ending));
                 }
             }
         }
     }
 
-    async fn show(&self, event: &Event, seen: &mut Seen) -> Result<Option<Ending>, Failure> {
+    async fn handle_event(
+        &self,
+        event: &SseEvent,
+        progress: &mut Progress,
+    ) -> Result<Option<FollowEnd>, Failure> {
         if let Some(id) = &event.id {
-            seen.last_id = Some(id.clone());
+            progress.last_id = Some(id.clone());
         }
         let data = || serde_json::from_str::<Value>(&event.data).unwrap_or_default();
         match event.name.as_str() {
             "log" => {
                 let line = data();
-                if !seen.is_new(&line) || self.attempt.is_some_and(|one| line["attempt"] != one) {
+                if !progress.is_new(&line) || self.attempt.is_some_and(|one| line["attempt"] != one)
+                {
                     return Ok(None);
                 }
-                if self.print(&line, seen)? == Reader::Gone {
-                    return Ok(Some(Ending::Unread));
+                if self.print(&line, progress)? == OutputState::Closed {
+                    return Ok(Some(FollowEnd::OutputClosed));
                 }
             }
-            "state" => seen.run = data(),
+            "state" => progress.run = data(),
             "end" => {
-                let run = match is_ended(&seen.run) {
-                    true => seen.run.take(),
-                    false => self.client.get(address(self.id)).send().await?.body,
+                let run = match is_ended(&progress.run) {
+                    true => progress.run.take(),
+                    false => self.client.get(run_path(self.id)).send().await?.body,
                 };
-                return Ok(Some(Ending::Ended(run)));
+                return Ok(Some(FollowEnd::RunEnded(run)));
             }
-            _ => {} // of a newer server
+            _ => {} // events that a newer server adds
         }
         Ok(None)
     }
 
-    fn print(&self, line: &Value, seen: &mut Seen) -> Result<Reader, Failure> {
+    fn print(&self, line: &Value, progress: &mut Progress) -> Result<OutputState, Failure> {
         if self.json {
             return print_json(line);
         }
-        if seen.announced.is_some_and(|before| line["attempt"] != before)
+        if progress.printed_attempt.is_some_and(|before| line["attempt"] != before)
             && io::stderr().is_terminal()
         {
             eprintln!("-- attempt {}", line["attempt"]);
         }
-        seen.announced = line["attempt"].as_i64();
+        progress.printed_attempt = line["attempt"].as_i64();
         print_line(line)
     }
 }
 
-/// Whether somebody still reads what we print.
+/// Whether stdout or stderr is still open at its reader.
 #[derive(PartialEq)]
-pub(super) enum Reader {
-    There,
-    Gone,
+pub(super) enum OutputState {
+    Open,
+    Closed,
 }
 
-/// A line of output goes where the job wrote it.
-pub(super) fn print_line(line: &Value) -> Result<Reader, Failure> {
+/// Prints a log line on the stream (stdout or stderr) to which the job wrote it.
+pub(super) fn print_line(line: &Value) -> Result<OutputState, Failure> {
     let text = line["text"].as_str().unwrap_or_default();
     match line["stream"].as_str() {
-        Some("err") => written(writeln!(io::stderr(), "{text}")),
-        _ => written(writeln!(io::stdout(), "{text}")),
+        Some("err") => output_state(writeln!(io::stderr(), "{text}")),
+        _ => output_state(writeln!(io::stdout(), "{text}")),
     }
 }
 
-/// A line as the server gave it.
-pub(super) fn print_json(line: &Value) -> Result<Reader, Failure> {
-    written(writeln!(io::stdout(), "{line}"))
+/// Prints a log line as JSON.
+pub(super) fn print_json(line: &Value) -> Result<OutputState, Failure> {
+    output_state(writeln!(io::stdout(), "{line}"))
 }
 
-fn written(result: io::Result<()>) -> Result<Reader, Failure> {
+fn output_state(result: io::Result<()>) -> Result<OutputState, Failure> {
     match result {
-        Ok(()) => Ok(Reader::There),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(Reader::Gone),
-        Err(error) => Err(Failure::refused(format!("cannot write the output: {error}"))),
+        Ok(()) => Ok(OutputState::Open),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(OutputState::Closed),
+        Err(error) => Err(Failure::new(format!("cannot write the output: {error}"))),
     }
 }
 
-enum Trouble {
+enum FollowError {
     Refused(Failure),
-    Unreached(Failure),
+    ServerUnavailable(Failure),
 }
 
-/// What was seen so far, over all connections.
-struct Seen {
-    nothing: bool,
+/// The progress of following over all connections.
+struct Progress {
+    never_connected: bool,
     last_id: Option<String>,
     last_line: (i64, i64),
-    announced: Option<i64>,
+    printed_attempt: Option<i64>,
     run: Value,
 }
 
-impl Default for Seen {
+impl Default for Progress {
     fn default() -> Self {
         let last_line = (-1, -1);
-        Self { nothing: true, last_id: None, last_line, announced: None, run: Value::Null }
+        Self {
+            never_connected: true,
+            last_id: None,
+            last_line,
+            printed_attempt: None,
+            run: Value::Null,
+        }
     }
 }
 
-impl Seen {
-    /// A line that comes again after a new connection is shown once.
+impl Progress {
+    /// Whether the line was not printed yet: the server may repeat lines after a reconnect.
     fn is_new(&mut self, line: &Value) -> bool {
         let number = |field: &str| line[field].as_i64().unwrap_or(i64::MAX);
         let this = (number("attempt"), number("n"));

@@ -1,18 +1,18 @@
-//! `tasuki run logs`
+//! `tasuki run logs`: prints the captured output of a run, or follows it.
 
 use clap::Args;
 use serde_json::Value;
 
-use super::address;
-use super::follow::{Ending, Follow, Reader, print_json, print_line};
-use crate::client::Client;
-use crate::output::Failure;
-use crate::view::{Look, items, text};
+use super::follow::{FollowEnd, LogFollower, OutputState, print_json, print_line};
+use super::run_path;
+use crate::client::ApiClient;
+use crate::failure::Failure;
+use crate::view::{Style, field_items, field_text};
 
-/// How many lines are fetched at once.
-const PAGE: u32 = 1_000;
+/// Maximum number of lines per request.
+const LINES_PER_PAGE: u32 = 1_000;
 
-/// Print what a run printed: its stdout to stdout, its stderr to stderr
+/// Print the captured output of a run: its stdout to stdout, its stderr to stderr
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -22,54 +22,59 @@ Examples:
 pub(super) struct Logs {
     /// The run's number
     id: i64,
-    /// Follow it until the run ends; Ctrl-C stops following, not the run
+    /// Follow the output until the run ends; Ctrl-C stops following, not the run
     #[arg(short, long)]
     follow: bool,
-    /// Of this attempt [default: the last; with -f also those that follow]
+    /// Number of the attempt [default: the last; with -f also later attempts]
     #[arg(long, value_name = "N")]
     attempt: Option<i64>,
 }
 
 impl Logs {
-    pub(super) async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        if !self.follow || self.is_over(client).await? {
-            return self.print(client, look).await;
+    pub(super) async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+        if !self.follow || self.is_past_attempt(client).await? {
+            return self.print(client, style).await;
         }
-        let follow = Follow { client, id: self.id, attempt: self.attempt, json: look.json() };
+        let follower =
+            LogFollower { client, id: self.id, attempt: self.attempt, json: style.json() };
         tokio::select! {
-            ending = follow.to_the_end() => match ending? {
-                Ending::Ended(_) | Ending::Unread => Ok(String::new()),
+            ending = follower.follow() => match ending? {
+                FollowEnd::RunEnded(_) | FollowEnd::OutputClosed => Ok(String::new()),
             },
             _ = tokio::signal::ctrl_c() => Ok(String::new()),
         }
     }
 
-    /// Whether it is about an attempt that others came after: a run is followed from where it is.
-    async fn is_over(&self, client: &Client) -> Result<bool, Failure> {
+    /// Whether the selected attempt is not the current one. Following starts at the current attempt, so the output of an
+    /// earlier one is printed without following.
+    async fn is_past_attempt(&self, client: &ApiClient) -> Result<bool, Failure> {
         let Some(attempt) = self.attempt else { return Ok(false) };
-        let run = client.get(address(self.id)).send().await?.body;
+        let run = client.get(run_path(self.id)).send().await?.body;
         Ok(run["attempt_no"].as_i64().is_some_and(|last| attempt < last))
     }
 
-    async fn print(&self, client: &Client, look: &Look) -> Result<String, Failure> {
+    async fn print(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
         let mut from = 0;
         let mut attempt = self.attempt;
         loop {
-            let call = client.get(format!("{}/logs", address(self.id)));
-            let call = call.query_if("attempt", attempt).query("from", &from).query("limit", &PAGE);
-            let page = call.send().await?.body;
-            let lines = items(&page, "lines");
+            let request = client.get(format!("{}/logs", run_path(self.id)));
+            let request = request
+                .query_if("attempt", attempt)
+                .query("from", &from)
+                .query("limit", &LINES_PER_PAGE);
+            let page = request.send().await?.body;
+            let lines = field_items(&page, "lines");
             if from == 0 && lines.is_empty() {
-                tell_why_there_is_nothing(&page);
+                note_why_empty(&page);
             }
-            // A retry that begins meanwhile must not be spliced into what we print.
+            // All pages come from the same attempt, even if a retry starts in the meantime.
             attempt = attempt.or(page["attempt"].as_i64());
             for line in lines {
-                let reader = match look.json() {
+                let state = match style.json() {
                     true => print_json(line)?,
                     false => print_line(line)?,
                 };
-                if reader == Reader::Gone {
+                if state == OutputState::Closed {
                     return Ok(String::new());
                 }
             }
@@ -86,11 +91,11 @@ impl Logs {
     }
 }
 
-fn tell_why_there_is_nothing(page: &Value) {
-    match (text(page, "log_ref"), page["ended"] == true) {
-        (log_ref, _) if !log_ref.is_empty() => eprintln!("note: its log is at {log_ref}"),
-        _ if page["attempt"] == 0 => eprintln!("note: it has not started yet; -f follows it"),
-        (_, true) => eprintln!("note: it printed nothing"),
-        (_, false) => eprintln!("note: it has printed nothing yet; -f follows it"),
+fn note_why_empty(page: &Value) {
+    match (field_text(page, "log_ref"), page["ended"] == true) {
+        (log_ref, _) if !log_ref.is_empty() => eprintln!("note: the log was archived at {log_ref}"),
+        _ if page["attempt"] == 0 => eprintln!("note: the run has not started yet; -f follows it"),
+        (_, true) => eprintln!("note: the run has no output"),
+        (_, false) => eprintln!("note: the run has no output yet; -f follows it"),
     }
 }

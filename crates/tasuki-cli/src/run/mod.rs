@@ -1,4 +1,4 @@
-//! `tasuki run`: what became of a job each time, and the verbs that move a run.
+//! `tasuki run`: lists, shows, follows, cancels, retries and reruns runs.
 
 mod follow;
 mod logs;
@@ -11,23 +11,23 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tasuki_core::RunState;
 
-pub(crate) use wait::Waiting;
+pub(crate) use wait::WaitOptions;
 
-use crate::client::Client;
-use crate::output::Failure;
-use crate::pages;
-use crate::server::Server;
-use crate::typed::{self, From};
-use crate::view::Look;
+use crate::client::ApiClient;
+use crate::endpoint::Endpoint;
+use crate::failure::Failure;
+use crate::pagination;
+use crate::parse::{self, Direction};
+use crate::view::Style;
 
-/// So much two clocks that are kept right may differ.
-const CLOCKS_DIFFER: SignedDuration = SignedDuration::from_secs(2);
+/// Maximum expected difference between the clock of this host and that of the database.
+const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_secs(2);
 
-/// One run of a job.
+/// List, inspect, follow, cancel, retry and rerun runs
 #[derive(Args)]
-pub(crate) struct Run {
+pub(crate) struct RunCommand {
     #[command(flatten)]
-    server: Server,
+    endpoint: Endpoint,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -44,7 +44,7 @@ enum Verb {
     Explain(Explain),
 }
 
-/// List runs, newest first. What is planned for later is left out unless it is asked for
+/// List runs, newest first. Runs that are scheduled for later are omitted unless --planned is given
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -53,37 +53,37 @@ Examples:
   tasuki run list --job report --state FAILED,TIMED_OUT --since 24h
   tasuki run list --state RUNNING --json")]
 struct List {
-    /// Only those of this job
+    /// Only runs of this job
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
-    /// Only those in these states: PENDING, ASSIGNED, RUNNING, ORPHANED, RETRY_WAIT, SUCCEEDED,
+    /// Only runs in these states: PENDING, ASSIGNED, RUNNING, ORPHANED, RETRY_WAIT, SUCCEEDED,
     /// FAILED, TIMED_OUT, CANCELED, SKIPPED, EXPIRED
     #[arg(long, value_name = "STATES", value_delimiter = ',')]
     state: Vec<String>,
-    /// Only those made by: time, event, task, manual, rerun
+    /// Only runs with this origin: time, event, task, manual, rerun
     #[arg(long, value_name = "ORIGIN")]
     origin: Option<String>,
-    /// Only those for this scope, such as tenant/42
+    /// Only runs of this scope, such as tenant/42
     #[arg(long, value_name = "KIND/ID")]
     scope: Option<String>,
-    /// Only those from here on: an instant, or a duration ago
+    /// Only runs scheduled at or after this: an instant, or a duration ago
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
-    /// Only those up to here: an instant, or a duration ago
+    /// Only runs scheduled until this: an instant, or a duration ago
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
-    /// Also those that are planned for later; --state, --until and a --since ahead show them too
+    /// Include runs that are scheduled for later; --state, --until and a --since in the future include them too
     #[arg(long)]
     planned: bool,
-    /// At most so many
+    /// Maximum number of runs
     #[arg(short = 'n', long, value_name = "N", default_value_t = 50)]
     limit: usize,
-    /// Go on where the list before ended
+    /// Continue after the previous page
     #[arg(long, value_name = "CURSOR")]
     cursor: Option<String>,
 }
 
-/// Show a run with all its attempts and who moved it
+/// Show a run with its attempts and transition records
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -94,7 +94,7 @@ struct Show {
     id: i64,
 }
 
-/// Cancel a run. One that is running is asked to stop, and killed if it does not
+/// Cancel a run. A running job receives a stop signal and is killed if it does not stop
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -103,26 +103,26 @@ Examples:
 struct Cancel {
     /// The run's number
     id: i64,
-    /// Why, for whoever wonders
+    /// Reason, stored with the transition record of the run
     #[arg(long)]
     reason: Option<String>,
 }
 
-/// Give a run that ended badly another try
+/// Retry a run that failed
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki run retry 7
-  tasuki run retry 7 --reason 'the disk has room again'")]
+  tasuki run retry 7 --reason 'disk space is available again'")]
 struct Retry {
     /// The run's number
     id: i64,
-    /// Why, for whoever wonders
+    /// Reason, stored with the transition record of the run
     #[arg(long)]
     reason: Option<String>,
 }
 
-/// Run the same again as a new run
+/// Create a new run of the same job version with the same arguments
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -132,10 +132,10 @@ struct Rerun {
     /// The run's number
     id: i64,
     #[command(flatten)]
-    waiting: Waiting,
+    wait_options: WaitOptions,
 }
 
-/// Tell in words why a run is where it is and what happens next
+/// Explain the state of a run and what happens next
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -145,60 +145,75 @@ struct Explain {
     id: i64,
 }
 
-impl Run {
+impl RunCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.server.ask(now, async |client, look| self.verb.run(client, look, now).await)
+        self.endpoint.run(now, async |client, style| self.verb.run(client, style, now).await)
     }
 }
 
 impl Verb {
-    async fn run(&self, client: &Client, look: &Look, now: Timestamp) -> Result<String, Failure> {
+    async fn run(
+        &self,
+        client: &ApiClient,
+        style: &Style,
+        now: Timestamp,
+    ) -> Result<String, Failure> {
         match self {
-            Self::List(list) => list.run(client, look, now).await,
+            Self::List(list) => list.run(client, style, now).await,
             Self::Show(Show { id }) => {
-                let run = client.get(address(*id)).send().await?.body;
-                Ok(look.answer(&run, view::one))
+                let run = client.get(run_path(*id)).send().await?.body;
+                Ok(style.render(&run, view::render_details))
             }
-            Self::Logs(logs) => logs.run(client, look).await,
+            Self::Logs(logs) => logs.run(client, style).await,
             Self::Cancel(Cancel { id, reason }) => {
-                let answer = act(client, *id, "cancel", reason.as_deref()).await?;
-                Ok(look.answer(&answer, |_, answer| match answer["done"] == true {
-                    true => view::stands(&answer["run"]),
-                    false => format!("run {id} was asked to stop; tasuki run wait {id} waits\n"),
+                let response = post_action(client, *id, "cancel", reason.as_deref()).await?;
+                Ok(style.render(&response, |_, response| match response["done"] == true {
+                    true => view::state_line(&response["run"]),
+                    false => format!(
+                        "run {id} received a stop signal; tasuki run wait {id} waits for its end\n"
+                    ),
                 }))
             }
             Self::Retry(Retry { id, reason }) => {
-                let answer = act(client, *id, "retry", reason.as_deref()).await?;
-                Ok(look.answer(&answer, |_, answer| view::stands(&answer["run"])))
+                let response = post_action(client, *id, "retry", reason.as_deref()).await?;
+                Ok(style.render(&response, |_, response| view::state_line(&response["run"])))
             }
-            Self::Rerun(Rerun { id, waiting }) => {
-                waiting.check()?;
-                let answer = client.post(format!("{}/rerun", address(*id))).send().await?;
-                waiting.after(client, look, answer).await
+            Self::Rerun(Rerun { id, wait_options }) => {
+                wait_options.validate()?;
+                let response = client.post(format!("{}/rerun", run_path(*id))).send().await?;
+                wait_options.show_or_wait(client, style, response).await
             }
-            Self::Wait(wait) => wait.run(client, look).await,
+            Self::Wait(wait) => wait.run(client, style).await,
             Self::Explain(Explain { id }) => {
-                let answer = client.get(format!("{}/explain", address(*id))).send().await?.body;
-                Ok(look.answer(&answer, view::explained))
+                let response = client.get(format!("{}/explain", run_path(*id))).send().await?.body;
+                Ok(style.render(&response, view::render_explanation))
             }
         }
     }
 }
 
 impl List {
-    async fn run(&self, client: &Client, look: &Look, now: Timestamp) -> Result<String, Failure> {
+    async fn run(
+        &self,
+        client: &ApiClient,
+        style: &Style,
+        now: Timestamp,
+    ) -> Result<String, Failure> {
         let since = self.since.as_deref();
-        let since =
-            since.map(|typed| typed::instant("--since", typed, From::Ago, now)).transpose()?;
-        let until = typed::instant_if("--until", self.until.as_deref(), From::Ago, now)?;
-        let (until, none) = match (until, self.lately(since, now)) {
-            (None, Some(lately)) => {
-                (Some(lately), "there are no such runs yet; --planned shows what lies ahead")
-            }
+        let since = since
+            .map(|input| parse::instant("--since", input, Direction::Past, now))
+            .transpose()?;
+        let until =
+            parse::optional_instant("--until", self.until.as_deref(), Direction::Past, now)?;
+        let (until, if_empty) = match (until, self.default_until(since, now)) {
+            (None, Some(default_until)) => (
+                Some(default_until),
+                "there are no such runs yet; --planned includes runs that are scheduled for later",
+            ),
             (until, _) => (until, "there are no such runs"),
         };
         let states = Some(self.state.join(",")).filter(|states| !states.is_empty());
-        let call = |cursor: Option<String>, limit: usize| {
+        let request = |cursor: Option<String>, limit: usize| {
             client
                 .get("/runs")
                 .query_if("job", self.job.as_ref())
@@ -210,40 +225,45 @@ impl List {
                 .query_if("cursor", cursor.or_else(|| self.cursor.clone()))
                 .query("limit", &limit)
         };
-        let runs = pages::collect(self.limit, call).await?;
-        Ok(look.answer(&runs, |look, runs| view::many(look, runs, none)))
+        let runs = pagination::fetch_items(self.limit, request).await?;
+        Ok(style.render(&runs, |style, runs| view::render_list(style, runs, if_empty)))
     }
 
-    /// Until when, unless something else is asked for: what lies ahead would stand before whatever just
-    /// happened. The database's clock may be a little ahead of ours, and what was asked for just now
-    /// is not to be missed.
-    fn lately(&self, since: Option<Timestamp>, now: Timestamp) -> Option<String> {
-        let until = now.saturating_add(CLOCKS_DIFFER).unwrap_or(now);
+    /// The default upper bound: now, because future runs would hide the most recent ones at the top of the list. The
+    /// clock of the database may be slightly ahead of this one, so the bound is a little later: a run that was just
+    /// submitted must be in the list.
+    fn default_until(&self, since: Option<Timestamp>, now: Timestamp) -> Option<String> {
+        let until = now.saturating_add(MAX_CLOCK_DIFFERENCE).unwrap_or(now);
         let ahead = since.is_some_and(|since| since >= until);
         let hidden = !self.planned && self.state.is_empty() && !ahead;
         hidden.then(|| until.to_string())
     }
 }
 
-/// The path of one run.
-fn address(id: i64) -> String {
+/// Returns the API path of a run.
+fn run_path(id: i64) -> String {
     format!("/runs/{id}")
 }
 
-async fn act(client: &Client, id: i64, verb: &str, reason: Option<&str>) -> Result<Value, Failure> {
+async fn post_action(
+    client: &ApiClient,
+    id: i64,
+    verb: &str,
+    reason: Option<&str>,
+) -> Result<Value, Failure> {
     let body = match reason {
         Some(reason) => json!({ "reason": reason }),
         None => json!({}),
     };
-    Ok(client.post(format!("{}/{verb}", address(id))).body(body).send().await?.body)
+    Ok(client.post(format!("{}/{verb}", run_path(id))).body(body).send().await?.body)
 }
 
-/// Where a run stands, if it is a state we know.
+/// The state of a run, or `None` if a newer server returned an unknown state.
 fn state(run: &Value) -> Option<RunState> {
     run["state"].as_str()?.parse().ok()
 }
 
-/// Whether nothing more will happen to it by itself.
+/// Whether the run is in a final state.
 fn is_ended(run: &Value) -> bool {
     state(run).is_some_and(RunState::is_ended)
 }

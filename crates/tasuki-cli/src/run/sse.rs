@@ -1,46 +1,46 @@
-//! Server-sent events, as far as ours go: a name, data, an id.
+//! Parser of server-sent events, limited to the fields that the tasuki server sends: name, data and id.
 
-/// One event, whole.
+/// One complete event.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Event {
+pub(super) struct SseEvent {
     pub(super) name: String,
     pub(super) data: String,
     pub(super) id: Option<String>,
 }
 
-/// Puts events together from whatever pieces the network delivers.
+/// Assembles events from network chunks of any size.
 #[derive(Default)]
-pub(super) struct Parser {
-    /// The start of a line whose end has not come yet.
-    rest: Vec<u8>,
-    event: Event,
+pub(super) struct SseParser {
+    /// The start of a line whose end has not arrived yet.
+    partial_line: Vec<u8>,
+    event: SseEvent,
 }
 
-impl Parser {
-    /// Takes a piece; gives the events it completes.
-    pub(super) fn feed(&mut self, piece: &[u8]) -> Vec<Event> {
-        self.rest.extend_from_slice(piece);
+impl SseParser {
+    /// Adds a chunk and returns the events that it completes.
+    pub(super) fn feed(&mut self, chunk: &[u8]) -> Vec<SseEvent> {
+        self.partial_line.extend_from_slice(chunk);
         let mut complete = Vec::new();
         let mut start = 0;
-        while let Some(length) = self.rest[start..].iter().position(|&byte| byte == b'\n') {
-            let line = &self.rest[start..start + length];
+        while let Some(length) = self.partial_line[start..].iter().position(|&byte| byte == b'\n') {
+            let line = &self.partial_line[start..start + length];
             let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
             start += length + 1;
-            if let Some(event) = take_line(&mut self.event, &line) {
+            if let Some(event) = apply_line(&mut self.event, &line) {
                 complete.push(event);
             }
         }
-        self.rest.drain(..start);
+        self.partial_line.drain(..start);
         complete
     }
 }
 
-/// An empty line ends an event.
-fn take_line(event: &mut Event, line: &str) -> Option<Event> {
+/// Applies a line to the current event. An empty line completes the event, which is returned.
+fn apply_line(event: &mut SseEvent, line: &str) -> Option<SseEvent> {
     if line.is_empty() {
-        let whole = std::mem::take(event);
-        // Keep-alives and retry hints say nothing.
-        return (whole != Event::default()).then_some(whole);
+        let complete = std::mem::take(event);
+        // Keep-alive comments and retry fields leave the event empty; they are not reported.
+        return (complete != SseEvent::default()).then_some(complete);
     }
     let (field, value) = line.split_once(':').unwrap_or((line, ""));
     let value = value.strip_prefix(' ').unwrap_or(value);
@@ -53,7 +53,7 @@ fn take_line(event: &mut Event, line: &str) -> Option<Event> {
             }
             event.data.push_str(value);
         }
-        _ => {} // comments, and what we have no use for
+        _ => {} // comments and unused fields
     }
     None
 }
@@ -63,18 +63,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_make_events_wherever_they_are_cut() {
+    fn events_are_assembled_from_chunks_of_any_size() {
         let text = ": hello\n\nevent: log\nid: 1.0\ndata: {\"text\":\"日本\"}\n\nretry: 5\n\nevent:end\r\ndata:\r\n\r\nevent: cut";
-        let event = |name: &str, data: &str, id: Option<&str>| Event {
+        let event = |name: &str, data: &str, id: Option<&str>| SseEvent {
             name: name.to_owned(),
             data: data.to_owned(),
             id: id.map(str::to_owned),
         };
         let expected = [event("log", "{\"text\":\"日本\"}", Some("1.0")), event("end", "", None)];
         for size in 1..=text.len() {
-            let mut parser = Parser::default();
-            let pieces = text.as_bytes().chunks(size);
-            let events: Vec<Event> = pieces.flat_map(|piece| parser.feed(piece)).collect();
+            let mut parser = SseParser::default();
+            let chunks = text.as_bytes().chunks(size);
+            let events: Vec<SseEvent> = chunks.flat_map(|chunk| parser.feed(chunk)).collect();
             assert_eq!(events, expected, "cut every {size}");
         }
     }

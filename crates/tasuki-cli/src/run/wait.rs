@@ -1,4 +1,5 @@
-//! Waiting for a run to end, and the exit code that tells how it did.
+//! `tasuki run wait` and the options `--wait`, `--follow` and `--timeout`: waits for the end of a run and sets the exit
+//! code by its outcome.
 
 use std::time::Duration;
 
@@ -7,16 +8,16 @@ use serde_json::Value;
 use tasuki_core::{RunState, duration};
 use tokio::time::Instant;
 
-use super::follow::{Ending, Follow};
-use super::{address, is_ended, state, view};
-use crate::client::{Answer, Client};
-use crate::output::Failure;
-use crate::view::Look;
+use super::follow::{FollowEnd, LogFollower};
+use super::{is_ended, run_path, state, view};
+use crate::client::{ApiClient, ApiResponse};
+use crate::failure::Failure;
+use crate::view::Style;
 
-/// The longest the server lets one call wait.
-const ONE_CALL: Duration = Duration::from_secs(50);
+/// Maximum wait time that the server accepts in one request.
+const MAX_WAIT_PER_REQUEST: Duration = Duration::from_secs(50);
 
-/// Wait until a run has ended: exit 0 if it SUCCEEDED, else 1
+/// Wait until a run has ended; exit 0 if it SUCCEEDED, else 1
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -25,109 +26,110 @@ Examples:
 pub(super) struct Wait {
     /// The run's number
     id: i64,
-    /// How long to wait at most [default: as long as it takes]
+    /// Maximum time to wait [default: no limit]
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
 }
 
 impl Wait {
-    pub(super) async fn run(&self, client: &Client, look: &Look) -> Result<String, Failure> {
-        let timeout = read_timeout(self.timeout.as_deref())?;
-        let run = interruptible(self.id, until_ended(client, self.id, timeout)).await?;
-        verdict(look, &run)
+    pub(super) async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+        let timeout = parse_timeout(self.timeout.as_deref())?;
+        let run = interruptible(self.id, wait_until_ended(client, self.id, timeout)).await?;
+        outcome_of(style, &run)
     }
 }
 
-/// What to do after a run was made.
+/// Options of commands that create a run: return at once, wait for its end, or follow its output.
 #[derive(Args)]
-pub(crate) struct Waiting {
-    /// Wait until it has ended: exit 0 if it SUCCEEDED, else 1
+pub(crate) struct WaitOptions {
+    /// Wait until the run has ended; exit 0 if it SUCCEEDED, else 1
     #[arg(long)]
     wait: bool,
-    /// Print its output while waiting
+    /// Print the output of the run while waiting
     #[arg(long)]
     follow: bool,
-    /// How long to wait at most [default: as long as it takes]
+    /// Maximum time to wait [default: no limit]
     #[arg(long, value_name = "DURATION")]
     timeout: Option<String>,
 }
 
-impl Waiting {
-    /// Shows the run that was made, or waits for its end if that was asked for.
-    pub(crate) async fn after(
+impl WaitOptions {
+    /// Shows the created run, or waits for its end if an option selects that.
+    pub(crate) async fn show_or_wait(
         &self,
-        client: &Client,
-        look: &Look,
-        made: Answer,
+        client: &ApiClient,
+        style: &Style,
+        created: ApiResponse,
     ) -> Result<String, Failure> {
-        let timeout = read_timeout(self.timeout.as_deref())?;
-        let id = made.body["id"].as_i64().unwrap_or_default();
+        let timeout = parse_timeout(self.timeout.as_deref())?;
+        let id = created.body["id"].as_i64().unwrap_or_default();
         if self.follow {
-            eprintln!("{}", view::in_words(&made.body));
-            let follow = Follow { client, id, attempt: None, json: look.json() };
+            eprintln!("{}", view::describe_state(&created.body));
+            let follower = LogFollower { client, id, attempt: None, json: style.json() };
             let followed = async {
                 match timeout {
-                    None => follow.to_the_end().await,
-                    Some(limit) => tokio::time::timeout(limit, follow.to_the_end())
+                    None => follower.follow().await,
+                    Some(limit) => tokio::time::timeout(limit, follower.follow())
                         .await
-                        .unwrap_or_else(|_| Err(out_of_time(id, limit))),
+                        .unwrap_or_else(|_| Err(timeout_failure(id, limit))),
                 }
             };
             return match interruptible(id, followed).await? {
-                Ending::Ended(run) => verdict_after_output(look, &run),
-                Ending::Unread => Ok(String::new()),
+                FollowEnd::RunEnded(run) => outcome_after_output(style, &run),
+                FollowEnd::OutputClosed => Ok(String::new()),
             };
         }
         if self.wait || timeout.is_some() {
-            let run = interruptible(id, until_ended(client, id, timeout)).await?;
-            return verdict(look, &run);
+            let run = interruptible(id, wait_until_ended(client, id, timeout)).await?;
+            return outcome_of(style, &run);
         }
-        let existed = made.status.as_u16() == 200;
-        Ok(look.answer(&made.body, |_, run| match existed {
-            true => format!("{}, made before under this key\n", view::in_words(run)),
-            false => view::stands(run),
+        let existed = created.status.as_u16() == 200;
+        Ok(style.render(&created.body, |_, run| match existed {
+            true => format!("{}; it already existed with this key\n", view::describe_state(run)),
+            false => view::state_line(run),
         }))
     }
 
-    /// Refuses early what would otherwise be refused after the run was made.
-    pub(crate) fn check(&self) -> Result<(), Failure> {
-        read_timeout(self.timeout.as_deref()).map(drop)
+    /// Checks the options before the run is created, so that an invalid value creates no run.
+    pub(crate) fn validate(&self) -> Result<(), Failure> {
+        parse_timeout(self.timeout.as_deref()).map(drop)
     }
 }
 
-fn read_timeout(typed: Option<&str>) -> Result<Option<Duration>, Failure> {
-    let read = |typed| duration::read("--timeout", typed);
-    typed.map(read).transpose().map_err(|invalid| Failure::usage(&invalid))
+fn parse_timeout(input: Option<&str>) -> Result<Option<Duration>, Failure> {
+    let read = |input| duration::parse_field("--timeout", input);
+    input.map(read).transpose().map_err(|invalid| Failure::invalid_input(&invalid))
 }
 
-async fn until_ended(
-    client: &Client,
+async fn wait_until_ended(
+    client: &ApiClient,
     id: i64,
     timeout: Option<Duration>,
 ) -> Result<Value, Failure> {
-    let begun = Instant::now();
+    let started = Instant::now();
     loop {
-        let left = timeout.map_or(ONE_CALL, |limit| limit.saturating_sub(begun.elapsed()));
-        let this_time = left.min(ONE_CALL).max(Duration::from_millis(1));
-        let call = client.get(format!("{}/wait", address(id)));
-        let call = call.query("timeout", &duration::show(this_time));
-        let run = call.patience(this_time + Duration::from_secs(10)).send().await?.body;
+        let left =
+            timeout.map_or(MAX_WAIT_PER_REQUEST, |limit| limit.saturating_sub(started.elapsed()));
+        let request_timeout = left.min(MAX_WAIT_PER_REQUEST).max(Duration::from_millis(1));
+        let request = client.get(format!("{}/wait", run_path(id)));
+        let request = request.query("timeout", &duration::format(request_timeout));
+        let run = request.timeout(request_timeout + Duration::from_secs(10)).send().await?.body;
         if is_ended(&run) {
             return Ok(run);
         }
-        if let Some(limit) = timeout.filter(|limit| begun.elapsed() >= *limit) {
-            return Err(out_of_time(id, limit));
+        if let Some(limit) = timeout.filter(|limit| started.elapsed() >= *limit) {
+            return Err(timeout_failure(id, limit));
         }
     }
 }
 
-fn out_of_time(id: i64, limit: Duration) -> Failure {
-    let limit = duration::show(limit);
-    Failure::refused(format!("run {id} has not ended within {limit}; it goes on"))
-        .hint(format!("tasuki run explain {id} tells what it waits for"))
+fn timeout_failure(id: i64, limit: Duration) -> Failure {
+    let limit = duration::format(limit);
+    Failure::new(format!("run {id} has not ended within {limit}; it continues"))
+        .hint(format!("tasuki run explain {id} shows what it waits for"))
 }
 
-/// Ctrl-C ends the waiting, not the run.
+/// Runs `work` until Ctrl-C. Ctrl-C ends the wait, not the run.
 async fn interruptible<T>(
     id: i64,
     work: impl Future<Output = Result<T, Failure>>,
@@ -135,35 +137,36 @@ async fn interruptible<T>(
     tokio::select! {
         done = work => done,
         _ = tokio::signal::ctrl_c() => {
-            Err(Failure::interrupted(format!("no longer waiting; run {id} goes on"))
-                .hint(format!("tasuki run cancel {id} stops it")))
+            Err(Failure::interrupted(format!("stopped waiting; run {id} continues"))
+                .hint(format!("tasuki run cancel {id} cancels it")))
         }
     }
 }
 
-/// How it ended, as words and exit code.
-fn verdict(look: &Look, run: &Value) -> Result<String, Failure> {
-    let told = look.answer(run, |_, run| view::stands(run));
+/// The outcome of the command for an ended run: its state line, or a failure if it did not succeed.
+fn outcome_of(style: &Style, run: &Value) -> Result<String, Failure> {
+    let output = style.render(run, |_, run| view::state_line(run));
     match state(run) == Some(RunState::Succeeded) {
-        true => Ok(told),
-        false if look.json() => Err(Failure::refused(view::in_words(run)).after(told)),
-        false => Err(Failure::refused(view::in_words(run)).hint(advice(run))),
+        true => Ok(output),
+        false if style.json() => Err(Failure::new(view::describe_state(run)).with_stdout(output)),
+        false => Err(Failure::new(view::describe_state(run)).hint(failure_hint(run))),
     }
 }
 
-/// The run's own output has stdout for itself.
-fn verdict_after_output(look: &Look, run: &Value) -> Result<String, Failure> {
+/// As [`outcome_of`], after the output of the run was printed: stdout contains only that output, so the state goes to
+/// stderr.
+fn outcome_after_output(style: &Style, run: &Value) -> Result<String, Failure> {
     match state(run) == Some(RunState::Succeeded) {
         true => {
-            eprintln!("{}", view::in_words(run));
+            eprintln!("{}", view::describe_state(run));
             Ok(String::new())
         }
-        false if look.json() => Err(Failure::refused(view::in_words(run))),
-        false => Err(Failure::refused(view::in_words(run)).hint(advice(run))),
+        false if style.json() => Err(Failure::new(view::describe_state(run))),
+        false => Err(Failure::new(view::describe_state(run)).hint(failure_hint(run))),
     }
 }
 
-fn advice(run: &Value) -> String {
+fn failure_hint(run: &Value) -> String {
     let id = &run["id"];
-    format!("tasuki run logs {id} shows its output, tasuki run explain {id} what happened")
+    format!("tasuki run logs {id} shows its output, tasuki run explain {id} explains its state")
 }

@@ -1,17 +1,17 @@
-//! `tasuki job apply` and `export`, against a server that keeps jobs.
+//! `tasuki job apply` and `tasuki job export`, with a fake server that stores jobs.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::fake::Fake;
+use crate::fake_job_server::{FakeJobServer, start_job_server};
+use crate::fake_server::FakeServer;
 use crate::jobs::hello;
-use crate::keeper::{Keeper, keeper};
 
-fn apply(fake: &Fake, text: &str, more: &[&str]) -> String {
+fn apply(fake: &FakeServer, text: &str, more: &[&str]) -> String {
     let file = fake.folder.join("jobs.toml");
     std::fs::write(&file, text).unwrap();
-    let told = fake.told(&[&["job", "apply", "-f", file.to_str().unwrap()], more].concat());
-    told.replace(file.to_str().unwrap(), "jobs.toml")
+    let output = fake.output(&[&["job", "apply", "-f", file.to_str().unwrap()], more].concat());
+    output.replace(file.to_str().unwrap(), "jobs.toml")
 }
 
 const FILE: &str = r#"
@@ -38,16 +38,16 @@ exit_codes = { "3" = "NO_DATA" }
 "#;
 
 #[test]
-fn the_difference_is_shown_field_by_field_and_then_done() {
-    let (keeper, fake) = keeper();
-    keeper.put(hello());
+fn apply_shows_changes_field_by_field_and_applies_them() {
+    let (job_server, fake) = start_job_server();
+    job_server.put(hello());
     let mut old = hello();
     old["name"] = json!("old");
-    keeper.put(old);
+    job_server.put(old);
     assert_snapshot!(apply(&fake, FILE, &["--prune", "--dry-run"]), @r#"
     exit 0
     change hello
-      timeout: nothing -> 5m
+      timeout: (none) -> 5m
       trigger.schedule.value: 5s -> 10s
     create 日次
       args.day: 2026-11-16
@@ -66,7 +66,7 @@ fn the_difference_is_shown_field_by_field_and_then_done() {
     exit 2
     --
     change hello
-      timeout: nothing -> 5m
+      timeout: (none) -> 5m
       trigger.schedule.value: 5s -> 10s
     create 日次
       args.day: 2026-11-16
@@ -81,25 +81,28 @@ fn the_difference_is_shown_field_by_field_and_then_done() {
     delete old
     3 jobs: 1 to create, 1 to change, 1 to delete, 0 unchanged
 
-    error: nobody is there to be asked, so nothing was done
+    error: this needs a confirmation, and standard input is not a terminal; nothing was changed
 
-    hint: --yes does it without asking
+    hint: pass --yes to skip the confirmation
     "#);
-    assert_eq!(keeper.names(), ["hello", "old"]);
-    let told = apply(&fake, FILE, &["--prune", "--yes"]);
-    assert!(told.starts_with("exit 0\ncreated 日次\nchanged hello\ndeleted old\n--\n"), "{told}");
-    assert_eq!(keeper.job("hello")["timeout"], "5m");
-    assert_eq!(keeper.job("日次")["args"]["day"], "2026-11-16");
-    assert_eq!(keeper.job("日次")["env"], json!({"API_KEY": "s3cret"}));
+    assert_eq!(job_server.names(), ["hello", "old"]);
+    let output = apply(&fake, FILE, &["--prune", "--yes"]);
+    assert!(
+        output.starts_with("exit 0\ncreated 日次\nchanged hello\ndeleted old\n--\n"),
+        "{output}"
+    );
+    assert_eq!(job_server.job("hello")["timeout"], "5m");
+    assert_eq!(job_server.job("日次")["args"]["day"], "2026-11-16");
+    assert_eq!(job_server.job("日次")["env"], json!({"API_KEY": "s3cret"}));
     assert_snapshot!(apply(&fake, FILE, &["--prune", "--yes"]), @r"
     exit 0
-    nothing to do
+    no changes
     ");
 }
 
 #[test]
-fn what_a_file_no_longer_says_is_taken_back() {
-    let (keeper, fake) = keeper();
+fn fields_missing_in_the_file_are_reset() {
+    let (job_server, fake) = start_job_server();
     let mut job = hello();
     for (field, value) in [
         ("description", json!("old words")),
@@ -111,7 +114,7 @@ fn what_a_file_no_longer_says_is_taken_back() {
         job[field] = value;
     }
     job["trigger"]["misfire"] = json!({"policy": "latest_only"});
-    keeper.put(job);
+    job_server.put(job);
     let file = "[[job]]\nname = \"hello\"\ncommand = [\"echo\"]\nenv = { A = \"1\" }\n";
     assert_snapshot!(apply(&fake, file, &["--yes"]), @r#"
     exit 0
@@ -119,23 +122,23 @@ fn what_a_file_no_longer_says_is_taken_back() {
     --
     change hello
       command: ["echo","hi there"] -> ["echo"]
-      description: old words -> nothing
-      env.B: *** -> nothing
+      description: old words -> (none)
+      env.B: *** -> (none)
       labels: ["gpu"] -> []
-      trigger.misfire.policy: latest_only -> nothing
-      trigger.schedule.type: every -> nothing
-      trigger.schedule.value: 5s -> nothing
-      trigger.schedule.zone: UTC -> nothing
+      trigger.misfire.policy: latest_only -> (none)
+      trigger.schedule.type: every -> (none)
+      trigger.schedule.value: 5s -> (none)
+      trigger.schedule.zone: UTC -> (none)
       trigger.type: time -> task
     1 job: 0 to create, 1 to change, 0 to delete, 0 unchanged
     "#);
-    let job = keeper.job("hello");
+    let job = job_server.job("hello");
     assert_eq!((&job["trigger"], &job["enabled"]), (&json!({"type": "task"}), &json!(false)));
 }
 
 #[test]
-fn what_is_exported_is_applied_as_nothing_to_do() {
-    let (keeper, fake) = keeper();
+fn applying_an_export_changes_nothing() {
+    let (job_server, fake) = start_job_server();
     let mut job = hello();
     for (field, value) in [
         ("name", json!("odd \"name\"\n日本")),
@@ -157,7 +160,7 @@ fn what_is_exported_is_applied_as_nothing_to_do() {
         job[field] = value;
     }
     job["retry"]["exit_codes"] = json!({"3": "NO_DATA"});
-    keeper.put(job);
+    job_server.put(job);
     let mut event = hello();
     for (field, value) in [
         ("name", json!("event")),
@@ -169,9 +172,9 @@ fn what_is_exported_is_applied_as_nothing_to_do() {
     ] {
         event[field] = value;
     }
-    keeper.put(event);
-    keeper.put(hello());
-    let exported = fake.told(&["job", "export"]);
+    job_server.put(event);
+    job_server.put(hello());
+    let exported = fake.output(&["job", "export"]);
     assert_snapshot!(exported, @r#"
     exit 0
     [[job]]
@@ -213,36 +216,36 @@ fn what_is_exported_is_applied_as_nothing_to_do() {
     let text = exported.strip_prefix("exit 0\n").unwrap();
     assert_snapshot!(apply(&fake, text, &["--prune"]), @r"
     exit 0
-    nothing to do
+    no changes
     ");
-    let one = fake.told(&["job", "export", "hello"]);
+    let one = fake.output(&["job", "export", "hello"]);
     assert!(one.starts_with("exit 0\n[[job]]\nname = \"hello\"\n"), "{one}");
     assert_eq!(one.matches("[[job]]").count(), 1);
 }
 
 #[test]
 fn hidden_values_are_not_exported() {
-    let (keeper, fake) = keeper();
+    let (job_server, fake) = start_job_server();
     let mut job = hello();
     job["env"] = json!({"SECRET": "***"});
-    keeper.put(job);
-    assert_snapshot!(fake.told(&["job", "export"]), @r"
+    job_server.put(job);
+    assert_snapshot!(fake.output(&["job", "export"]), @r"
     exit 1
     --
-    error: the environment of hello is hidden from this token
+    error: the environment of job hello is hidden from this token
 
-    hint: an author's token sees it; without it the file would not make the same jobs
+    hint: use a token with role author; without the environment the export would be incomplete
     ");
 }
 
-/// Somebody else changes one job between our look and our change; the other is done.
+/// Another user changes one job between the read and the change; that change is skipped, the other one is applied.
 #[test]
-fn a_lost_guard_is_told_and_the_rest_is_done() {
-    let keeper = Keeper::default();
-    keeper.put(hello());
-    let server = keeper.clone();
-    let fake = Fake::new(move |request| {
-        let reply = server.answer(request);
+fn a_conflict_is_reported_and_other_changes_are_applied() {
+    let job_server = FakeJobServer::default();
+    job_server.put(hello());
+    let server = job_server.clone();
+    let fake = FakeServer::new(move |request| {
+        let reply = server.respond(request);
         if request.line.starts_with("GET") {
             let mut job = server.job("hello");
             job["version"] = json!(9);
@@ -250,23 +253,23 @@ fn a_lost_guard_is_told_and_the_rest_is_done() {
         }
         reply
     });
-    let told = apply(&fake, FILE, &["--yes"]);
-    let end = told.split_once("unchanged\n").unwrap().1;
+    let output = apply(&fake, FILE, &["--yes"]);
+    let after_plan = output.split_once("unchanged\n").unwrap().1;
     assert!(
-        told.starts_with("exit 1\ncreated 日次\nleft alone hello: job hello has version 9\n"),
-        "{told}"
+        output.starts_with("exit 1\ncreated 日次\nskipped hello: job hello has version 9\n"),
+        "{output}"
     );
-    assert_snapshot!(end, @r"
-    error: 1 job left alone
+    assert_snapshot!(after_plan, @r"
+    error: 1 job skipped
 
-    hint: the others are done; tasuki job apply again shows what is left
+    hint: all other changes were applied; run tasuki job apply again to see the remaining ones
     ");
-    assert_eq!(keeper.names(), ["hello", "日次"]);
+    assert_eq!(job_server.names(), ["hello", "日次"]);
 }
 
 #[test]
-fn what_is_wrong_with_a_file_is_told_with_its_place() {
-    let (_, fake) = keeper();
+fn errors_in_a_file_have_line_job_and_field() {
+    let (_, fake) = start_job_server();
     let refused: Vec<String> = [
         "[[job]]\nname = \"a\"\ncomand = [\"x\"]\n",
         "[[job]]\nname = \"a\"\n\n[job.retry]\nbackof = \"1s\"\n",
@@ -287,25 +290,25 @@ fn what_is_wrong_with_a_file_is_told_with_its_place() {
     ]
     .iter()
     .map(|text| {
-        let told = apply(&fake, text, &["--yes"]);
-        told.strip_prefix("exit 2\n--\nerror: ").unwrap_or(&told).to_owned()
+        let output = apply(&fake, text, &["--yes"]);
+        output.strip_prefix("exit 2\n--\nerror: ").unwrap_or(&output).to_owned()
     })
     .collect();
     assert_snapshot!(refused.concat(), @r#"
     jobs.toml:3: job "a": comand: unknown field, expected one of name, description, enabled, trigger, kind, command, handler, args, env, directory, timeout, heartbeat_timeout, stop_grace, dispatch, queue, priority, concurrency, labels, retry
     jobs.toml:5: job "a": retry.backof: unknown field, expected one of max_retries, backoff, backoff_cap, jitter_percent, retry_lost, retry_on, fail_on, exit_codes
-    jobs.toml:3: job "a": command: found string, expected a list of texts
+    jobs.toml:3: job "a": command: found string, expected a list of strings
     jobs.toml:3: job "a": timeout: found integer, expected a duration such as 300ms, 1.5s, 5m, 2h or 7d
     jobs.toml:3: job "a": timeout: found "soon", expected a duration such as 300ms, 1.5s, 5m, 2h or 7d
     jobs.toml:3: job "a": retry.max_retries: found integer, expected a whole number from 0 up
-    jobs.toml:3: job "a": env: found inline table, expected a table of texts
-    jobs.toml:3: job "a": args: found string, expected a table, or text that is a JSON object
+    jobs.toml:3: job "a": env: found inline table, expected a table of strings
+    jobs.toml:3: job "a": args: found string, expected a table, or a string that contains a JSON object
     jobs.toml:3: job "a": trigger.schedule: period: found "x", expected a whole number with its unit, such as 30s, 5m, 2h or 1d, from 1s to 366d
     jobs.toml:3: job "a": trigger.schedule: time zone: found "Asia/Tokio", expected the IANA name of a zone; did you mean Asia/Tokyo?
     jobs.toml:1: job: name is missing
-    jobs.toml:5: job "a": is already in line 1
-    jobs.toml:1: jobs: unknown; a job is a table called [[job]]
-    jobs.toml:1: job: expected tables, each called [[job]]
+    jobs.toml:5: job "a": duplicate job name, first in line 1
+    jobs.toml:1: jobs: unknown key; a job is a table named [[job]]
+    jobs.toml:1: job: expected tables named [[job]]
     jobs.toml:2: string values must be quoted, expected literal string
     jobs.toml:3: duplicate key
     "#);

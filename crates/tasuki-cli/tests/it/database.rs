@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use tasuki_store::Store;
 
-/// A database of its own, removed in the end.
-pub(crate) struct Place {
+/// A new database that is dropped at the end of the test.
+pub(crate) struct TestDatabase {
     pub(crate) url: String,
     server: Option<(String, String)>,
     pub(crate) folder: PathBuf,
@@ -16,24 +16,17 @@ pub(crate) struct Place {
 const SECRET: &str = "s3cret-w0rd";
 
 const APPLIED: &str = "\
-applied 0001 runs
-applied 0002 people_and_places
-applied 0003 records
-applied 0004 rules
-applied 0005 views
-applied 0006 event_jobs
-applied 0007 job_now
-applied 0008 stretches
+applied 0001 initial
 ";
 
 const REFUSED: &str = "\
 exit 1
-error: the database has schema 99, but this tasuki knows only up to 8
+error: the database has schema version 99, but this tasuki supports only versions up to 1
 
-hint: use the tasuki that made it or a newer one; nothing was changed
+hint: use the version of tasuki that migrated it, or a newer one; nothing was changed
 ";
 
-impl Place {
+impl TestDatabase {
     pub(crate) fn new(variable: Option<&str>) -> Self {
         let name = format!("tasuki_cli_{}", std::process::id());
         let folder = std::env::temp_dir().join(&name);
@@ -46,34 +39,34 @@ impl Place {
         let server = std::env::var(variable).unwrap_or_else(|_| {
             panic!("{variable} is not set: run ./test, which starts the server")
         });
-        script(&server, &format!("create database {name}"));
+        run_script(&server, &format!("create database {name}"));
         let (start, _) = server.rsplit_once('/').unwrap();
         Self { url: format!("{start}/{name}"), server: Some((server, name)), folder }
     }
 
     pub(crate) fn tasuki(&self, arguments: &[&str]) -> String {
-        told(tasuki(arguments).args(["--database-url", &self.url]))
+        output_of(tasuki(arguments).args(["--database-url", &self.url]))
     }
 
-    pub(crate) fn script(&self, text: &str) {
-        script(&self.url, text);
+    pub(crate) fn run_script(&self, text: &str) {
+        run_script(&self.url, text);
     }
 }
 
-impl Drop for Place {
+impl Drop for TestDatabase {
     fn drop(&mut self) {
         match &self.server {
-            Some((server, name)) => script(server, &format!("drop database {name}")),
+            Some((server, name)) => run_script(server, &format!("drop database {name}")),
             None => std::fs::remove_dir_all(&self.folder).unwrap(),
         }
     }
 }
 
-fn script(url: &str, text: &str) {
+fn run_script(url: &str, text: &str) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let store = Store::open(url, 1).await.unwrap();
-        store.script(text).await.unwrap();
+        store.execute_script(text).await.unwrap();
         store.close().await;
     });
 }
@@ -84,63 +77,63 @@ fn tasuki(arguments: &[&str]) -> Command {
     command
 }
 
-/// Exit code, stdout and stderr as one text.
-fn told(command: &mut Command) -> String {
+/// Runs a command and returns exit code, stdout and stderr as one text.
+fn output_of(command: &mut Command) -> String {
     let output = command.output().expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     let code = output.status.code().expect("not killed");
     format!("exit {code}\n{}{}", text(output.stdout), text(output.stderr))
 }
 
-/// Makes one test for each database from one function.
+/// Generates one test per database product from one function.
 macro_rules! on_each_database {
-    ($(fn $name:ident($place:ident) $body:block)+) => {
+    ($(fn $name:ident($database:ident) $body:block)+) => {
         $(mod $name {
             use super::*;
 
-            fn on($place: &Place) $body
+            fn check($database: &TestDatabase) $body
 
             #[test]
             fn sqlite() {
-                on(&Place::new(None));
+                check(&TestDatabase::new(None));
             }
 
             #[test]
             fn postgres() {
-                on(&Place::new(Some("TASUKI_TEST_PG")));
+                check(&TestDatabase::new(Some("TASUKI_TEST_PG")));
             }
 
             #[test]
             fn mysql() {
-                on(&Place::new(Some("TASUKI_TEST_MYSQL")));
+                check(&TestDatabase::new(Some("TASUKI_TEST_MYSQL")));
             }
         })+
     };
 }
 
 on_each_database! {
-    fn from_nothing_to_healthy(place) {
-        if place.server.is_some() {
+    fn from_nothing_to_healthy(database) {
+        if database.server.is_some() {
             let pending = APPLIED.replace("applied", "pending");
-            let refused = format!("exit 1\n{pending}error: 8 migrations are pending\n\nhint: tasuki migrate applies what is pending\n");
-            assert_eq!(place.tasuki(&["migrate", "--check"]), refused);
-            let doctor = place.tasuki(&["doctor"]);
+            let refused = format!("exit 1\n{pending}error: 1 migration is pending\n\nhint: run tasuki migrate to apply them\n");
+            assert_eq!(database.tasuki(&["migrate", "--check"]), refused);
+            let doctor = database.tasuki(&["doctor"]);
             assert!(doctor.starts_with("exit 1\nFOUND     schema"), "{doctor}");
-            assert!(doctor.contains("error: there are no tables of tasuki here\nnot done  triggers"), "{doctor}");
-            assert!(doctor.ends_with("error: 1 finding\n\nhint: the rest can be looked at once the schema is right: tasuki migrate\n"), "{doctor}");
+            assert!(doctor.contains("error: the database contains no tables of tasuki\nnot done  triggers"), "{doctor}");
+            assert!(doctor.ends_with("error: 1 finding\n\nhint: the other checks need a correct schema; run tasuki migrate first\n"), "{doctor}");
         }
-        assert_eq!(place.tasuki(&["migrate"]), format!("exit 0\n{APPLIED}"));
-        assert_eq!(place.tasuki(&["migrate"]), "exit 0\nthe schema is up to date, nothing to do\n");
-        assert_eq!(place.tasuki(&["migrate", "--check"]), "exit 0\nthe schema is up to date\n");
-        assert_eq!(place.tasuki(&["migrate", "--json"]), "exit 0\n{\n  \"applied\": []\n}\n");
-        let doctor = place.tasuki(&["doctor"]);
+        assert_eq!(database.tasuki(&["migrate"]), format!("exit 0\n{APPLIED}"));
+        assert_eq!(database.tasuki(&["migrate"]), "exit 0\nthe schema is up to date, nothing to do\n");
+        assert_eq!(database.tasuki(&["migrate", "--check"]), "exit 0\nthe schema is up to date\n");
+        assert_eq!(database.tasuki(&["migrate", "--json"]), "exit 0\n{\n  \"applied\": []\n}\n");
+        let doctor = database.tasuki(&["doctor"]);
         assert_eq!(doctor.lines().filter(|line| line.starts_with("ok ")).count() + 1, doctor.lines().count(), "{doctor}");
         assert!(doctor.starts_with("exit 0\n"), "{doctor}");
     }
 
-    fn two_processes_that_migrate_at_once_take_turns(place) {
+    fn concurrent_migrations_apply_each_version_once(database) {
         let start = || {
-            let mut command = tasuki(&["migrate", "--json", "--database-url", &place.url]);
+            let mut command = tasuki(&["migrate", "--json", "--database-url", &database.url]);
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         };
         let mut applied = 0;
@@ -150,34 +143,34 @@ on_each_database! {
             assert_eq!(output.status.code(), Some(0), "{out}{error}");
             applied += out.matches("version").count();
         }
-        assert_eq!(applied, 8, "each once");
-        assert!(place.tasuki(&["doctor"]).starts_with("exit 0"));
+        assert_eq!(applied, 1, "each once");
+        assert!(database.tasuki(&["doctor"]).starts_with("exit 0"));
     }
 
-    fn a_newer_schema_is_refused(place) {
-        place.tasuki(&["migrate"]);
-        place.script("insert into tasuki_migration (version, name, checksum, applied_at) values (99, 'x', 'y', 1)");
+    fn a_newer_schema_is_refused(database) {
+        database.tasuki(&["migrate"]);
+        database.run_script("insert into tasuki_migration (version, name, checksum, applied_at) values (99, 'x', 'y', 1)");
         for arguments in [&["migrate"][..], &["migrate", "--check"], &["migrate", "--json"]] {
-            assert_eq!(place.tasuki(arguments), REFUSED);
+            assert_eq!(database.tasuki(arguments), REFUSED);
         }
-        let doctor = place.tasuki(&["doctor"]);
-        assert!(doctor.starts_with("exit 1\n") && doctor.contains("schema 99"), "{doctor}");
+        let doctor = database.tasuki(&["doctor"]);
+        assert!(doctor.starts_with("exit 1\n") && doctor.contains("schema version 99"), "{doctor}");
     }
 
-    fn a_finding_is_told_in_words_and_as_json(place) {
-        place.tasuki(&["migrate"]);
+    fn a_finding_is_printed_as_text_and_as_json(database) {
+        database.tasuki(&["migrate"]);
         for id in 1..=12 {
-            place.script(&format!("insert into tasuki_run (id, job_id, job_version, origin, lane, exclusive, max_attempts, tries_allowed, scheduled_for, created_at) values ({id}, 1, 1, 'task', '', 0, 1, 1, 1, 1)"));
+            database.run_script(&format!("insert into tasuki_run (id, job_id, job_version, origin, lane, exclusive, max_attempts, tries_allowed, scheduled_for, created_at) values ({id}, 1, 1, 'task', '', 0, 1, 1, 1, 1)"));
         }
-        let words = place.tasuki(&["doctor"]);
-        let told = "FOUND     I19       a run is in due exactly while it waits, under a lease exactly while it is carried
-                    error: a run waits but is not in due as it should be (12: run 1, run 2, run 3, run 4, run 5, run 6, run 7, run 8, run 9, run 10, …)
+        let words = database.tasuki(&["doctor"]);
+        let expected = "FOUND     I19       a run is in the due table exactly while it waits, and under a lease exactly while it is assigned or running
+                    error: a waiting run is not in the due table, or its due row differs from the run (12: run 1, run 2, run 3, run 4, run 5, run 6, run 7, run 8, run 9, run 10, …)
 error: 1 finding
 
-hint: docs/operating/doctor.md says what each means and what to do
+hint: docs/operating/doctor.md describes each finding and its repair
 ";
-        assert!(words.starts_with("exit 1\nok        schema") && words.ends_with(told), "{words}");
-        let json = place.tasuki(&["doctor", "--json"]);
+        assert!(words.starts_with("exit 1\nok        schema") && words.ends_with(expected), "{words}");
+        let json = database.tasuki(&["doctor", "--json"]);
         let (document, _) = json.strip_prefix("exit 1\n").unwrap().split_once("error: 1 finding").unwrap();
         let report: serde_json::Value = serde_json::from_str(document).unwrap();
         let found = report["checks"].as_array().unwrap().last().unwrap();
@@ -186,21 +179,21 @@ hint: docs/operating/doctor.md says what each means and what to do
         assert_eq!(found["findings"][0]["examples"].as_array().unwrap().len(), 10);
     }
 
-    fn a_wrong_password_is_refused_and_not_shown(place) {
-        let Some((server, name)) = &place.server else { return };
+    fn a_wrong_password_is_refused_and_not_shown(database) {
+        let Some((server, name)) = &database.server else { return };
         let (scheme, rest) = server.split_once("://").unwrap();
         let host = rest.rsplit_once('@').unwrap().1.rsplit_once('/').unwrap().0;
         let url = format!("{scheme}://tasuki:{SECRET}@{host}/{name}");
         for verb in ["migrate", "doctor"] {
-            let refused = told(&mut tasuki(&[verb, "--database-url", &url]));
+            let refused = output_of(&mut tasuki(&[verb, "--database-url", &url]));
             assert!(refused.starts_with(&format!("exit 1\nerror: cannot open {scheme}://tasuki@{host}/{name}: ")), "{refused}");
-            assert!(refused.contains("\n\nhint: is the server running") && !refused.contains(SECRET), "{refused}");
+            assert!(refused.contains("\n\nhint: check that the server is running") && !refused.contains(SECRET), "{refused}");
         }
     }
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_at_once() {
+fn an_unreachable_server_is_reported_immediately() {
     // A port that was free a moment ago.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -208,10 +201,10 @@ fn a_server_that_is_not_there_is_told_at_once() {
     for scheme in ["postgres", "mysql"] {
         let url = format!("{scheme}://ann:{SECRET}@127.0.0.1:{port}/db");
         let began = Instant::now();
-        let refused = told(&mut tasuki(&["doctor", "--database-url", &url]));
+        let refused = output_of(&mut tasuki(&["doctor", "--database-url", &url]));
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
-        let told = format!("exit 1\nerror: cannot open {scheme}://ann@127.0.0.1:{port}/db: ");
-        assert!(refused.starts_with(&told) && refused.contains("refused"), "{refused}");
+        let expected = format!("exit 1\nerror: cannot open {scheme}://ann@127.0.0.1:{port}/db: ");
+        assert!(refused.starts_with(&expected) && refused.contains("refused"), "{refused}");
         assert!(!refused.contains(SECRET), "{refused}");
     }
 }
@@ -225,7 +218,7 @@ fn a_url_that_names_no_database_is_bad_usage() {
         format!("postgres://ann:{SECRET}@host/db?sslmode={SECRET}"),
         format!("postgres://ann@host/db?password={SECRET}&sslmode={SECRET}"),
     ] {
-        let refused = told(&mut tasuki(&["migrate", "--database-url", &url]));
+        let refused = output_of(&mut tasuki(&["migrate", "--database-url", &url]));
         assert!(refused.starts_with("exit 2\nerror: database"), "{refused}");
         assert!(
             refused.contains("\n\nhint: a URL is sqlite:FILE") && !refused.contains(SECRET),
@@ -240,21 +233,25 @@ fn the_url_comes_from_the_environment_and_is_not_shown() {
     for (arguments, code) in
         [(&["doctor"][..], 2), (&["doctor", "--help"], 0), (&["migrate", "--help"], 0)]
     {
-        let said = told(tasuki(arguments).env("TASUKI_DATABASE_URL", &url));
-        assert!(said.starts_with(&format!("exit {code}\n")) && !said.contains(SECRET), "{said}");
+        let output = output_of(tasuki(arguments).env("TASUKI_DATABASE_URL", &url));
+        assert!(
+            output.starts_with(&format!("exit {code}\n")) && !output.contains(SECRET),
+            "{output}"
+        );
     }
-    // Without one it is the file in the data directory, which only `up` makes.
-    let missing = told(tasuki(&["migrate", "--data", "/no/such/place"]).env_remove("TASUKI_DATA"));
+    // Without a URL it is the file in the data directory, which only `tasuki up` creates.
+    let missing =
+        output_of(tasuki(&["migrate", "--data", "/no/such/place"]).env_remove("TASUKI_DATA"));
     let expected = "exit 1\nerror: there is no database file /no/such/place/tasuki.db\n";
     assert!(missing.starts_with(expected), "{missing}");
 }
 
 #[test]
-fn looking_makes_no_file() {
-    let place = Place::new(None);
+fn read_only_commands_create_no_file() {
+    let database = TestDatabase::new(None);
     for arguments in [&["doctor"][..], &["migrate", "--check"]] {
-        let refused = place.tasuki(arguments);
-        let file = place.folder.join("test.db");
+        let refused = database.tasuki(arguments);
+        let file = database.folder.join("test.db");
         assert!(
             refused.starts_with(&format!(
                 "exit 1\nerror: there is no database file {}\n\nhint: ",

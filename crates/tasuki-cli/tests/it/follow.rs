@@ -1,4 +1,4 @@
-//! Following a run: connections that drop, runs that are not there, readers who have had enough.
+//! Following a run: broken connections, missing runs, Ctrl-C.
 
 use std::io::Read as _;
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use crate::fake::{Fake, Reply};
+use crate::fake_server::{FakeServer, Reply};
 use crate::runs::{failed, line, run};
 
 const STREAM: &str = "HTTP/1.1 200 X\r\ncontent-type: text/event-stream\r\n\r\n";
@@ -18,12 +18,12 @@ fn log(n: i64, stream: &str, text: &str) -> String {
     format!("event: log\nid: 1.{n}\ndata: {}\n\n", line(n, stream, text))
 }
 
-/// The first connection breaks off in the middle of an event, the second is refused for a moment,
-/// the third repeats a line; every line is printed once.
+/// The first connection breaks within an event, the second is refused with a server error, the third repeats a line;
+/// every line is printed once.
 #[test]
-fn a_connection_that_drops_is_made_again_where_it_was() {
+fn a_broken_connection_is_resumed_at_the_last_event() {
     let count = AtomicU32::new(0);
-    let fake = Fake::new(move |request| match request.line.as_str() {
+    let fake = FakeServer::new(move |request| match request.line.as_str() {
         "GET /runs/7/follow" => match count.fetch_add(1, Ordering::Relaxed) {
             0 => Reply::Raw(format!(
                 "{STREAM}: hi\n\n{}{}event: log\nda",
@@ -41,19 +41,19 @@ fn a_connection_that_drops_is_made_again_where_it_was() {
         "POST /jobs/hello/trigger" => Reply::Json(201, run(7, "PENDING")),
         _ => Reply::Json(404, json!({"code": "not_found", "detail": "no"})),
     });
-    assert_snapshot!(fake.told(&["run", "logs", "7", "-f"]), @r"
+    assert_snapshot!(fake.output(&["run", "logs", "7", "-f"]), @r"
     exit 0
     one
     three
     --
     two
     ");
-    let asked = fake.asked();
+    let requests = fake.requests();
     assert_eq!(
-        asked.iter().map(|one| one.header("last-event-id")).collect::<Vec<_>>(),
+        requests.iter().map(|one| one.header("last-event-id")).collect::<Vec<_>>(),
         ["", "1.1", "1.1"]
     );
-    assert_snapshot!(fake.told(&["job", "trigger", "hello", "--follow"]), @r"
+    assert_snapshot!(fake.output(&["job", "trigger", "hello", "--follow"]), @r"
     exit 1
     three
     --
@@ -61,14 +61,14 @@ fn a_connection_that_drops_is_made_again_where_it_was() {
     two
     error: run 8 of hello is FAILED: NO_DATA: nothing to �[31mreport
 
-    hint: tasuki run logs 8 shows its output, tasuki run explain 8 what happened
+    hint: tasuki run logs 8 shows its output, tasuki run explain 8 explains its state
     ");
 }
 
-/// A run is followed from the attempt that it is at; one before that is read as it stands.
+/// A run is followed from its current attempt; the output of an earlier attempt is printed without following.
 #[test]
-fn an_attempt_that_is_over_is_printed_and_not_waited_for() {
-    let fake = Fake::new(|request| match request.line.as_str() {
+fn an_earlier_attempt_is_printed_without_following() {
+    let fake = FakeServer::new(|request| match request.line.as_str() {
         "GET /runs/8" => Reply::Json(200, failed()),
         "GET /runs/8/logs?attempt=1&from=0&limit=1000" => Reply::Json(
             200,
@@ -81,28 +81,28 @@ fn an_attempt_that_is_over_is_printed_and_not_waited_for() {
         )),
         other => Reply::Json(404, json!({"code": "not_found", "detail": other})),
     });
-    assert_eq!(fake.told(&["run", "logs", "8", "-f", "--attempt", "1"]), "exit 0\none\n");
-    assert_eq!(fake.told(&["run", "logs", "8", "-f", "--attempt", "2"]), "exit 0\n");
+    assert_eq!(fake.output(&["run", "logs", "8", "-f", "--attempt", "1"]), "exit 0\none\n");
+    assert_eq!(fake.output(&["run", "logs", "8", "-f", "--attempt", "2"]), "exit 0\n");
     assert_eq!(fake.lines().last().unwrap(), "GET /runs/8/follow");
 }
 
 #[test]
-fn following_what_is_not_there_is_refused_at_once() {
-    let fake = Fake::new(|_| {
+fn following_a_missing_run_fails_immediately() {
+    let fake = FakeServer::new(|_| {
         Reply::Json(404, json!({"code": "not_found", "detail": "there is no run 7"}))
     });
-    assert_snapshot!(fake.told(&["run", "logs", "7", "-f"]), @r"
+    assert_snapshot!(fake.output(&["run", "logs", "7", "-f"]), @r"
     exit 1
     --
     error: there is no run 7
     ");
-    assert_eq!(fake.asked().len(), 1);
+    assert_eq!(fake.requests().len(), 1);
 }
 
-/// Ctrl-C ends the following and nothing else.
+/// Ctrl-C ends the following, with exit code 0.
 #[test]
 fn an_interrupt_ends_following_cleanly() {
-    let fake = Fake::new(|_| Reply::Raw(format!("{STREAM}{}", log(0, "out", "one"))));
+    let fake = FakeServer::new(|_| Reply::Raw(format!("{STREAM}{}", log(0, "out", "one"))));
     let mut child = fake
         .tasuki(&["run", "logs", "7", "-f"])
         .stdout(Stdio::piped())

@@ -1,11 +1,11 @@
-//! `tasuki job`: what is asked of the server and what is shown of its answers.
+//! `tasuki job`: the requests that it sends and the output for the responses, with a fake server.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::fake::{Fake, Reply, Request, TOKEN};
+use crate::fake_server::{FakeServer, Reply, Request, TOKEN};
 
-/// As the contract shows a job.
+/// A job in the format of the API.
 pub(crate) fn hello() -> Value {
     json!({
         "id": 1, "name": "hello", "version": 3, "enabled": true, "description": null,
@@ -76,7 +76,7 @@ pub(crate) fn problem(status: u16, code: &str, detail: &str) -> Reply {
 }
 
 pub(crate) fn jobs(request: &Request) -> Reply {
-    let withdrawn = |job: Value| json!({ "job": job, "withdrawn": [8, 9] });
+    let canceled_runs = |job: Value| json!({ "job": job, "canceled_runs": [8, 9] });
     match request.line.as_str() {
         "GET /jobs?limit=200" => {
             Reply::Json(200, json!({"items": [hello(), report()], "next": "日次レポート"}))
@@ -90,9 +90,11 @@ pub(crate) fn jobs(request: &Request) -> Reply {
             Reply::Json(200, report())
         }
         "POST /jobs" => Reply::Json(201, hello()),
-        "PATCH /jobs/hello" | "POST /jobs/hello/disable" => Reply::Json(200, withdrawn(hello())),
-        "POST /jobs/hello/pause" => Reply::Json(200, json!({"job": report(), "withdrawn": []})),
-        "DELETE /jobs/hello" => Reply::Json(200, json!({"withdrawn": [8]})),
+        "PATCH /jobs/hello" | "POST /jobs/hello/disable" => {
+            Reply::Json(200, canceled_runs(hello()))
+        }
+        "POST /jobs/hello/pause" => Reply::Json(200, json!({"job": report(), "canceled_runs": []})),
+        "DELETE /jobs/hello" => Reply::Json(200, json!({"canceled_runs": [8]})),
         "POST /schedules/preview" => Reply::Json(
             200,
             json!({"words": "every day at 02:30", "ends": true, "fires": [
@@ -103,34 +105,34 @@ pub(crate) fn jobs(request: &Request) -> Reply {
 }
 
 #[test]
-fn a_list_is_one_list_however_many_pages_it_had() {
-    let fake = Fake::new(jobs);
-    assert_snapshot!(fake.told(&["job", "list"]), @r"
+fn a_list_contains_the_items_of_all_pages() {
+    let fake = FakeServer::new(jobs);
+    assert_snapshot!(fake.output(&["job", "list"]), @r"
     exit 0
-    NAME          STATE     RUNS                             NEXT                  DOES
+    NAME          STATE     TRIGGER                          NEXT                  ACTION
     hello         enabled   every 5 seconds                  2020-01-01 00:00:05Z  echo 'hi there'
     日次レポート  paused    every day at 02:30 (Asia/Tokyo)                        manage.py make_report
     ship          disabled  on order.paid, gift.*                                  function ship_order
     ");
-    assert_eq!(fake.asked()[0].header("authorization"), format!("Bearer {TOKEN}"));
-    let listed = fake.told(&["job", "list", "--json"]);
+    assert_eq!(fake.requests()[0].header("authorization"), format!("Bearer {TOKEN}"));
+    let listed = fake.output(&["job", "list", "--json"]);
     assert!(listed.starts_with("exit 0\n{\n  \"items\": ["), "{listed}");
     assert!(listed.contains("\"name\": \"ship\""), "{listed}");
 }
 
 #[test]
-fn a_job_is_shown_whole() {
-    let fake = Fake::new(jobs);
-    assert_snapshot!(fake.told(&["job", "show", "日次レポート"]), @r#"
+fn a_job_is_shown_with_all_fields() {
+    let fake = FakeServer::new(jobs);
+    assert_snapshot!(fake.output(&["job", "show", "日次レポート"]), @r#"
     exit 0
     name         日次レポート
     state        paused
     paused       since 2020-01-01 00:00:00Z: moving
     description  for 経理
-    runs         every day at 02:30 (daily_at 02:30, Asia/Tokyo, gap: skip)
-    when missed  those of the last 1h run
+    trigger      every day at 02:30 (daily_at 02:30, Asia/Tokyo, gap: skip)
+    misfire      run those of the last 1h
     kind         django
-    does         manage.py make_report
+    action       manage.py make_report
     args         {"day":"today"}
     env          A=1
                  B=two words
@@ -143,14 +145,14 @@ fn a_job_is_shown_whole() {
     version      12
     updated      2020-01-01 00:00:00Z
     "#);
-    assert_snapshot!(fake.told(&["job", "show", "ship"]), @r#"
+    assert_snapshot!(fake.output(&["job", "show", "ship"]), @r#"
     exit 0
     name         ship
     state        disabled
-    runs         on order.paid, gift.*
+    trigger      on order.paid, gift.*
     filter       {"country":"JP"}
     kind         function
-    does         function ship_order
+    action       function ship_order
     concurrency  forbid
     dispatch     assign
     retries      none
@@ -160,151 +162,166 @@ fn a_job_is_shown_whole() {
 }
 
 #[test]
-fn creating_sends_what_was_typed_and_nothing_else() {
-    let fake = Fake::new(jobs);
-    assert_snapshot!(fake.told(&["job", "create", "hello", "--every", "5s", "--", "echo", "hi"]), @r"
+fn create_sends_only_given_fields() {
+    let fake = FakeServer::new(jobs);
+    assert_snapshot!(fake.output(&["job", "create", "hello", "--every", "5s", "--", "echo", "hi"]), @r"
     exit 0
     created hello: every 5 seconds; first at 2020-01-01 00:00:05Z
     ");
     assert_eq!(
-        fake.asked()[0].body,
+        fake.requests()[0].body,
         json!({"name": "hello", "kind": "command", "command": ["echo", "hi"],
             "trigger": {"type": "time", "schedule": {"type": "every", "value": "5s"}}})
     );
 }
 
 #[test]
-fn an_update_is_a_small_patch_under_the_version_that_was_read() {
-    let fake = Fake::new(jobs);
-    let told =
-        fake.told(&["job", "update", "hello", "--every", "10s", "--function", "f", "--env", "A=b"]);
-    assert_snapshot!(told, @r#"
+fn update_sends_a_minimal_patch_for_the_read_version() {
+    let fake = FakeServer::new(jobs);
+    let output = fake.output(&[
+        "job",
+        "update",
+        "hello",
+        "--every",
+        "10s",
+        "--function",
+        "f",
+        "--env",
+        "A=b",
+    ]);
+    assert_snapshot!(output, @r#"
     exit 0
-      command: ["echo","hi there"] -> nothing
-      env.A: nothing -> ***
-      handler: nothing -> f
+      command: ["echo","hi there"] -> (none)
+      env.A: (none) -> ***
+      handler: (none) -> f
       kind: command -> function
       trigger.schedule.value: 5s -> 10s
-    hello is enabled, version 3: every 5 seconds; next at 2020-01-01 00:00:05Z; 2 waiting runs withdrawn
+    hello is enabled, version 3: every 5 seconds; next at 2020-01-01 00:00:05Z; 2 waiting runs canceled
     "#);
-    let patch = &fake.asked()[1];
+    let patch = &fake.requests()[1];
     assert_eq!((patch.line.as_str(), patch.header("if-match")), ("PATCH /jobs/hello", "\"3\""));
     assert_eq!(
         patch.body,
         json!({"kind": "function", "command": null, "handler": "f", "env": {"A": "b"},
             "trigger": {"schedule": {"value": "10s"}}})
     );
-    assert_snapshot!(fake.told(&["job", "update", "hello", "--every", "5s"]), @r"
+    assert_snapshot!(fake.output(&["job", "update", "hello", "--every", "5s"]), @r"
     exit 0
-    hello: nothing to change
+    hello: no changes
     ");
-    assert_eq!(fake.asked().len(), 3, "nothing to change, nothing sent");
+    assert_eq!(fake.requests().len(), 3, "no patch is sent without changes");
 }
 
 #[test]
-fn pausing_and_disabling_say_what_came_of_it() {
-    let fake = Fake::new(jobs);
-    assert_snapshot!(fake.told(&["job", "disable", "hello"]), @r"
+fn pause_and_disable_print_the_new_state() {
+    let fake = FakeServer::new(jobs);
+    assert_snapshot!(fake.output(&["job", "disable", "hello"]), @r"
     exit 0
-    hello is enabled, version 3: every 5 seconds; next at 2020-01-01 00:00:05Z; 2 waiting runs withdrawn
+    hello is enabled, version 3: every 5 seconds; next at 2020-01-01 00:00:05Z; 2 waiting runs canceled
     ");
-    assert_eq!(fake.asked()[0].header("if-match"), "*");
-    assert_snapshot!(fake.told(&["job", "pause", "hello", "--reason", "moving", "--until", "2030-01-01T00:00:00Z"]), @r"
+    assert_eq!(fake.requests()[0].header("if-match"), "*");
+    assert_snapshot!(fake.output(&["job", "pause", "hello", "--reason", "moving", "--until", "2030-01-01T00:00:00Z"]), @r"
     exit 0
     日次レポート is paused (since 2020-01-01 00:00:00Z: moving), version 12: every day at 02:30 (Asia/Tokyo)
     ");
-    assert_eq!(fake.asked()[1].body, json!({"reason": "moving", "until": "2030-01-01T00:00:00Z"}));
+    assert_eq!(
+        fake.requests()[1].body,
+        json!({"reason": "moving", "until": "2030-01-01T00:00:00Z"})
+    );
 }
 
 #[test]
-fn deleting_shows_what_it_touches_and_wants_a_yes() {
-    let fake = Fake::new(jobs);
-    assert_snapshot!(fake.told(&["job", "delete", "hello"]), @r"
+fn delete_shows_the_job_and_needs_a_confirmation() {
+    let fake = FakeServer::new(jobs);
+    assert_snapshot!(fake.output(&["job", "delete", "hello"]), @r"
     exit 2
     --
-    this job will be deleted, and runs of it that wait are withdrawn:
+    this job will be deleted, and its waiting runs canceled:
 
     name         hello
     state        enabled
-    runs         every 5 seconds (every 5s, UTC)
+    trigger      every 5 seconds (every 5s, UTC)
     next         2020-01-01 00:00:05Z
     kind         command
-    does         echo 'hi there'
+    action       echo 'hi there'
     concurrency  forbid
     dispatch     assign
     retries      none
     version      3
     updated      2020-01-01 00:00:00Z
 
-    error: nobody is there to be asked, so nothing was done
+    error: this needs a confirmation, and standard input is not a terminal; nothing was changed
 
-    hint: --yes does it without asking
+    hint: pass --yes to skip the confirmation
     ");
     assert_eq!(fake.lines(), ["GET /jobs/hello"]);
-    assert_snapshot!(fake.told(&["job", "delete", "hello", "--yes"]), @r"
+    assert_snapshot!(fake.output(&["job", "delete", "hello", "--yes"]), @r"
     exit 0
-    deleted hello; 1 waiting run withdrawn
+    deleted hello; 1 waiting run canceled
     --
-    this job will be deleted, and runs of it that wait are withdrawn:
+    this job will be deleted, and its waiting runs canceled:
 
     name         hello
     state        enabled
-    runs         every 5 seconds (every 5s, UTC)
+    trigger      every 5 seconds (every 5s, UTC)
     next         2020-01-01 00:00:05Z
     kind         command
-    does         echo 'hi there'
+    action       echo 'hi there'
     concurrency  forbid
     dispatch     assign
     retries      none
     version      3
     updated      2020-01-01 00:00:00Z
     ");
-    assert_eq!(fake.asked()[2].header("if-match"), "\"3\"");
+    assert_eq!(fake.requests()[2].header("if-match"), "\"3\"");
 }
 
 #[test]
 fn a_preview_of_a_job() {
-    let fake = Fake::new(jobs);
-    assert_snapshot!(fake.told(&["job", "preview", "日次レポート", "-n", "1"]), @r"
+    let fake = FakeServer::new(jobs);
+    assert_snapshot!(fake.output(&["job", "preview", "日次レポート", "-n", "1"]), @r"
     exit 0
     日次レポート: every day at 02:30 (Asia/Tokyo)
     LOCAL                      UTC                   NOTE
     2020-03-08T02:30:00+09:00  2020-03-07 17:30:00Z
-    then never again
+    there are no later fire times
     ");
-    assert_snapshot!(fake.told(&["job", "preview", "ship"]), @r"
+    assert_snapshot!(fake.output(&["job", "preview", "ship"]), @r"
     exit 1
     --
-    error: ship has no schedule: on order.paid, gift.*
+    error: job ship has no schedule; it runs on order.paid, gift.*
     ");
 }
 
 #[test]
 fn bad_usage_never_reaches_the_server() {
-    let fake = Fake::new(jobs);
+    let fake = FakeServer::new(jobs);
     for (arguments, expected) in [
         (
             &["create", "x", "--every", "5s", "--daily-at", "09:00", "--", "y"][..],
             "cannot be used with",
         ),
         (&["create", "x", "--function", "f", "--", "y"], "cannot be used with"),
-        (&["create", "x"], "x: what is it to run? -- COMMAND is missing"),
+        (&["create", "x"], "job x has nothing to run: -- COMMAND is missing"),
         (&["create", "x", "--every", "5s", "--kind", "command"], "-- COMMAND is missing"),
         (&["create", "x", "--arg", "y", "--", "z"], "--arg: found \"y\", expected NAME=VALUE"),
         (
             &["create", "x", "--args", "[1]", "--", "z"],
             "--args: found \"[1]\", expected a JSON object",
         ),
-        (&["create", "x", "--zone", "UTC", "--", "z"], "--zone has no use with"),
+        (&["create", "x", "--zone", "UTC", "--", "z"], "--zone cannot be used with"),
         (&["create", "x", "--retries", "many", "--", "z"], "--retries"),
         (&["trigger", "x", "--at", "soon"], "--at: found \"soon\", expected an instant"),
         (&["trigger", "x", "--scope", "tenant"], "expected KIND/ID"),
         (&["trigger", "x", "--wait", "--timeout", "x"], "--timeout: found \"x\""),
-        (&["show", ".."], "cannot be part of an address"),
+        (&["show", ".."], "cannot be part of a URL path"),
         (&["list", "--enabled", "maybe"], "invalid value"),
     ] {
-        let told = fake.told(&[&["job"], arguments].concat());
-        assert!(told.starts_with("exit 2\n") && told.contains(expected), "{arguments:?}: {told}");
+        let output = fake.output(&[&["job"], arguments].concat());
+        assert!(
+            output.starts_with("exit 2\n") && output.contains(expected),
+            "{arguments:?}: {output}"
+        );
     }
     assert_eq!(fake.lines(), [] as [&str; 0]);
 }

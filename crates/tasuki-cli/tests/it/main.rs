@@ -1,26 +1,26 @@
-//! The binary as a user meets it, and the script that tests everything.
+//! Integration tests of the `tasuki` binary, and of the script `./test` that runs all tests.
 
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
+mod api_server;
 mod apply;
 mod bench;
 mod cert;
 mod cluster;
+mod cross_node_hints;
 mod database;
-mod fake;
+mod end_to_end;
+mod fake_job_server;
+mod fake_server;
 mod follow;
-mod full;
+mod full_disk;
 mod jobs;
-mod keeper;
-mod killed;
-mod nasty;
+mod killed_node;
+mod misbehaving_jobs;
 mod operators;
-mod real;
 mod runs;
 mod schedule;
 mod server;
-mod told;
+mod test_script;
 mod up;
-mod whole;
-mod workshop;

@@ -1,4 +1,4 @@
-//! Workers, leader, settings, audit, tokens, and being asked before something is done.
+//! `tasuki worker`, `leader`, `setting`, `audit` and `token`, and the confirmation of commands that cannot be undone.
 
 use std::io::{Read as _, Write as _};
 use std::process::Stdio;
@@ -7,7 +7,7 @@ use insta::assert_snapshot;
 use nix::pty::openpty;
 use serde_json::{Value, json};
 
-use crate::fake::{Fake, Reply, Request, tasuki, told};
+use crate::fake_server::{FakeServer, Reply, Request, output_of, tasuki};
 
 const WORKER: &str = "11111111-2222-4333-8444-555555555555";
 
@@ -38,8 +38,8 @@ fn operators(request: &Request) -> Reply {
     };
     let leader = json!({"epoch": 3, "holder": WORKER, "lease_until": "2020-01-01T00:00:05Z",
         "clock": "2020-01-01T00:00:00Z", "terms": [
-            {"epoch": 3, "holder": WORKER, "minted_at": "2020-01-01T00:00:00Z"},
-            {"epoch": 2, "holder": "gone", "minted_at": "2019-12-31T00:00:00Z"}]});
+            {"epoch": 3, "holder": WORKER, "began_at": "2020-01-01T00:00:00Z"},
+            {"epoch": 2, "holder": "gone", "began_at": "2019-12-31T00:00:00Z"}]});
     Reply::Json(
         200,
         match request.line.as_str() {
@@ -66,9 +66,9 @@ fn operators(request: &Request) -> Reply {
                 json!({"items": [token(1, None), token(2, Some("2020-02-01T00:00:00Z"))]})
             }
             "POST /tokens" => {
-                let mut made = token(3, None);
-                made["token"] = json!("tsk_abc");
-                return Reply::Json(201, made);
+                let mut created = token(3, None);
+                created["token"] = json!("tsk_abc");
+                return Reply::Json(201, created);
             }
             "DELETE /tokens/1" => Value::Null,
             other => return Reply::Json(404, json!({"code": "not_found", "detail": other})),
@@ -78,122 +78,122 @@ fn operators(request: &Request) -> Reply {
 
 #[test]
 fn workers() {
-    let fake = Fake::new(operators);
-    assert_snapshot!(fake.told(&["worker", "list"]), @r"
+    let fake = FakeServer::new(operators);
+    assert_snapshot!(fake.output(&["worker", "list"]), @r"
     exit 0
     ID                                    STATE     NODE   RUNS  SLOTS  FUNCTIONS  HEARTBEAT
     11111111-2222-4333-8444-555555555555  active    機械1  2     8      256        2020-01-01 00:00:00Z
     11111111-2222-4333-8444-555555555555  draining  機械1  2     8      256        2020-01-01 00:00:00Z
     ");
-    assert_snapshot!(fake.told(&["worker", "show", WORKER]), @r"
+    assert_snapshot!(fake.output(&["worker", "show", WORKER]), @r"
     exit 0
-    worker           11111111-2222-4333-8444-555555555555
-    state            dead
-    node             機械1
-    runs it carries  2
-    slots            8
-    function slots   256
-    heartbeat        2020-01-01 00:00:00Z
+    worker          11111111-2222-4333-8444-555555555555
+    state           dead
+    node            機械1
+    leased runs     2
+    slots           8
+    function slots  256
+    heartbeat       2020-01-01 00:00:00Z
     ");
-    assert_snapshot!(fake.told(&["worker", "drain", WORKER]), @r"
+    assert_snapshot!(fake.output(&["worker", "drain", WORKER]), @r"
     exit 0
-    worker 11111111-2222-4333-8444-555555555555 finishes what it has and gets nothing more
+    worker 11111111-2222-4333-8444-555555555555 is draining: it finishes its runs and receives no new ones
     ");
-    assert_snapshot!(fake.told(&["worker", "detach", WORKER, "--yes", "--reason", "gone"]), @r"
+    assert_snapshot!(fake.output(&["worker", "detach", WORKER, "--yes", "--reason", "gone"]), @r"
     exit 0
     detached worker 11111111-2222-4333-8444-555555555555
     --
-    this worker will be detached, and its runs recovered when their leases end:
+    this worker will be detached, and its runs recovered when their leases expire:
 
-    worker           11111111-2222-4333-8444-555555555555
-    state            dead
-    node             機械1
-    runs it carries  2
-    slots            8
-    function slots   256
-    heartbeat        2020-01-01 00:00:00Z
+    worker          11111111-2222-4333-8444-555555555555
+    state           dead
+    node            機械1
+    leased runs     2
+    slots           8
+    function slots  256
+    heartbeat       2020-01-01 00:00:00Z
     ");
-    assert_eq!(fake.asked().last().unwrap().body, json!({"reason": "gone"}));
+    assert_eq!(fake.requests().last().unwrap().body, json!({"reason": "gone"}));
 }
 
 #[test]
 fn the_leader() {
-    let fake = Fake::new(operators);
-    assert_snapshot!(fake.told(&["leader", "show"]), @r"
+    let fake = FakeServer::new(operators);
+    assert_snapshot!(fake.output(&["leader", "show"]), @r"
     exit 0
     leader       11111111-2222-4333-8444-555555555555
     epoch        3
     lease until  2020-01-01 00:00:05Z
     clock        2020-01-01 00:00:00Z
 
-    EPOCH  LEADER                                BEGAN
+    EPOCH  LEADER                                STARTED
     3      11111111-2222-4333-8444-555555555555  2020-01-01 00:00:00Z
     2      gone                                  2019-12-31 00:00:00Z
     ");
-    assert_snapshot!(fake.told(&["leader", "demote", "--yes", "--reason", "slow"]), @r"
+    assert_snapshot!(fake.output(&["leader", "demote", "--yes", "--reason", "slow"]), @r"
     exit 0
-    ended the term with epoch 3
+    ended the term of epoch 3
     --
-    this term will be ended, and another one begins:
+    this term will be ended and a new leader elected:
 
     leader       11111111-2222-4333-8444-555555555555
     epoch        3
     lease until  2020-01-01 00:00:05Z
     clock        2020-01-01 00:00:00Z
     ");
-    assert_eq!(fake.asked().last().unwrap().body, json!({"epoch": 3, "reason": "slow"}));
+    assert_eq!(fake.requests().last().unwrap().body, json!({"epoch": 3, "reason": "slow"}));
 }
 
 #[test]
-fn settings_are_set_together_under_the_version_that_was_read() {
-    let fake = Fake::new(operators);
-    assert_snapshot!(fake.told(&["setting", "list"]), @r"
+fn settings_are_changed_together_for_the_read_version() {
+    let fake = FakeServer::new(operators);
+    assert_snapshot!(fake.output(&["setting", "list"]), @r"
     exit 0
-    NAME              VALUE  DEFAULT  FROM  TO
+    NAME              VALUE  DEFAULT  MIN   MAX
     lease_renew       3s     3s       10ms  1m
     lease_ttl         30s    30s      1s    10m
     recovery_enabled  true   true
     ");
-    assert_snapshot!(fake.told(&["setting", "list", "--changed"]), @r"
+    assert_snapshot!(fake.output(&["setting", "list", "--changed"]), @r"
     exit 0
-    every setting is at its default
+    all settings have their default values
     ");
-    assert_snapshot!(fake.told(&["setting", "get", "lease_ttl"]), @r"
+    assert_snapshot!(fake.output(&["setting", "get", "lease_ttl"]), @r"
     exit 0
     name     lease_ttl
     value    30s
     default  30s
-    from     1s
-    to       10m
+    min      1s
+    max      10m
              How long a lease lasts.
     ");
-    assert_snapshot!(fake.told(&["setting", "set", "lease_renew=1s", "lease_ttl=30s"]), @r"
+    assert_snapshot!(fake.output(&["setting", "set", "lease_renew=1s", "lease_ttl=30s"]), @r"
     exit 0
     lease_renew: 3s -> 1s
-    lease_ttl is 30s, as before
+    lease_ttl: 30s (unchanged)
     ");
-    let put = fake.asked().into_iter().find(|one| one.line == "PUT /settings").unwrap();
+    let put = fake.requests().into_iter().find(|one| one.line == "PUT /settings").unwrap();
     assert_eq!(put.header("if-match"), "\"4\"");
     assert_eq!(put.body, json!({"lease_renew": "1s", "lease_ttl": "30s"}));
-    assert_snapshot!(fake.told(&["setting", "set", "lease_renew=20s"]), @r"
+    assert_snapshot!(fake.output(&["setting", "set", "lease_renew=20s"]), @r"
     exit 1
     --
     error: these settings do not fit together
       lease_ttl (30s) must be at least four times lease_renew (20s)
     ");
-    assert!(fake.told(&["setting", "set", "a=1", "a=2"]).contains("a is given twice"));
+    assert!(fake.output(&["setting", "set", "a=1", "a=2"]).contains("a is given twice"));
 }
 
 #[test]
 fn the_audit() {
-    let fake = Fake::new(operators);
-    assert_snapshot!(fake.told(&["audit", "list"]), @r"
+    let fake = FakeServer::new(operators);
+    assert_snapshot!(fake.output(&["audit", "list"]), @r"
     exit 0
-    SEQ  AT                    BY    FROM       DID        TO
-    1    2020-01-01 00:00:00Z  花子  127.0.0.1  job.pause  job hello
-    2    2020-01-01 00:00:00Z  花子  127.0.0.1  job.pause  job hello
+    SEQ  AT                    ACTOR  ADDRESS    ACTION     OBJECT
+    1    2020-01-01 00:00:00Z  花子   127.0.0.1  job.pause  job hello
+    2    2020-01-01 00:00:00Z  花子   127.0.0.1  job.pause  job hello
     ");
-    assert_snapshot!(fake.told(&["audit", "head"]), @r"
+    assert_snapshot!(fake.output(&["audit", "head"]), @r"
     exit 0
     2 h2
     ");
@@ -201,83 +201,89 @@ fn the_audit() {
 
 #[test]
 fn tokens_are_shown_once() {
-    let fake = Fake::new(operators);
-    assert_snapshot!(fake.told(&["token", "list"]), @r"
+    let fake = FakeServer::new(operators);
+    assert_snapshot!(fake.output(&["token", "list"]), @r"
     exit 0
     ID  STATE    NAME  ROLE      CREATED               LAST USED  EXPIRES
     1   active   ci    operator  2020-01-01 00:00:00Z             2099-01-01 00:00:00Z
     2   revoked  ci    operator  2020-01-01 00:00:00Z             2099-01-01 00:00:00Z
     ");
-    assert_snapshot!(fake.told(&["token", "create", "ci", "--role", "operator", "--expires-in", "30d"]), @r"
+    assert_snapshot!(fake.output(&["token", "create", "ci", "--role", "operator", "--expires-in", "30d"]), @r"
     exit 0
     tsk_abc
     --
-    note: it is shown this once; TASUKI_TOKEN or --token-file hand it over
+    note: the token is shown only once; pass it to commands in TASUKI_TOKEN or --token-file
     ");
     assert_eq!(
-        fake.asked()[1].body,
+        fake.requests()[1].body,
         json!({"name": "ci", "role": "operator", "expires_in": "30d"})
     );
-    assert_snapshot!(fake.told(&["token", "revoke", "1", "--yes"]), @r"
+    assert_snapshot!(fake.output(&["token", "revoke", "1", "--yes"]), @r"
     exit 0
     revoked token 1
     --
-    whoever uses this token will be refused:
+    this token will be revoked:
 
     ID  STATE   NAME  ROLE      CREATED               LAST USED  EXPIRES
     1   active  ci    operator  2020-01-01 00:00:00Z             2099-01-01 00:00:00Z
     ");
-    assert_snapshot!(fake.told(&["token", "revoke", "9", "--yes"]), @r"
+    assert_snapshot!(fake.output(&["token", "revoke", "9", "--yes"]), @r"
     exit 1
     --
     error: there is no token 9
 
-    hint: tasuki token list shows those there are
+    hint: tasuki token list shows all tokens
     ");
 }
 
-/// Without a terminal and without --yes nothing that cannot be undone is done.
+/// Without a terminal and without --yes, commands that cannot be undone change nothing.
 #[test]
-fn nobody_to_ask_is_bad_usage() {
-    let fake = Fake::new(operators);
+fn a_missing_confirmation_is_bad_usage() {
+    let fake = FakeServer::new(operators);
     for arguments in
         [&["worker", "detach", WORKER][..], &["leader", "demote"], &["token", "revoke", "1"]]
     {
-        let told = fake.told(arguments);
-        assert!(told.starts_with("exit 2\n") && told.contains("nothing was done"), "{told}");
+        let output = fake.output(arguments);
+        assert!(
+            output.starts_with("exit 2\n") && output.contains("nothing was changed"),
+            "{output}"
+        );
     }
     assert!(fake.lines().iter().all(|line| line.starts_with("GET ")), "{:?}", fake.lines());
 }
 
-/// Answers the question on a terminal of its own; gives exit code and everything on stdout.
-fn answered(fake: &Fake, arguments: &[&str], answer: &str) -> (Option<i32>, String) {
+/// Runs a command on a pseudo-terminal and types `answer`. Returns exit code and stdout.
+fn run_with_answer(fake: &FakeServer, arguments: &[&str], answer: &str) -> (Option<i32>, String) {
     let terminal = openpty(None, None).unwrap();
     let mut command = fake.tasuki(arguments);
     command.stdin(Stdio::from(terminal.slave)).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
-    drop(command); // and with it our end of the terminal's other side
+    drop(command); // closes our copy of the slave side
     std::fs::File::from(terminal.master.try_clone().unwrap()).write_all(answer.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("go ahead? [y/N] "));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("continue? [y/N] "));
     (output.status.code(), String::from_utf8(output.stdout).unwrap())
 }
 
 #[test]
-fn on_a_terminal_one_is_asked_and_only_a_yes_is_a_yes() {
-    let fake = Fake::new(operators);
+fn only_yes_on_a_terminal_is_a_confirmation() {
+    let fake = FakeServer::new(operators);
     for answer in ["n\n", "\n", "maybe\n"] {
-        assert_eq!(answered(&fake, &["token", "revoke", "1"], answer), (Some(1), String::new()));
+        assert_eq!(
+            run_with_answer(&fake, &["token", "revoke", "1"], answer),
+            (Some(1), String::new())
+        );
     }
     assert!(!fake.lines().contains(&"DELETE /tokens/1".to_owned()));
     let revoked = (Some(0), "revoked token 1\n".to_owned());
-    assert_eq!(answered(&fake, &["token", "revoke", "1"], "y\n"), revoked);
+    assert_eq!(run_with_answer(&fake, &["token", "revoke", "1"], "y\n"), revoked);
 }
 
-/// On a terminal words have colours, unless somebody declines.
+/// States are coloured on a terminal, unless `NO_COLOR` is set.
 #[test]
-fn colour_is_for_terminals() {
-    let fake = Fake::new(operators);
-    let shown = |variable: Option<&str>| {
+fn colours_are_used_on_terminals_only() {
+    let fake = FakeServer::new(operators);
+    let run_on_terminal = |variable: Option<&str>| {
         let terminal = openpty(None, None).unwrap();
         let mut command = fake.tasuki(&["worker", "list"]);
         command.env("TERM", "xterm").stdout(Stdio::from(terminal.slave));
@@ -287,13 +293,17 @@ fn colour_is_for_terminals() {
         let mut child = command.spawn().unwrap();
         drop(command);
         let mut text = Vec::new();
-        // The terminal ends with an error once the other side is closed.
+        // Reading the terminal returns an error once the other side is closed.
         let _ = std::fs::File::from(terminal.master).read_to_end(&mut text);
         assert!(child.wait().unwrap().success());
         String::from_utf8(text).unwrap()
     };
-    assert!(shown(None).contains("\u{1b}[32mactive\u{1b}[0m"), "{:?}", shown(None));
-    assert!(!shown(Some("NO_COLOR")).contains('\u{1b}'));
+    assert!(
+        run_on_terminal(None).contains("\u{1b}[32mactive\u{1b}[0m"),
+        "{:?}",
+        run_on_terminal(None)
+    );
+    assert!(!run_on_terminal(Some("NO_COLOR")).contains('\u{1b}'));
 }
 
 #[test]
@@ -301,7 +311,7 @@ fn completions_for_each_shell() {
     for (shell, expected) in
         [("bash", "_tasuki()"), ("zsh", "#compdef tasuki"), ("fish", "complete -c tasuki")]
     {
-        let told = told(&mut tasuki(&["completions", shell]));
-        assert!(told.starts_with("exit 0\n") && told.contains(expected), "{shell}");
+        let output = output_of(&mut tasuki(&["completions", shell]));
+        assert!(output.starts_with("exit 0\n") && output.contains(expected), "{shell}");
     }
 }

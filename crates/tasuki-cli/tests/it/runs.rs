@@ -1,9 +1,9 @@
-//! `tasuki run`, `task` and `event`: what is asked of the server and what is shown of its answers.
+//! `tasuki run`, `task` and `event`: the requests that they send and the output for the responses, with a fake server.
 
 use insta::assert_snapshot;
 use serde_json::{Value, json};
 
-use crate::fake::{Fake, Reply, Request};
+use crate::fake_server::{FakeServer, Reply, Request};
 
 pub(crate) fn run(id: i64, state: &str) -> Value {
     json!({
@@ -56,24 +56,24 @@ fn runs(request: &Request) -> Reply {
             _ => json!([]),
         }})
     };
-    let mut shown = failed();
-    shown["executions"] = json!([
+    let mut detailed = failed();
+    detailed["executions"] = json!([
         {"attempt_no": 1, "outcome": "FAILED", "worker": "w", "started_at": "2020-01-01T00:00:00.1Z",
             "finished_at": "2020-01-01T00:00:09.1Z", "exit_signal": "KILL", "error_code": "KILLED"},
         {"attempt_no": 2, "outcome": "FAILED", "worker": "w", "started_at": "2020-01-01T00:01:00.1Z",
             "finished_at": "2020-01-01T00:01:10.1Z", "exit_code": 3, "error_code": "NO_DATA"}]);
-    shown["notes"] = json!([{"attempt_no": 1, "verb": "retry", "actor": "花子", "reason": "again",
+    detailed["notes"] = json!([{"attempt_no": 1, "verb": "retry", "actor": "花子", "reason": "again",
         "epoch": 2, "at": "2020-01-01T00:00:30Z"}]);
     match request.line.as_str() {
         "GET /runs?job=hello&state=FAILED%2CSUCCEEDED&limit=2" => Reply::Json(
             200,
             json!({"items": [failed(), succeeded()], "next": "abc", "looked_at": 2}),
         ),
-        "GET /runs/8" => Reply::Json(200, shown),
+        "GET /runs/8" => Reply::Json(200, detailed),
         "GET /runs/11" => {
-            let mut called = run(11, "PENDING");
-            (called["queue"], called["priority"]) = (json!("slow"), json!("high"));
-            Reply::Json(200, called)
+            let mut function_run = run(11, "PENDING");
+            (function_run["queue"], function_run["priority"]) = (json!("slow"), json!("high"));
+            Reply::Json(200, function_run)
         }
         "GET /runs/7/logs?from=0&limit=1000" => Reply::Json(200, page(0)),
         "GET /runs/7/logs?attempt=1&from=2&limit=1000" => Reply::Json(200, page(2)),
@@ -105,7 +105,7 @@ fn runs(request: &Request) -> Reply {
         "GET /events/3" => Reply::Json(200, event(3, &json!(2))),
         other => Reply::Json(
             404,
-            json!({"code": "not_found", "detail": format!("not made up: {other}")}),
+            json!({"code": "not_found", "detail": format!("no fake response for: {other}")}),
         ),
     }
 }
@@ -123,21 +123,21 @@ fn event(id: i64, runs: &Value) -> Value {
 
 #[test]
 fn a_list_of_runs() {
-    let fake = Fake::new(runs);
+    let fake = FakeServer::new(runs);
     let arguments = ["run", "list", "--job", "hello", "--state", "FAILED,SUCCEEDED", "-n", "2"];
-    assert_snapshot!(fake.told(&arguments), @r"
+    assert_snapshot!(fake.output(&arguments), @r"
     exit 0
     ID  STATE      JOB    ORIGIN  SCHEDULED FOR         TOOK    NOTE
     8   FAILED     hello  time    2020-01-01 00:00:00Z  1m 10s  retry 1, NO_DATA
     7   SUCCEEDED  hello  time    2020-01-01 00:00:00Z  1.5s
-    there are more: --cursor abc
+    more runs: --cursor abc
     ");
 }
 
 #[test]
 fn a_run_with_its_attempts_and_notes() {
-    let fake = Fake::new(runs);
-    assert_snapshot!(fake.told(&["run", "show", "8"]), @r#"
+    let fake = FakeServer::new(runs);
+    assert_snapshot!(fake.output(&["run", "show", "8"]), @r#"
     exit 0
     run            8
     job            hello (version 3)
@@ -146,7 +146,7 @@ fn a_run_with_its_attempts_and_notes() {
     scheduled for  2020-01-01 00:00:00Z
     due            2020-01-01 00:00:00Z
     args           {"day":"today"}
-    attempt        2 of at most 2
+    attempt        2 of 2
     worker         11111111-2222-4333-8444-555555555555
     started        2020-01-01 00:00:00Z
     finished       2020-01-01 00:01:10Z
@@ -162,7 +162,7 @@ fn a_run_with_its_attempts_and_notes() {
     AT                    ATTEMPT  VERB   BY    REASON
     2020-01-01 00:00:30Z  1        retry  花子  again
     "#);
-    assert_snapshot!(fake.told(&["run", "explain", "8"]), @r"
+    assert_snapshot!(fake.output(&["run", "explain", "8"]), @r"
     exit 0
     It was made for the slot 2020-01-01.
     It failed twice, which is all it may.
@@ -170,9 +170,9 @@ fn a_run_with_its_attempts_and_notes() {
 }
 
 #[test]
-fn output_goes_where_the_job_wrote_it() {
-    let fake = Fake::new(runs);
-    assert_snapshot!(fake.told(&["run", "logs", "7"]), @r"
+fn output_goes_to_the_stream_the_job_wrote_to() {
+    let fake = FakeServer::new(runs);
+    assert_snapshot!(fake.output(&["run", "logs", "7"]), @r"
     exit 0
     one
     三
@@ -183,88 +183,88 @@ fn output_goes_where_the_job_wrote_it() {
 }
 
 #[test]
-fn waiting_tells_by_its_exit_code() {
-    let fake = Fake::new(runs);
-    assert_snapshot!(fake.told(&["run", "wait", "7"]), @r"
+fn the_exit_code_of_wait_is_the_outcome_of_the_run() {
+    let fake = FakeServer::new(runs);
+    assert_snapshot!(fake.output(&["run", "wait", "7"]), @r"
     exit 0
     run 7 of hello is SUCCEEDED
     ");
-    assert_snapshot!(fake.told(&["run", "wait", "8"]), @r"
+    assert_snapshot!(fake.output(&["run", "wait", "8"]), @r"
     exit 1
     --
     error: run 8 of hello is FAILED: NO_DATA: nothing to �[31mreport
 
-    hint: tasuki run logs 8 shows its output, tasuki run explain 8 what happened
+    hint: tasuki run logs 8 shows its output, tasuki run explain 8 explains its state
     ");
-    assert_snapshot!(fake.told(&["run", "wait", "9", "--timeout", "10ms"]), @r"
+    assert_snapshot!(fake.output(&["run", "wait", "9", "--timeout", "10ms"]), @r"
     exit 1
     --
-    error: run 9 has not ended within 10ms; it goes on
+    error: run 9 has not ended within 10ms; it continues
 
-    hint: tasuki run explain 9 tells what it waits for
+    hint: tasuki run explain 9 shows what it waits for
     ");
-    assert_snapshot!(fake.told(&["job", "trigger", "hello", "--wait", "--arg", "n=1"]), @r"
+    assert_snapshot!(fake.output(&["job", "trigger", "hello", "--wait", "--arg", "n=1"]), @r"
     exit 0
     run 7 of hello is SUCCEEDED
     ");
-    let asked = fake.asked();
-    let trigger = asked.iter().find(|one| one.line == "POST /jobs/hello/trigger").unwrap();
+    let requests = fake.requests();
+    let trigger = requests.iter().find(|one| one.line == "POST /jobs/hello/trigger").unwrap();
     assert_eq!(trigger.body, json!({"args": {"n": 1}}));
 }
 
 #[test]
-fn verbs_say_where_the_run_stands_then() {
-    let fake = Fake::new(runs);
-    assert_snapshot!(fake.told(&["run", "cancel", "9", "--reason", "why not"]), @r"
+fn actions_print_the_new_state_of_the_run() {
+    let fake = FakeServer::new(runs);
+    assert_snapshot!(fake.output(&["run", "cancel", "9", "--reason", "why not"]), @r"
     exit 0
-    run 9 was asked to stop; tasuki run wait 9 waits
+    run 9 received a stop signal; tasuki run wait 9 waits for its end
     ");
-    assert_eq!(fake.asked()[0].body, json!({"reason": "why not"}));
-    assert_snapshot!(fake.told(&["run", "cancel", "10"]), @r"
+    assert_eq!(fake.requests()[0].body, json!({"reason": "why not"}));
+    assert_snapshot!(fake.output(&["run", "cancel", "10"]), @r"
     exit 0
     run 10 of hello is CANCELED
     ");
-    assert_snapshot!(fake.told(&["run", "retry", "8"]), @r"
+    assert_snapshot!(fake.output(&["run", "retry", "8"]), @r"
     exit 0
     run 8 of hello is PENDING
     ");
-    assert_snapshot!(fake.told(&["run", "rerun", "8"]), @r"
+    assert_snapshot!(fake.output(&["run", "rerun", "8"]), @r"
     exit 0
     run 7 of hello is PENDING
     ");
 }
 
 #[test]
-fn tasks_from_a_file_are_looked_at_before_any_is_sent() {
-    let fake = Fake::new(runs);
+fn tasks_of_a_file_are_checked_before_any_is_sent() {
+    let fake = FakeServer::new(runs);
     let submit = |text: &str| {
         let file = fake.folder.join("tasks.jsonl");
         std::fs::write(&file, text).unwrap();
-        fake.told(&["task", "submit", "hello", "--file", file.to_str().unwrap()])
+        fake.output(&["task", "submit", "hello", "--file", file.to_str().unwrap()])
     };
     assert_snapshot!(submit("{\"args\":{\"n\":1}}\n\n{\"job\":\"b\",\"idempotency_key\":\"k\"}\n"), @r"
     exit 0
-    2 tasks submitted: runs 7 to 8; 1 existed before
+    2 tasks submitted: runs 7 to 8; 1 already existed
     ");
     assert_eq!(
-        fake.asked()[0].body,
+        fake.requests()[0].body,
         json!({"tasks": [{"job": "hello", "args": {"n": 1}}, {"job": "b", "idempotency_key": "k"}]})
     );
     for (text, expected) in [
         ("{}\n{\"arg\":1}", "line 2: arg: unknown field, expected one of job, args"),
         ("{}\n[1]\n", "line 2: not a JSON object"),
         ("{}\n\n{\"args\":", "line 3: not a JSON object"),
-        ("\n", "the file holds no tasks"),
+        ("\n", "the file contains no tasks"),
     ] {
-        let told = submit(text);
-        assert!(told.starts_with("exit 2\n") && told.contains(expected), "{text:?}: {told}");
+        let output = submit(text);
+        assert!(output.starts_with("exit 2\n") && output.contains(expected), "{text:?}: {output}");
     }
     assert_eq!(fake.lines(), ["POST /tasks/batch"]);
 }
 
 #[test]
-fn a_task_says_all_it_was_told() {
-    let fake = Fake::new(runs);
+fn a_task_contains_all_given_fields() {
+    let fake = FakeServer::new(runs);
     let arguments = [
         "task",
         "submit",
@@ -284,11 +284,11 @@ fn a_task_says_all_it_was_told() {
         "--priority",
         "high",
     ];
-    assert_snapshot!(fake.told(&arguments), @r"
+    assert_snapshot!(fake.output(&arguments), @r"
     exit 0
     run 7 of hello is PENDING
     ");
-    let request = &fake.asked()[0];
+    let request = &fake.requests()[0];
     assert_eq!(request.header("idempotency-key"), "once");
     assert_eq!(
         request.body,
@@ -300,42 +300,42 @@ fn a_task_says_all_it_was_told() {
 
 #[test]
 fn a_run_shows_its_queue_and_its_priority() {
-    let fake = Fake::new(runs);
-    let told = fake.told(&["run", "show", "11"]);
+    let fake = FakeServer::new(runs);
+    let output = fake.output(&["run", "show", "11"]);
     let shows = |name: &str, value: &str| {
-        told.lines().any(|line| line.split_whitespace().eq([name, value]))
+        output.lines().any(|line| line.split_whitespace().eq([name, value]))
     };
-    assert!(shows("queue", "slow") && shows("priority", "high"), "{told}");
-    assert!(!fake.told(&["run", "show", "8"]).contains("queue"), "a command has none");
+    assert!(shows("queue", "slow") && shows("priority", "high"), "{output}");
+    assert!(!fake.output(&["run", "show", "8"]).contains("queue"), "a command has no queue");
 }
 
 #[test]
-fn events_and_what_came_of_them() {
-    let fake = Fake::new(runs);
+fn events_and_their_runs() {
+    let fake = FakeServer::new(runs);
     let emit = ["event", "emit", "order.paid", "--payload", "{\"order\": 42}", "--key", "order-42"];
-    assert_snapshot!(fake.told(&emit), @r"
+    assert_snapshot!(fake.output(&emit), @r"
     exit 0
-    event 3
+    created event 3
     ");
     assert_eq!(
-        fake.asked()[0].body,
+        fake.requests()[0].body,
         json!({"type": "order.paid", "payload": {"order": 42}, "dedupe_key": "order-42", "source": "cli"})
     );
-    assert_snapshot!(fake.told(&["event", "list"]), @r"
+    assert_snapshot!(fake.output(&["event", "list"]), @r"
     exit 0
-    ID  TYPE        SOURCE  CREATED               BECAME
-    5   order.paid  cli     2020-01-01 00:00:00Z  not looked at yet
-    4   order.paid  cli     2020-01-01 00:00:00Z  nobody takes it
+    ID  TYPE        SOURCE  CREATED               RESULT
+    5   order.paid  cli     2020-01-01 00:00:00Z  not processed yet
+    4   order.paid  cli     2020-01-01 00:00:00Z  no matching job
     3   order.paid  cli     2020-01-01 00:00:00Z  2 runs
     ");
-    assert_snapshot!(fake.told(&["event", "show", "3"]), @r#"
+    assert_snapshot!(fake.output(&["event", "show", "3"]), @r#"
     exit 0
     event      3
     type       order.paid
     source     cli
     created    2020-01-01 00:00:00Z
     processed  2020-01-01 00:00:01Z
-    became     2 runs
+    result     2 runs
     payload    {
                  "order": 42
                }

@@ -1,4 +1,4 @@
-//! `tasuki schedule preview`: what is printed, word for word.
+//! `tasuki schedule preview`: its exact output.
 
 use std::io::Read as _;
 use std::process::{Command, Stdio};
@@ -11,9 +11,9 @@ fn tasuki(arguments: &[&str]) -> Command {
     command
 }
 
-/// Exit code, stdout and stderr as one text. What depends on today, the waits, is left out by
-/// asking about the past.
-fn told(arguments: &[&str]) -> String {
+/// Runs a command and returns exit code, stdout and stderr as one text. The tests preview times in the past, so that the
+/// output does not depend on the current date.
+fn output_of(arguments: &[&str]) -> String {
     let output = tasuki(arguments).output().expect("the binary runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
     let code = output.status.code().expect("not killed");
@@ -21,7 +21,7 @@ fn told(arguments: &[&str]) -> String {
 }
 
 fn preview(arguments: &[&str]) -> String {
-    told(&[&["schedule", "preview"], arguments].concat())
+    output_of(&[&["schedule", "preview"], arguments].concat())
 }
 
 #[test]
@@ -31,10 +31,10 @@ fn clocks_go_forward() {
         @r"
     exit 0
     every day at 02:30 (Europe/Berlin)
-    when the clocks change: a skipped time runs at the shift, a repeated time runs once
+    when the clocks change: a skipped time runs when the clocks change, a repeated time runs once
      LOCAL                           UTC                   IN    NOTE
      Sat 2026-03-28 02:30:00 +01:00  2026-03-28T01:30:00Z  past
-     Sun 2026-03-29 03:00:00 +02:00  2026-03-29T01:00:00Z  past  there is no 02:30:00, runs at the shift; clocks go forward 02:00 -> 03:00
+     Sun 2026-03-29 03:00:00 +02:00  2026-03-29T01:00:00Z  past  02:30:00 does not exist, runs when the clocks change; clocks go forward 02:00 -> 03:00
      Mon 2026-03-30 02:30:00 +02:00  2026-03-30T00:30:00Z  past
     "
     );
@@ -57,11 +57,11 @@ fn clocks_go_back_and_it_runs_twice() {
     assert_snapshot!(preview(&arguments), @r"
     exit 0
     every day at 02:30 (Europe/Berlin)
-    when the clocks change: a skipped time runs at the shift, a repeated time runs twice
+    when the clocks change: a skipped time runs when the clocks change, a repeated time runs twice
      LOCAL                           UTC                   IN    NOTE
      Sat 2025-10-25 02:30:00 +02:00  2025-10-25T00:30:00Z  past
      Sun 2025-10-26 02:30:00 +02:00  2025-10-26T00:30:00Z  past  clocks go back 03:00 -> 02:00
-     Sun 2025-10-26 02:30:00 +01:00  2025-10-26T01:30:00Z  past  the second 02:30:00; clocks go back 03:00 -> 02:00
+     Sun 2025-10-26 02:30:00 +01:00  2025-10-26T01:30:00Z  past  second 02:30:00; clocks go back 03:00 -> 02:00
     ");
 }
 
@@ -108,7 +108,7 @@ fn never() {
     exit 0
     on day 30 of the month in February at 00:00 (UTC)
 
-    It never fires.
+    This schedule never fires.
     ");
 }
 
@@ -170,7 +170,7 @@ fn json() {
 fn bad_input_is_bad_usage_with_a_hint() {
     assert_snapshot!(preview(&["cron", "* 25 * * *"]), @r#"
     exit 2
-    error: hour: found "25", expected 0 to 23, a rising range a-b, a step */n or a-b/n, a list of these, or * alone
+    error: hour: found "25", expected 0 to 23, an ascending range a-b, a step */n or a-b/n, a list of these, or * alone
 
     hint: tasuki schedule preview --help shows types and examples
     "#);
@@ -193,13 +193,16 @@ fn bad_input_is_bad_usage_with_a_hint() {
         (&["every", "5m", "-n", "0"], "0 is not in 1..=1000"),
         (&["every"], "required arguments were not provided"),
     ] {
-        let told = preview(arguments);
-        assert!(told.starts_with("exit 2\n") && told.contains(expected), "{arguments:?}: {told}");
+        let output = preview(arguments);
+        assert!(
+            output.starts_with("exit 2\n") && output.contains(expected),
+            "{arguments:?}: {output}"
+        );
     }
 }
 
 #[test]
-fn a_reader_who_has_had_enough_is_no_error() {
+fn a_closed_pipe_is_not_an_error() {
     let mut child = tasuki(&["schedule", "preview", "every", "1s", "-n", "1000"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -213,10 +216,10 @@ fn a_reader_who_has_had_enough_is_no_error() {
 
 #[test]
 fn help_shows_nouns_verbs_and_examples() {
-    assert!(told(&["--help"]).contains("schedule"));
-    let help = told(&["schedule", "preview", "--help"]);
+    assert!(output_of(&["--help"]).contains("schedule"));
+    let help = output_of(&["schedule", "preview", "--help"]);
     for expected in ["--dst-gap", "Examples:", "monthly_at", "--json"] {
         assert!(help.contains(expected), "{expected} in {help}");
     }
-    assert!(told(&["--version"]).starts_with("exit 0\ntasuki "));
+    assert!(output_of(&["--version"]).starts_with("exit 0\ntasuki "));
 }

@@ -1,4 +1,4 @@
-//! `tasuki up` as a process of its own.
+//! `tasuki up` as a separate process, and the helpers for tests with running nodes.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -12,30 +12,30 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tasuki_core::RunId;
-use tasuki_store::{LogPage, SettingsChange, Store};
+use tasuki_store::{LogPage, SettingsChangeResult, Store};
 
-const ENOUGH: Duration = Duration::from_secs(60);
-/// How long between two looks at a condition.
-const LOOK: Duration = Duration::from_millis(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// Polling interval of [`wait_until`].
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A data directory, and whatever runs on it.
-pub(crate) struct Place {
+/// A temporary directory with a data directory and the log of its nodes.
+pub(crate) struct TestDirectory {
     pub(crate) folder: PathBuf,
 }
 
 /// A running `tasuki up`.
-pub(crate) struct Up {
+pub(crate) struct RunningNode {
     pub(crate) child: Child,
 }
 
-pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
+pub(crate) fn wait_until<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = check() {
             return found;
         }
-        assert!(begun.elapsed() < ENOUGH, "waited in vain until {what}");
-        std::thread::sleep(LOOK);
+        assert!(started.elapsed() < WAIT_TIMEOUT, "timed out while waiting until {what}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -44,7 +44,7 @@ fn in_runtime<T>(work: impl Future<Output = T>) -> T {
     runtime.block_on(work)
 }
 
-impl Place {
+impl TestDirectory {
     pub(crate) fn new() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -62,15 +62,15 @@ impl Place {
         format!("sqlite:{}", self.data().join("tasuki.db").display())
     }
 
-    /// Makes the database and gives it settings that suit a test.
+    /// Creates the database and changes settings.
     pub(crate) fn settings(&self, changes: &[(&str, &str)]) {
         fs::create_dir_all(self.data()).unwrap();
         in_runtime(async {
             let store = Store::open(&self.url(), 1).await.unwrap();
             store.migrate().await.unwrap();
-            let seen = store.settings().await.unwrap().version;
+            let seen = store.load_settings().await.unwrap().version;
             let changed = store.change_settings("test", seen, changes).await.unwrap();
-            assert!(matches!(changed, SettingsChange::Applied(_)), "{changed:?}");
+            assert!(matches!(changed, SettingsChangeResult::Applied(_)), "{changed:?}");
             store.close().await;
         });
     }
@@ -84,11 +84,11 @@ impl Place {
         command
     }
 
-    /// Runs a command of the command line and expects it to succeed.
+    /// Runs a command that must succeed and returns its stdout.
     pub(crate) fn tasuki(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().unwrap();
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{arguments:?}: {told}");
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{arguments:?}: {stderr}");
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -96,58 +96,58 @@ impl Place {
         serde_json::from_str(&self.tasuki(&[arguments, &["--json"]].concat())).unwrap()
     }
 
-    /// Starts a node and waits until it can be asked.
-    pub(crate) fn up(&self) -> Up {
-        self.up_by(self.up_command("127.0.0.1:0"))
+    /// Starts a node and waits until its API is ready.
+    pub(crate) fn start(&self) -> RunningNode {
+        self.start_with(self.up_command("127.0.0.1:0"))
     }
 
-    /// The command that does so.
+    /// The command that starts a node.
     pub(crate) fn up_command(&self, address: &str) -> Command {
         self.command(&["up", "--listen", address])
     }
 
-    /// The same by a command like that.
-    pub(crate) fn up_by(&self, mut command: Command) -> Up {
+    /// Starts a node with a command of [`Self::up_command`].
+    pub(crate) fn start_with(&self, mut command: Command) -> RunningNode {
         let _ = fs::remove_file(self.data().join("api.json"));
         let log = fs::File::options().create(true).append(true).open(self.folder.join("up.log"));
         command.stderr(log.unwrap());
-        self.started(command)
+        self.wait_until_started(command)
     }
 
-    /// The same, and nobody hears what it says.
-    pub(crate) fn up_unheard(&self, mut command: Command) -> Up {
+    /// Starts a node whose stderr is a closed pipe.
+    pub(crate) fn start_with_closed_stderr(&self, mut command: Command) -> RunningNode {
         let _ = fs::remove_file(self.data().join("api.json"));
         command.stderr(Stdio::piped());
-        self.started(command)
+        self.wait_until_started(command)
     }
 
-    fn started(&self, mut command: Command) -> Up {
+    fn wait_until_started(&self, mut command: Command) -> RunningNode {
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let mut up = Up { child: command.spawn().unwrap() };
+        let mut up = RunningNode { child: command.spawn().unwrap() };
         drop(up.child.stderr.take());
-        until("tasuki is up", || {
+        wait_until("tasuki is up", || {
             if let Some(ended) = up.child.try_wait().unwrap() {
-                panic!("it ended with {ended}: {}", self.up_told());
+                panic!("the node ended with {ended}: {}", self.log_of_nodes());
             }
             self.data().join("api.json").exists().then_some(())
         });
         up
     }
 
-    /// Where the node that is up is served.
+    /// The API address of the running node.
     fn address(&self) -> String {
         let api = fs::read_to_string(self.data().join("api.json")).unwrap();
         let api: Value = serde_json::from_str(&api).unwrap();
         api["url"].as_str().unwrap().trim_start_matches("http://").to_owned()
     }
 
-    /// What nodes told on stderr.
-    fn up_told(&self) -> String {
+    /// The stderr output of all nodes so far.
+    fn log_of_nodes(&self) -> String {
         fs::read_to_string(self.folder.join("up.log")).unwrap_or_default()
     }
 
-    /// What the first attempt of a run printed, as the database has it.
-    pub(crate) fn log(&self, run: i64) -> LogPage {
+    /// The stored output of the first attempt of a run.
+    pub(crate) fn read_log(&self, run: i64) -> LogPage {
         in_runtime(async {
             let store = Store::open(&self.url(), 1).await.unwrap();
             let page = store.read_log(RunId(run), 1, 0, 1_000).await.unwrap();
@@ -156,22 +156,22 @@ impl Place {
         })
     }
 
-    pub(crate) fn doctor_is_content(&self) {
+    pub(crate) fn expect_healthy_database(&self) {
         self.tasuki(&["doctor"]);
     }
 
-    pub(crate) fn end(self) {
+    pub(crate) fn remove(self) {
         fs::remove_dir_all(&self.folder).unwrap();
     }
 
-    /// The processes of jobs of this data directory.
-    pub(crate) fn jobs_left(&self) -> Vec<i32> {
+    /// The running job processes of this data directory.
+    pub(crate) fn list_job_processes(&self) -> Vec<i32> {
         let id = fs::read_to_string(self.data().join("id")).unwrap();
         processes_with("TASUKI_HOME_ID", id.split(' ').next().unwrap())
     }
 }
 
-impl Up {
+impl RunningNode {
     pub(crate) fn pid(&self) -> Pid {
         Pid::from_raw(self.child.id() as i32)
     }
@@ -186,35 +186,35 @@ impl Up {
         assert_eq!(ended.signal(), Some(9));
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Sends SIGTERM and waits until the node has stopped.
     pub(crate) fn stop(self) {
         self.signal(Signal::SIGTERM);
-        self.ended();
+        self.wait_until_stopped();
     }
 
-    /// Waits until it has stopped in order.
-    fn ended(mut self) {
+    /// Waits until the node has stopped with success.
+    fn wait_until_stopped(mut self) {
         let ended = self.child.wait().unwrap();
-        assert!(ended.success(), "it stopped with {ended}");
+        assert!(ended.success(), "the node stopped with {ended}");
     }
 
-    /// The most memory it ever used, in bytes.
-    pub(crate) fn most_memory(&self) -> u64 {
+    /// The maximum resident memory of the node so far, in bytes.
+    pub(crate) fn max_memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
     }
 }
 
-impl Drop for Up {
+impl Drop for RunningNode {
     fn drop(&mut self) {
-        // Only where a test failed: nothing is left behind.
+        // After a failed test, so that no process is left.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The processes that were started with this variable.
+/// The processes with this environment variable.
 pub(crate) fn processes_with(name: &str, value: &str) -> Vec<i32> {
     let wanted = format!("{name}={value}");
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -228,233 +228,241 @@ pub(crate) fn processes_with(name: &str, value: &str) -> Vec<i32> {
     .collect()
 }
 
-fn refused(output: &Output) -> String {
+fn refusal_text(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// The README's first five minutes.
+/// The first steps of the README.
 #[test]
 fn a_newcomer_has_a_working_scheduler() {
-    let place = Place::new();
-    let up = place.up();
-    let told = place.tasuki(&["job", "create", "hello", "--every", "1s", "--", "echo", "hi"]);
-    assert!(told.starts_with("created hello: every second"), "{told}");
-    let run = until("a run succeeded", || {
-        let runs = place.json(&["run", "list", "--job", "hello", "--state", "SUCCEEDED"]);
+    let directory = TestDirectory::new();
+    let up = directory.start();
+    let output = directory.tasuki(&["job", "create", "hello", "--every", "1s", "--", "echo", "hi"]);
+    assert!(output.starts_with("created hello: every second"), "{output}");
+    let run = wait_until("a run succeeded", || {
+        let runs = directory.json(&["run", "list", "--job", "hello", "--state", "SUCCEEDED"]);
         runs["items"].as_array()?.first()?["id"].as_i64()
     });
-    assert_eq!(place.tasuki(&["run", "logs", &run.to_string()]), "hi\n");
+    assert_eq!(directory.tasuki(&["run", "logs", &run.to_string()]), "hi\n");
     up.stop();
-    place.doctor_is_content();
-    place.end();
+    directory.expect_healthy_database();
+    directory.remove();
 }
 
 #[test]
-fn what_cannot_work_is_told_in_words() {
-    let place = Place::new();
-    let up = place.up();
-    let second = place.command(&["up", "--listen", "127.0.0.1:0"]).output().unwrap();
-    assert!(refused(&second).contains("another tasuki runs on"), "{second:?}");
-    let taken = place.address();
-    let other = place.folder.join("other");
-    let port = place
+fn start_up_errors_are_explained() {
+    let directory = TestDirectory::new();
+    let up = directory.start();
+    let second = directory.command(&["up", "--listen", "127.0.0.1:0"]).output().unwrap();
+    assert!(refusal_text(&second).contains("another tasuki process uses"), "{second:?}");
+    let taken = directory.address();
+    let other = directory.folder.join("other");
+    let port = directory
         .command(&["up", "--listen", &taken, "--data", other.to_str().unwrap()])
         .output()
         .unwrap();
-    assert!(refused(&port).contains("cannot serve on"), "{port:?}");
+    assert!(refusal_text(&port).contains("cannot serve on"), "{port:?}");
     up.stop();
 
-    let corrupt = place.folder.join("corrupt");
+    let corrupt = directory.folder.join("corrupt");
     fs::create_dir_all(&corrupt).unwrap();
     fs::write(corrupt.join("tasuki.db"), vec![b'x'; 8192]).unwrap();
-    let broken = start(&place, &corrupt);
-    assert!(refused(&broken).contains("not a database"), "{broken:?}");
+    let broken = run_up(&directory, &corrupt);
+    assert!(refusal_text(&broken).contains("not a database"), "{broken:?}");
 
-    let file = place.folder.join("file");
+    let file = directory.folder.join("file");
     fs::write(&file, "").unwrap();
-    let no_folder = start(&place, &file.join("data"));
-    assert!(refused(&no_folder).contains("error: "), "{no_folder:?}");
-    let nowhere = place
+    let no_folder = run_up(&directory, &file.join("data"));
+    assert!(refusal_text(&no_folder).contains("error: "), "{no_folder:?}");
+    let nowhere = directory
         .command(&["up", "--listen", "127.0.0.1:0", "--database-url", "postgres://127.0.0.1:1/x"])
         .output()
         .unwrap();
-    assert!(refused(&nowhere).contains("cannot open"), "{nowhere:?}");
-    place.end();
+    assert!(refusal_text(&nowhere).contains("cannot open"), "{nowhere:?}");
+    directory.remove();
 }
 
-fn start(place: &Place, data: &Path) -> Output {
+fn run_up(directory: &TestDirectory, data: &Path) -> Output {
     let data = data.to_str().unwrap();
-    place.command(&["up", "--listen", "127.0.0.1:0", "--data", data]).output().unwrap()
+    directory.command(&["up", "--listen", "127.0.0.1:0", "--data", data]).output().unwrap()
 }
 
-/// The files with the token are for their owner alone.
+/// Only their owner can read the files that contain the token.
 #[test]
 fn secrets_are_private() {
     use std::os::unix::fs::PermissionsExt as _;
-    let place = Place::new();
-    let up = place.up();
+    let directory = TestDirectory::new();
+    let up = directory.start();
     for name in ["token", "api.json"] {
-        let mode = fs::metadata(place.data().join(name)).unwrap().permissions().mode();
+        let mode = fs::metadata(directory.data().join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }
-    let mode = fs::metadata(place.data()).unwrap().permissions().mode();
+    let mode = fs::metadata(directory.data()).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o700);
     up.stop();
-    place.end();
+    directory.remove();
 }
 
-/// A token is in its file before it counts: one that cannot be kept is never made, and what a node that
-/// was killed in between left behind is of no use to anybody.
+/// A token is written to its file before it is registered: if the file cannot be written, no token is created, and a file
+/// that a killed node left contains no valid token.
 #[test]
-fn no_token_is_left_that_nobody_has() {
-    let place = Place::new();
+fn no_valid_token_exists_outside_its_file() {
+    let directory = TestDirectory::new();
     let tokens = || {
         in_runtime(async {
-            let store = Store::open(&place.url(), 1).await.unwrap();
-            let tokens = store.tokens().await.unwrap();
+            let store = Store::open(&directory.url(), 1).await.unwrap();
+            let tokens = store.list_tokens().await.unwrap();
             store.close().await;
             tokens.len()
         })
     };
-    let in_the_way = place.data().join("token");
-    fs::create_dir_all(in_the_way.join("x")).unwrap();
-    let refused_to = place.command(&["up", "--listen", "127.0.0.1:0"]).output().unwrap();
-    assert!(refused(&refused_to).contains("token: "), "{refused_to:?}");
+    let token_file = directory.data().join("token");
+    fs::create_dir_all(token_file.join("x")).unwrap();
+    let refused_to = directory.command(&["up", "--listen", "127.0.0.1:0"]).output().unwrap();
+    assert!(refusal_text(&refused_to).contains("token: "), "{refused_to:?}");
     assert_eq!(tokens(), 0);
-    fs::remove_dir_all(&in_the_way).unwrap();
+    fs::remove_dir_all(&token_file).unwrap();
 
     let unknown = format!("tsk_{}", "0".repeat(64));
-    fs::write(&in_the_way, &unknown).unwrap();
-    let up = place.up();
-    assert_ne!(fs::read_to_string(&in_the_way).unwrap(), unknown);
-    assert_eq!(place.json(&["token", "list"])["items"].as_array().unwrap().len(), 1);
+    fs::write(&token_file, &unknown).unwrap();
+    let up = directory.start();
+    assert_ne!(fs::read_to_string(&token_file).unwrap(), unknown);
+    assert_eq!(directory.json(&["token", "list"])["items"].as_array().unwrap().len(), 1);
     up.stop();
-    // The one that is good is used again.
-    let up = place.up();
+    // A valid token is used again.
+    let up = directory.start();
     up.stop();
     assert_eq!(tokens(), 1);
-    place.end();
+    directory.remove();
 }
 
-/// Whoever opens the API to other machines is told what that means; the command line finds it anyway.
+/// An API that other machines can reach causes a warning; commands on this machine still find it.
 #[test]
-fn an_api_that_others_can_reach_is_told_of() {
-    let place = Place::new();
-    let up = place.up();
+fn an_api_on_a_public_address_causes_a_warning() {
+    let directory = TestDirectory::new();
+    let up = directory.start();
     up.stop();
-    assert!(!place.up_told().contains("warning"), "{}", place.up_told());
-    let up = place.up_by(place.up_command("0.0.0.0:0"));
-    assert!(place.up_told().contains("can be reached from other machines"), "{}", place.up_told());
-    assert!(place.tasuki(&["job", "list"]).starts_with("there are no jobs"));
+    assert!(!directory.log_of_nodes().contains("warning"), "{}", directory.log_of_nodes());
+    let up = directory.start_with(directory.up_command("0.0.0.0:0"));
+    assert!(
+        directory.log_of_nodes().contains("can be reached from other machines"),
+        "{}",
+        directory.log_of_nodes()
+    );
+    assert!(directory.tasuki(&["job", "list"]).starts_with("there are no jobs"));
     up.stop();
-    place.end();
+    directory.remove();
 }
 
-/// Half of a request does not hold up Ctrl-C.
+/// An incomplete request does not delay the stop.
 #[test]
-fn a_client_that_stalls_does_not_hold_up_a_stop() {
-    let place = Place::new();
-    let up = place.up();
-    let mut stalled = std::net::TcpStream::connect(place.address()).unwrap();
+fn a_stalled_client_does_not_delay_the_stop() {
+    let directory = TestDirectory::new();
+    let up = directory.start();
+    let mut stalled = std::net::TcpStream::connect(directory.address()).unwrap();
     stalled.write_all(b"GET /api/v1/jobs HTTP/1.1\r\nauthor").unwrap();
-    let begun = Instant::now();
+    let started = Instant::now();
     up.stop();
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
-    place.end();
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    directory.remove();
 }
 
-/// The doctor looks at the data directory that it is told of, by a flag or as every command is.
+/// The doctor checks the database of the data directory of `--data`, `TASUKI_DATA` or the default.
 #[test]
 fn the_doctor_finds_the_database_of_a_data_directory() {
-    let place = Place::new();
-    place.settings(&[("leader_tick", "500ms")]);
-    let data = place.data();
-    let doctor =
-        |arguments: &[&str]| place.command(arguments).env_remove("TASUKI_DATA").output().unwrap();
+    let directory = TestDirectory::new();
+    directory.settings(&[("leader_tick", "500ms")]);
+    let data = directory.data();
+    let doctor = |arguments: &[&str]| {
+        directory.command(arguments).env_remove("TASUKI_DATA").output().unwrap()
+    };
     let content = doctor(&["doctor", "--data", data.to_str().unwrap()]);
     assert!(content.status.success(), "{content:?}");
     let nowhere = doctor(&["doctor"]);
-    assert!(refused(&nowhere).contains("tasuki-data/tasuki.db"), "{nowhere:?}");
-    fs::rename(&data, place.folder.join("tasuki-data")).unwrap();
+    assert!(refusal_text(&nowhere).contains("tasuki-data/tasuki.db"), "{nowhere:?}");
+    fs::rename(&data, directory.folder.join("tasuki-data")).unwrap();
     assert!(doctor(&["doctor"]).status.success());
-    place.end();
+    directory.remove();
 }
 
-/// However many tell it at once, an event under one key is one event, and makes one run.
+/// Sixteen concurrent emits with the same key create one event and one run.
 #[test]
-fn one_key_told_by_sixteen_at_once_makes_one_run() {
-    let place = Place::new();
-    let up = place.up();
-    place.tasuki(&["job", "create", "ship", "--on-event", "order.paid", "--", "true"]);
+fn concurrent_events_with_one_key_create_one_run() {
+    let directory = TestDirectory::new();
+    let up = directory.start();
+    directory.tasuki(&["job", "create", "ship", "--on-event", "order.paid", "--", "true"]);
     let emit = ["event", "emit", "order.paid", "--key", "order-7", "--json"];
-    let told: Vec<Child> = (0..16)
+    let children: Vec<Child> = (0..16)
         .map(|_| {
-            place.command(&emit).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+            directory.command(&emit).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         })
         .collect();
-    let mut made = 0;
-    for child in told {
+    let mut created = 0;
+    for child in children {
         let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!(answer["id"], 1);
-        made += u32::from(answer["existed"] == false);
+        created += u32::from(answer["existed"] == false);
     }
-    assert_eq!(made, 1);
-    until("the event was taken", || {
-        (!place.json(&["event", "show", "1"])["processed_at"].is_null()).then_some(())
+    assert_eq!(created, 1);
+    wait_until("the event is processed", || {
+        (!directory.json(&["event", "show", "1"])["processed_at"].is_null()).then_some(())
     });
-    let runs = place.json(&["run", "list", "--planned"]);
+    let runs = directory.json(&["run", "list", "--planned"]);
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
-    assert_eq!(place.json(&["event", "list"])["items"].as_array().unwrap().len(), 1);
+    assert_eq!(directory.json(&["event", "list"])["items"].as_array().unwrap().len(), 1);
     up.stop();
-    place.doctor_is_content();
-    place.end();
+    directory.expect_healthy_database();
+    directory.remove();
 }
 
-/// What a job says of a plain exit code decides whether there is another try.
+/// An exit code in `--retry-on` is retried even if its error code is not retryable.
 #[test]
-fn an_exit_code_that_is_named_is_tried_again() {
-    let place = Place::new();
-    let up = place.up();
-    // 3 is called NOT_FOUND, after which no other try would help: but 3 itself is named.
+fn a_named_exit_code_is_retried() {
+    let directory = TestDirectory::new();
+    let up = directory.start();
+    // Exit code 3 maps to NOT_FOUND, which is not retryable, but 3 itself is in --retry-on.
     let script = "test $TASUKI_ATTEMPT = 2 || exit $0";
     for (job, exit) in [("named", "3"), ("other", "4")] {
         let policy = ["--retries", "1", "--backoff", "1s", "--retry-on", "3", "--exit-code"];
         let codes = ["3=NOT_FOUND", "--exit-code", "4=NOT_FOUND", "--", "sh", "-c", script, exit];
-        place.tasuki(&[&["job", "create", job][..], &policy[..], &codes[..]].concat());
+        directory.tasuki(&[&["job", "create", job][..], &policy[..], &codes[..]].concat());
     }
     let ended = |job| {
-        let output = place.command(&["job", "trigger", job, "--wait", "--json"]).output().unwrap();
+        let output =
+            directory.command(&["job", "trigger", job, "--wait", "--json"]).output().unwrap();
         let run: Value = serde_json::from_slice(&output.stdout).unwrap();
         (run["state"].as_str().unwrap().to_owned(), run["tries"].as_i64().unwrap())
     };
     assert_eq!(ended("named"), ("SUCCEEDED".to_owned(), 2));
     assert_eq!(ended("other"), ("FAILED".to_owned(), 1));
     up.stop();
-    place.end();
+    directory.remove();
 }
 
-/// Ctrl-C lets a run end, and whoever follows it hears the last line.
+/// A node that stops waits for its run, and a follower receives the output to its end.
 #[test]
 fn a_run_that_ends_while_its_node_stops_is_followed_to_its_end() {
-    let place = Place::new();
-    let up = place.up();
-    let go_on = place.folder.join("go on");
+    let directory = TestDirectory::new();
+    let up = directory.start();
+    let go_on = directory.folder.join("go on");
     let script = "echo one; until test -e \"$0\"; do sleep 0.01; done; echo two";
     let command = ["--", "sh", "-c", script, go_on.to_str().unwrap()];
-    place.tasuki(&[&["job", "create", "slow"][..], &command[..]].concat());
-    let run = place.json(&["job", "trigger", "slow"])["id"].to_string();
-    let mut follow = place.command(&["run", "logs", "-f", &run]);
+    directory.tasuki(&[&["job", "create", "slow"][..], &command[..]].concat());
+    let run = directory.json(&["job", "trigger", "slow"])["id"].to_string();
+    let mut follow = directory.command(&["run", "logs", "-f", &run]);
     let mut follow = follow.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut first = [0; 4];
     follow.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
     up.signal(Signal::SIGTERM);
-    until("it stops", || place.up_told().contains("stopping: ").then_some(()));
+    wait_until("the node is stopping", || {
+        directory.log_of_nodes().contains("stopping: ").then_some(())
+    });
     fs::write(&go_on, "").unwrap();
-    let told = follow.wait_with_output().unwrap();
-    assert_eq!((told.status.code(), &*told.stdout), (Some(0), &b"two\n"[..]), "{told:?}");
-    up.ended();
-    place.end();
+    let output = follow.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"two\n"[..]), "{output:?}");
+    up.wait_until_stopped();
+    directory.remove();
 }

@@ -1,4 +1,4 @@
-//! Where Redis is, read from one line of text. A password is in there: nothing of it is ever printed.
+//! Connection parameters of Redis, parsed from a URL. The URL contains passwords, so no part of it is ever printed.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,32 +8,32 @@ use ::redis::{
     Client, ClientTlsConfig, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisResult,
     TlsCertificates,
 };
-use tasuki_core::Invalid;
+use tasuki_core::InvalidInput;
 
-const FIELD: &str = "redis address";
-const FORMS: &str =
+const FIELD_NAME: &str = "redis address";
+const EXPECTED_FORMS: &str =
     "redis://HOST:PORT/DB, redis+sentinel://HOST:PORT,…/NAME or redis+cluster://HOST:PORT,…";
-const PREFIX_CHARS: usize = 64;
+const MAX_PREFIX_CHARS: usize = 64;
 
-/// How Redis is set up, and with it how its primary is found.
+/// Setup of Redis. It determines how the primary is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Topology {
     /// One server.
     Standalone,
-    /// Sentinels, which know the server that goes by this name.
+    /// Sentinels that monitor a primary with this name.
     Sentinel(String),
-    /// Nodes, which know who has our keys.
+    /// A Redis Cluster; each node knows which one has our keys.
     Cluster,
 }
 
-/// Where a server is.
+/// Host name and port of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Host {
     pub(super) name: String,
     pub(super) port: u16,
 }
 
-/// How to reach Redis.
+/// Connection parameters of Redis, parsed from a URL.
 ///
 /// ```
 /// use tasuki_cluster::redis::RedisConfig;
@@ -44,14 +44,14 @@ pub(super) struct Host {
 ///     "redis+sentinel://:secret@one:26379,two:26379,three:26379/main/0?sentinel_password=other",
 ///     "redis+cluster://one:6379,two:6379,three:6379",
 /// ] {
-///     let config: RedisConfig = address.parse().expect("it is one of the forms");
+///     let config: RedisConfig = address.parse().expect("the address has one of the supported forms");
 ///     assert!(!format!("{config:?}").contains("secret"));
 /// }
 /// ```
 ///
-/// With `rediss` in place of `redis` all connections are made over TLS. User and password are those of the
-/// servers that keep data; those of the sentinels, if they ask for any, are `sentinel_user` and
-/// `sentinel_password`. What has a meaning of its own in a URL is percent-encoded in all four.
+/// With the scheme `rediss` instead of `redis`, all connections use TLS. User and password are those of the data servers.
+/// Those of the sentinels, if they need any, are the options `sentinel_user` and `sentinel_password`. Characters that have a
+/// special meaning in a URL must be percent-encoded in all four.
 #[derive(Clone)]
 pub struct RedisConfig {
     pub(super) topology: Topology,
@@ -64,49 +64,53 @@ pub struct RedisConfig {
 }
 
 impl RedisConfig {
-    /// Puts all keys under this prefix in place of `tasuki`, so that clusters can share a Redis.
-    pub fn with_prefix(mut self, prefix: &str) -> Result<Self, Invalid> {
-        let fits = (1..=PREFIX_CHARS).contains(&prefix.len());
-        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
+    /// Sets the prefix of all keys, by default `tasuki`. Different prefixes let several clusters share one Redis.
+    pub fn with_prefix(mut self, prefix: &str) -> Result<Self, InvalidInput> {
+        let is_allowed_length = (1..=MAX_PREFIX_CHARS).contains(&prefix.len());
+        let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
         // A brace would end the hash tag that keeps our keys together on one node of a cluster.
-        if !fits || !prefix.chars().all(plain) {
+        if !is_allowed_length || !prefix.chars().all(is_allowed) {
             let expected = "up to 64 letters, digits, and any of _ - . :";
-            return Err(Invalid::typed("redis prefix", prefix, expected));
+            return Err(InvalidInput::from_text("redis prefix", prefix, expected));
         }
         prefix.clone_into(&mut self.prefix);
         Ok(self)
     }
 
-    /// Trusts these certificates (PEM) in place of the machine's, where the address asks for TLS.
-    pub fn trusting(mut self, roots: impl Into<Vec<u8>>) -> Self {
+    /// Sets the trusted certificates (PEM) for TLS. By default those of the operating system are trusted.
+    pub fn with_ca_certificates(mut self, roots: impl Into<Vec<u8>>) -> Self {
         self.certificates.root_cert = Some(roots.into());
         self
     }
 
-    /// Shows this certificate with its key (both PEM) to servers that ask for one.
-    pub fn identified_by(mut self, chain: impl Into<Vec<u8>>, key: impl Into<Vec<u8>>) -> Self {
+    /// Sets the client certificate and its key (both PEM) for servers that require one.
+    pub fn with_client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
         self.certificates.client_tls =
             Some(ClientTlsConfig { client_cert: chain.into(), client_key: key.into() });
         self
     }
 
-    /// Somebody who can connect to a server that keeps data.
+    /// Client for a data server.
     pub(super) fn client(&self, host: &Host) -> RedisResult<Client> {
-        self.client_as(host, &self.login)
+        self.client_with_login(host, &self.login)
     }
 
-    /// Somebody who can connect to a sentinel.
-    pub(super) fn sentinel(&self, host: &Host) -> RedisResult<Client> {
-        self.client_as(host, &self.sentinel_login)
+    /// Client for a sentinel.
+    pub(super) fn sentinel_client(&self, host: &Host) -> RedisResult<Client> {
+        self.client_with_login(host, &self.sentinel_login)
     }
 
-    /// What may stand in no message.
+    /// Passwords, which must not appear in any message.
     pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
         let passwords = [self.login.password(), self.sentinel_login.password()];
         passwords.into_iter().flatten().filter(|password| !password.is_empty())
     }
 
-    fn client_as(&self, host: &Host, login: &RedisConnectionInfo) -> RedisResult<Client> {
+    fn client_with_login(&self, host: &Host, login: &RedisConnectionInfo) -> RedisResult<Client> {
         let (name, port) = (host.name.clone(), host.port);
         let address = match self.tls {
             true => ConnectionAddr::TcpTls { host: name, port, insecure: false, tls_params: None },
@@ -135,44 +139,53 @@ impl fmt::Debug for RedisConfig {
 }
 
 impl FromStr for RedisConfig {
-    type Err = Invalid;
+    type Err = InvalidInput;
 
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let (scheme, rest) = text.split_once("://").ok_or_else(|| refused("no scheme"))?;
+    fn from_str(text: &str) -> Result<Self, InvalidInput> {
+        let (scheme, rest) = text.split_once("://").ok_or_else(|| invalid_url("no scheme"))?;
         let (tls, kind) = match scheme.strip_prefix("rediss") {
             Some(kind) => (true, kind),
-            None => (false, scheme.strip_prefix("redis").ok_or_else(|| refused("another scheme"))?),
+            None => (
+                false,
+                scheme.strip_prefix("redis").ok_or_else(|| invalid_url("an unknown scheme"))?,
+            ),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
-        let (place, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, hosts) = place.rsplit_once('@').unwrap_or(("", place));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
         let (topology, database) = match (kind, path.split_once('/').unwrap_or((path, ""))) {
             ("", (database, "")) => (Topology::Standalone, database),
             ("+cluster", ("", "" | "0")) | ("+cluster", ("0", "")) => (Topology::Cluster, ""),
-            ("+cluster", _) => return Err(refused("a database, of which a cluster has only one")),
-            ("+sentinel", ("", _)) => return Err(refused("no name for the sentinels to look up")),
+            ("+cluster", _) => {
+                return Err(invalid_url("a database number; a Redis Cluster has only database 0"));
+            }
+            ("+sentinel", ("", _)) => {
+                return Err(invalid_url("no name of the primary for the sentinels"));
+            }
             ("+sentinel", (name, database)) => (Topology::Sentinel(name.to_owned()), database),
-            ("", _) => return Err(refused("a longer path")),
-            _ => return Err(refused("another scheme")),
+            ("", _) => return Err(invalid_url("a path with more than one part")),
+            _ => return Err(invalid_url("an unknown scheme")),
         };
         let default_port = if matches!(topology, Topology::Sentinel(_)) { 26379 } else { 6379 };
-        let hosts: Vec<Host> =
-            hosts.split(',').map(|host| read_host(host, default_port)).collect::<Result<_, _>>()?;
+        let hosts: Vec<Host> = hosts
+            .split(',')
+            .map(|host| parse_host(host, default_port))
+            .collect::<Result<_, _>>()?;
         if topology == Topology::Standalone && hosts.len() > 1 {
-            return Err(refused("several hosts, but neither +sentinel nor +cluster"));
+            return Err(invalid_url("several hosts without +sentinel or +cluster"));
         }
         let sentinel_login = match (query, &topology) {
             ("", _) => RedisConnectionInfo::default(),
-            (query, Topology::Sentinel(_)) => read_login(&sentinel_user(query)?, "")?,
+            (query, Topology::Sentinel(_)) => parse_login(&sentinel_user_info(query)?, "")?,
             (_, Topology::Standalone | Topology::Cluster) => {
-                return Err(refused("an option that is not known"));
+                return Err(invalid_url("an unknown option"));
             }
         };
         Ok(Self {
             topology,
             hosts,
             tls,
-            login: read_login(user, database)?,
+            login: parse_login(user, database)?,
             sentinel_login,
             certificates: TlsCertificates { client_tls: None, root_cert: None },
             prefix: "tasuki".to_owned(),
@@ -180,50 +193,50 @@ impl FromStr for RedisConfig {
     }
 }
 
-/// What is refused is described and not quoted: there may be a password in it.
-fn refused(found: &str) -> Invalid {
-    Invalid::described(FIELD, found, FORMS)
+/// Describes an invalid part without quoting it, because it may contain a password.
+fn invalid_url(found: &str) -> InvalidInput {
+    InvalidInput::from_description(FIELD_NAME, found, EXPECTED_FORMS)
 }
 
-fn read_host(text: &str, default_port: u16) -> Result<Host, Invalid> {
+fn parse_host(text: &str, default_port: u16) -> Result<Host, InvalidInput> {
     let (name, port) = match text.rsplit_once(':') {
-        // The colons of an IPv6 address stand in brackets.
+        // An IPv6 address is in brackets, so its last colon is not the one before a port.
         Some((name, port)) if !port.ends_with(']') => {
-            (name, port.parse().map_err(|_| refused("a port that is no number"))?)
+            (name, port.parse().map_err(|_| invalid_url("an invalid port"))?)
         }
         _ => (text, default_port),
     };
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     if name.is_empty() || port == 0 || name.contains(['[', ']', '#', ' ']) {
-        return Err(refused("a host that is none"));
+        return Err(invalid_url("an invalid host"));
     }
     Ok(Host { name: name.to_owned(), port })
 }
 
-/// The library knows how user, password and database are written; the host is nobody's.
-fn read_login(user: &str, database: &str) -> Result<RedisConnectionInfo, Invalid> {
+/// Parses user, password and database with the library, from a URL with a placeholder as host.
+fn parse_login(user: &str, database: &str) -> Result<RedisConnectionInfo, InvalidInput> {
     let at = if user.is_empty() { "" } else { "@" };
     if user.contains(['/', '#']) || database.contains(['/', '#']) {
-        return Err(refused("a / or # that is not percent-encoded"));
+        return Err(invalid_url("a / or # that is not percent-encoded"));
     }
     let url = format!("redis://{user}{at}host/{database}");
     let info = url.into_connection_info();
-    let info = info.map_err(|_| refused("a user, password or database that cannot be read"))?;
+    let info = info.map_err(|_| invalid_url("an invalid user, password or database"))?;
     Ok(info.redis_settings().clone())
 }
 
-/// `sentinel_user=…&sentinel_password=…` as it would stand before a host.
-fn sentinel_user(query: &str) -> Result<String, Invalid> {
+/// Converts `sentinel_user=…&sentinel_password=…` to the form `user:password`.
+fn sentinel_user_info(query: &str) -> Result<String, InvalidInput> {
     let (mut user, mut password) = ("", "");
     for option in query.split('&') {
         match option.split_once('=') {
             Some(("sentinel_user", value)) => user = value,
             Some(("sentinel_password", value)) => password = value,
-            _ => return Err(refused("an option that is not known")),
+            _ => return Err(invalid_url("an unknown option")),
         }
     }
     if user.contains(['@', ':']) || password.contains(['@', ':']) {
-        return Err(refused("a @ or : that is not percent-encoded"));
+        return Err(invalid_url("a @ or : that is not percent-encoded"));
     }
     Ok(format!("{user}:{password}"))
 }
@@ -232,7 +245,7 @@ fn sentinel_user(query: &str) -> Result<String, Invalid> {
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> RedisConfig {
+    fn parse(text: &str) -> RedisConfig {
         text.parse().unwrap()
     }
 
@@ -241,37 +254,37 @@ mod tests {
     }
 
     #[test]
-    fn one_server() {
-        let config = read("redis://ann:p%40ss@cache.example:7000/3");
+    fn an_address_of_one_server_is_parsed() {
+        let config = parse("redis://ann:p%40ss@cache.example:7000/3");
         assert_eq!(config.topology, Topology::Standalone);
         assert_eq!(hosts(&config), [("cache.example", 7000)]);
         assert_eq!(config.login.username(), Some("ann"));
         assert_eq!(config.login.password(), Some("p@ss"));
         assert_eq!((config.login.db(), config.tls), (3, false));
-        let config = read("rediss://[::1]");
+        let config = parse("rediss://[::1]");
         assert_eq!(hosts(&config), [("::1", 6379)]);
         assert_eq!((config.login.password(), config.tls), (None, true));
     }
 
     #[test]
-    fn sentinels_have_a_login_of_their_own() {
-        let config = read("redis+sentinel://:data@a:1,b,[::2]:3/main/2?sentinel_password=watch");
+    fn data_servers_and_sentinels_have_separate_logins() {
+        let config = parse("redis+sentinel://:data@a:1,b,[::2]:3/main/2?sentinel_password=watch");
         assert_eq!(config.topology, Topology::Sentinel("main".to_owned()));
         assert_eq!(hosts(&config), [("a", 1), ("b", 26379), ("::2", 3)]);
         assert_eq!((config.login.password(), config.login.db()), (Some("data"), 2));
         assert_eq!(config.sentinel_login.password(), Some("watch"));
-        assert_eq!(read("redis+sentinel://:data@a/main").sentinel_login.password(), None);
+        assert_eq!(parse("redis+sentinel://:data@a/main").sentinel_login.password(), None);
     }
 
     #[test]
-    fn a_cluster() {
-        let config = read("rediss+cluster://a:1,b:2");
+    fn an_address_of_a_cluster_is_parsed() {
+        let config = parse("rediss+cluster://a:1,b:2");
         assert_eq!(config.topology, Topology::Cluster);
         assert_eq!((hosts(&config), config.tls), (vec![("a", 1), ("b", 2)], true));
     }
 
     #[test]
-    fn what_is_refused_is_not_quoted() {
+    fn an_error_message_contains_no_part_of_the_address() {
         for text in [
             "",
             "secret",
@@ -290,26 +303,26 @@ mod tests {
             "redis+sentinel://:secret@a/main?password=secret",
             "redis+sentinel://a/main?sentinel_password=se@cret",
         ] {
-            let refused = text.parse::<RedisConfig>().unwrap_err();
-            assert!(!refused.to_string().contains("secret"), "{refused}");
+            let error = text.parse::<RedisConfig>().unwrap_err();
+            assert!(!error.to_string().contains("secret"), "{error}");
         }
     }
 
     #[test]
-    fn nothing_secret_is_printed() {
-        let config = read("redis+sentinel://u:secret@a/main?sentinel_password=secret");
+    fn debug_output_contains_no_password() {
+        let config = parse("redis+sentinel://u:secret@a/main?sentinel_password=secret");
         assert!(!format!("{config:?}").contains("secret"));
         assert_eq!(config.secrets().collect::<Vec<_>>(), ["secret", "secret"]);
-        let config = read("redis+sentinel://u:@a/main?sentinel_user=u");
-        assert_eq!(config.secrets().count(), 0, "an empty one would be found in every message");
+        let config = parse("redis+sentinel://u:@a/main?sentinel_user=u");
+        assert_eq!(config.secrets().count(), 0, "every message contains the empty string");
     }
 
     #[test]
-    fn a_prefix_stays_inside_its_hash_tag() {
+    fn a_prefix_that_would_end_the_hash_tag_is_refused() {
         for prefix in ["", "a}b", "a{b", "a b", &"x".repeat(65)] {
-            assert!(read("redis://a").with_prefix(prefix).is_err(), "{prefix}");
+            assert!(parse("redis://a").with_prefix(prefix).is_err(), "{prefix}");
         }
-        assert_eq!(read("redis://a").prefix, "tasuki");
-        assert_eq!(read("redis://a").with_prefix("east:1").unwrap().prefix, "east:1");
+        assert_eq!(parse("redis://a").prefix, "tasuki");
+        assert_eq!(parse("redis://a").with_prefix("east:1").unwrap().prefix, "east:1");
     }
 }

@@ -1,9 +1,9 @@
-//! The keys, all under one prefix and one hash tag: in a cluster they are on one node, where a script can reach
-//! all of them.
+//! Names of the Redis keys. All have one prefix and one hash tag: in a Redis Cluster they are on one server, where a script
+//! can access all of them.
 
 use tasuki_core::{NodeName, RunId, WorkerId};
 
-/// Names keys.
+/// Builds the names of keys under one prefix.
 #[derive(Debug, Clone)]
 pub(super) struct Keys {
     tag: String,
@@ -14,53 +14,53 @@ impl Keys {
         Self { tag: format!("{{{prefix}}}") }
     }
 
-    /// Who may try for the lead. A string that lapses: the worker.
+    /// Election lock. A string with a ttl: the worker id.
     pub(super) fn leader_lock(&self) -> String {
         format!("{}:leader:lock", self.tag)
     }
 
-    /// The highest epoch that was told of. A string.
+    /// Highest published epoch. A string.
     pub(super) fn leader_epoch(&self) -> String {
         format!("{}:leader:epoch", self.tag)
     }
 
-    /// The leader as it was last seen. A string: worker, epoch, microseconds.
+    /// Last published leader. A string: worker id, epoch, microseconds.
     pub(super) fn leader_last_seen(&self) -> String {
-        format!("{}:leader:last_seen", self.tag)
+        format!("{}:leader:last_seen_ts", self.tag)
     }
 
-    /// The leader whose term was ended. A string: worker, epoch.
+    /// Leader whose term was ended. A string: worker id, epoch.
     pub(super) fn leader_degrade(&self) -> String {
         format!("{}:leader:degrade", self.tag)
     }
 
-    /// Who watches the leader for a node. A string that lapses: the worker.
+    /// Lock of the subleader of a node. A string with a ttl: the worker id.
     pub(super) fn subleader_lock(&self, node: &NodeName) -> String {
         format!("{}:subleader:{node}:lock", self.tag)
     }
 
-    /// Those that are there. A sorted set of workers by the microsecond at which they are there no longer.
+    /// Present workers. A sorted set: worker id by the microsecond at which its presence expires.
     pub(super) fn workers(&self) -> String {
         format!("{}:workers", self.tag)
     }
 
-    /// What a worker shows of itself. A hash that lapses.
+    /// Presence of a worker. A hash with a ttl; its fields are in `presence.rs`.
     pub(super) fn worker(&self, worker: WorkerId) -> String {
         format!("{}:worker:{worker}", self.tag)
     }
 
-    /// That a worker was detached. A string that lapses.
+    /// Mark of a detached worker. A string with a ttl.
     pub(super) fn detach(&self, worker: WorkerId) -> String {
         format!("{}:detach:{worker}", self.tag)
     }
 
-    /// Who carries a run. A string that lapses: the worker.
+    /// Worker that holds a leased run. A string with a ttl: the worker id.
     pub(super) fn run_lease(&self, run: RunId) -> String {
-        format!("{}:run:lease:{run}", self.tag)
+        format!("{}:jobrun:lease:{run}", self.tag)
     }
 
-    /// Where news is told. A channel.
-    pub(super) fn wake(&self) -> String {
+    /// Channel of notifications between nodes.
+    pub(super) fn notifications(&self) -> String {
         format!("{}:wake", self.tag)
     }
 }

@@ -1,4 +1,4 @@
-//! How other nodes are reached: one connection to each, opened when there is something to say.
+//! The RPC client of a node: one connection to each other node, opened on first use.
 
 use std::collections::HashMap;
 use std::error::Error as _;
@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tasuki::node::clock_and_random::Clock;
 use tasuki::node::coordination::peers::{
-    Answer, CancelOrder, ORDER, PING, Peer, Peers, Question, Silent, StartOrder, Status,
+    CancelOrder, ContinuationRequest, ORDER_TIMEOUT, OrderResponse, PING_TIMEOUT, Peer,
+    PeerUnreachable, Peers, StartOrder, WorkerStatus,
 };
-use tasuki::node::world::Clock;
 use tasuki_core::{Epoch, RunId, WorkerId};
 use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_client::WorkerServiceClient;
@@ -21,207 +22,229 @@ use tonic::{Request, Response};
 
 use super::connect::connect;
 use super::convert;
-use crate::security::Security;
+use crate::security::RpcSecurity;
 
 type Client = WorkerServiceClient<Channel>;
 
-/// The largest answer, in bytes.
-const MESSAGE_BYTES: usize = 1 << 20;
+/// Maximum size of a request or response, in bytes.
+const MAX_MESSAGE_BYTES: usize = 1 << 20;
 
-/// A connection on which nothing is heard for this long, twice over, is given up.
-const KEEPALIVE: Duration = Duration::from_secs(4);
+/// Interval of HTTP/2 keepalive pings, and the timeout of their responses. A dead connection is therefore closed after
+/// at most twice this time.
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 
-/// A connection that was not used for this long is closed. Workers come and go, and their addresses too.
-const FORGET_US: u64 = 10 * 60 * 1_000_000;
+/// A connection that was not used for this long is closed, because workers and their addresses come and go.
+const IDLE_TIMEOUT_US: u64 = 10 * 60 * 1_000_000;
 
-/// Reaches other nodes.
+/// Calls other nodes through gRPC.
 pub struct RpcPeers {
-    security: Security,
+    security: RpcSecurity,
     clock: Arc<dyn Clock>,
-    lines: Mutex<Lines>,
+    connections: Mutex<Connections>,
 }
 
 #[derive(Default)]
-struct Lines {
-    by_address: HashMap<String, Line>,
-    swept_at: u64,
+struct Connections {
+    by_address: HashMap<String, PeerConnection>,
+    /// When idle connections were last removed, on the boot-time clock, in microseconds.
+    idle_removed_at: u64,
 }
 
-/// A way to somebody. It is connected when first used, and again when it broke.
-struct Line {
+/// A connection to another node. It connects on first use, and again after it broke.
+struct PeerConnection {
     client: Client,
-    /// With which certificate it was opened.
+    /// Generation of the certificate with which the connection was opened.
     generation: u64,
+    /// Last use on the boot-time clock, in microseconds.
     used_at: u64,
 }
 
 impl RpcPeers {
-    /// Reaches those whom `security` knows.
-    pub fn new(security: Security, clock: Arc<dyn Clock>) -> Self {
-        Self { security, clock, lines: Mutex::default() }
+    /// Creates a client that identifies itself with `security`. It does not connect yet.
+    pub fn new(security: RpcSecurity, clock: Arc<dyn Clock>) -> Self {
+        Self { security, clock, connections: Mutex::default() }
     }
 
-    /// Says something, once; and once more if the connection broke before there was an answer, as it does
-    /// when the other side has just replaced it. What is said twice is no more than what is said once.
+    /// Sends a request, and sends it once more if the connection broke before a response arrived, as it does when the
+    /// other side has just replaced the connection. This is safe because every call is a hint that may be repeated.
     async fn call<M, A, F>(
         &self,
         peer: &Peer,
         deadline: Duration,
         message: M,
-        say: impl Fn(Client, Request<M>) -> F + Send + Sync,
-    ) -> Result<A, Silent>
+        send: impl Fn(Client, Request<M>) -> F + Send + Sync,
+    ) -> Result<A, PeerUnreachable>
     where
         M: Clone + Send + Sync,
         A: Send,
         F: Future<Output = Result<Response<A>, tonic::Status>> + Send,
     {
         let address = peer.address.as_deref();
-        let address = address.ok_or_else(|| Silent("it has no address".to_owned()))?;
-        let said = async {
-            let first = say(self.client(address)?, self.request(message.clone(), deadline)?).await;
-            let answer = match first {
-                Err(status) if has_no_answer(&status) => {
-                    tracing::debug!(%peer, %status, "a connection broke; once more");
-                    say(self.client(address)?, self.request(message, deadline)?).await
+        let address =
+            address.ok_or_else(|| PeerUnreachable("the worker has no RPC address".to_owned()))?;
+        let exchange = async {
+            let first = send(self.client(address)?, self.request(message.clone(), deadline)?).await;
+            let response = match first {
+                Err(status) if is_connection_failure(&status) => {
+                    tracing::debug!(%peer, %status, "a connection broke; sending the request again");
+                    send(self.client(address)?, self.request(message, deadline)?).await
                 }
-                answer => answer,
+                response => response,
             };
-            answer.map(Response::into_inner).map_err(|status| Silent(in_words(&status)))
+            response
+                .map(Response::into_inner)
+                .map_err(|status| PeerUnreachable(describe_status(&status)))
         };
-        let late = || Silent(format!("not within {} ms", deadline.as_millis()));
-        timeout(deadline, said).await.unwrap_or_else(|_| Err(late()))
+        let timed_out = || PeerUnreachable(format!("timed out after {} ms", deadline.as_millis()));
+        timeout(deadline, exchange).await.unwrap_or_else(|_| Err(timed_out()))
     }
 
-    fn request<M>(&self, message: M, deadline: Duration) -> Result<Request<M>, Silent> {
+    fn request<M>(&self, message: M, deadline: Duration) -> Result<Request<M>, PeerUnreachable> {
         let mut request = Request::new(message);
         request.set_timeout(deadline);
-        if let Security::Token(tokens) = &self.security {
-            let shown = AsciiMetadataValue::try_from(format!("Bearer {}", tokens.sign()));
-            let mut shown = shown.map_err(|error| Silent(error.to_string()))?;
-            shown.set_sensitive(true);
-            request.metadata_mut().insert("authorization", shown);
+        if let RpcSecurity::Token(tokens) = &self.security {
+            let header = AsciiMetadataValue::try_from(format!("Bearer {}", tokens.sign()));
+            let mut header = header.map_err(|error| PeerUnreachable(error.to_string()))?;
+            header.set_sensitive(true);
+            request.metadata_mut().insert("authorization", header);
         }
         Ok(request)
     }
 
-    /// The line to an address; a new one if our certificate has been replaced since.
-    fn client(&self, address: &str) -> Result<Client, Silent> {
+    /// Returns the connection to an address. Opens a new one if the own certificate was replaced since.
+    fn client(&self, address: &str) -> Result<Client, PeerUnreachable> {
         let (now, generation) = (self.clock.boottime(), self.generation());
-        let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        if now.saturating_sub(lines.swept_at) >= FORGET_US / 10 {
-            lines.by_address.retain(|_, line| now.saturating_sub(line.used_at) < FORGET_US);
-            lines.swept_at = now;
+        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+        if now.saturating_sub(connections.idle_removed_at) >= IDLE_TIMEOUT_US / 10 {
+            connections
+                .by_address
+                .retain(|_, connection| now.saturating_sub(connection.used_at) < IDLE_TIMEOUT_US);
+            connections.idle_removed_at = now;
         }
-        let known = lines.by_address.get_mut(address);
-        if let Some(line) = known.filter(|line| line.generation == generation) {
-            line.used_at = now;
-            return Ok(line.client.clone());
+        let known = connections.by_address.get_mut(address);
+        if let Some(connection) = known.filter(|connection| connection.generation == generation) {
+            connection.used_at = now;
+            return Ok(connection.client.clone());
         }
-        let client = open(address, &self.security)?;
-        let line = Line { client: client.clone(), generation, used_at: now };
-        lines.by_address.insert(address.to_owned(), line);
+        let client = open_lazily(address, &self.security)?;
+        let connection = PeerConnection { client: client.clone(), generation, used_at: now };
+        connections.by_address.insert(address.to_owned(), connection);
         Ok(client)
     }
 
-    /// To how many addresses there is a line.
-    pub fn lines(&self) -> usize {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner).by_address.len()
+    /// Number of addresses with a connection.
+    pub fn connection_count(&self) -> usize {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner).by_address.len()
     }
 
     fn generation(&self) -> u64 {
         match &self.security {
-            Security::Mtls(tls) => tls.generation(),
-            // A token goes with each call, not with a connection.
-            Security::Token(_) => 0,
+            RpcSecurity::Mtls(tls) => tls.generation(),
+            // A token belongs to a call, not to a connection.
+            RpcSecurity::Token(_) => 0,
         }
     }
 }
 
-/// Opens a line without connecting yet.
-fn open(address: &str, security: &Security) -> Result<Client, Silent> {
-    let wrong = || Silent(format!("{address:?} is no address: it is host:port"));
-    // Ours is the TLS, so to the library it is plain.
-    let uri = format!("http://{address}").parse::<Uri>().map_err(|_| wrong())?;
+/// Prepares a connection that connects with its first request.
+fn open_lazily(address: &str, security: &RpcSecurity) -> Result<Client, PeerUnreachable> {
+    let invalid =
+        || PeerUnreachable(format!("the address {address:?} is not of the form host:port"));
+    // The scheme is http because the connector below does TLS itself; the library must not.
+    let uri = format!("http://{address}").parse::<Uri>().map_err(|_| invalid())?;
     let is_plain = uri.authority().is_some_and(|authority| authority.as_str() == address);
     if !is_plain || uri.port_u16().is_none() || address.contains('@') {
-        return Err(wrong());
+        return Err(invalid());
     }
     let endpoint = Endpoint::from(uri)
-        .http2_keep_alive_interval(KEEPALIVE)
-        .keep_alive_timeout(KEEPALIVE)
+        .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
+        .keep_alive_timeout(KEEPALIVE_INTERVAL)
         .keep_alive_while_idle(true);
     let security = security.clone();
-    let connector = tower::service_fn(move |to| connect(security.clone(), to));
+    let connector = tower::service_fn(move |uri| connect(security.clone(), uri));
     Ok(WorkerServiceClient::new(endpoint.connect_with_connector_lazy(connector))
-        .max_decoding_message_size(MESSAGE_BYTES)
-        .max_encoding_message_size(MESSAGE_BYTES))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES))
 }
 
-/// What the other side says has no cause on ours.
-fn has_no_answer(status: &tonic::Status) -> bool {
+/// Whether a status describes a failure of the connection. Only such a status has a source; a status that the other side
+/// has sent has none.
+fn is_connection_failure(status: &tonic::Status) -> bool {
     status.source().is_some()
 }
 
-/// With the causes: "transport error" alone helps nobody.
-fn in_words(status: &tonic::Status) -> String {
-    let mut words = format!("{:?}: {}", status.code(), status.message());
-    let mut cause = status.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !words.contains(&said) {
-            words.push_str(": ");
-            words.push_str(&said);
+/// Formats a status with all of its sources, because its own message is often just "transport error".
+fn describe_status(status: &tonic::Status) -> String {
+    let mut text = format!("{:?}: {}", status.code(), status.message());
+    let mut source = status.source();
+    while let Some(error) = source {
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text.push_str(": ");
+            text.push_str(&message);
         }
-        cause = error.source();
+        source = error.source();
     }
-    words
+    text
 }
 
 #[async_trait]
 impl Peers for RpcPeers {
-    async fn ping(&self, peer: &Peer) -> Result<WorkerId, Silent> {
+    async fn ping(&self, peer: &Peer) -> Result<WorkerId, PeerUnreachable> {
         let message = v1::PingRequest { worker_id: peer.worker.to_string() };
-        let say = |mut client: Client, request| async move { client.ping(request).await };
-        let answer = self.call(peer, PING, message, say).await?;
-        convert::worker(&answer.worker_id).map_err(|malformed| Silent(malformed.0))
+        let send = |mut client: Client, request| async move { client.ping(request).await };
+        let response = self.call(peer, PING_TIMEOUT, message, send).await?;
+        convert::parse_worker_id(&response.worker_id).map_err(|invalid| PeerUnreachable(invalid.0))
     }
 
-    async fn status(&self, peer: &Peer) -> Result<Status, Silent> {
+    async fn status(&self, peer: &Peer) -> Result<WorkerStatus, PeerUnreachable> {
         let message = v1::GetStatusRequest { worker_id: peer.worker.to_string() };
-        let say = |mut client: Client, request| async move { client.get_status(request).await };
-        convert::status(self.call(peer, ORDER, message, say).await?)
+        let send = |mut client: Client, request| async move { client.get_status(request).await };
+        convert::worker_status_from(self.call(peer, ORDER_TIMEOUT, message, send).await?)
     }
 
-    async fn start(&self, peer: &Peer, order: &StartOrder) -> Result<Answer, Silent> {
-        let message = convert::start_request(peer.worker, order, self.clock.wall());
-        let say = |mut client: Client, request| async move { client.start_job(request).await };
-        convert::read(self.call(peer, ORDER, message, say).await?)
+    async fn start(
+        &self,
+        peer: &Peer,
+        order: &StartOrder,
+    ) -> Result<OrderResponse, PeerUnreachable> {
+        let message = convert::start_request(peer.worker, order, self.clock.wall_clock());
+        let send = |mut client: Client, request| async move { client.start_job(request).await };
+        convert::order_response_from(self.call(peer, ORDER_TIMEOUT, message, send).await?)
     }
 
-    async fn cancel(&self, peer: &Peer, order: &CancelOrder) -> Result<Answer, Silent> {
+    async fn cancel(
+        &self,
+        peer: &Peer,
+        order: &CancelOrder,
+    ) -> Result<OrderResponse, PeerUnreachable> {
         let message = convert::cancel_request(peer.worker, order);
-        let say = |mut client: Client, request| async move { client.cancel_job(request).await };
-        convert::read(self.call(peer, ORDER, message, say).await?)
+        let send = |mut client: Client, request| async move { client.cancel_job(request).await };
+        convert::order_response_from(self.call(peer, ORDER_TIMEOUT, message, send).await?)
     }
 
-    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<Answer, Silent> {
+    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<OrderResponse, PeerUnreachable> {
         let (worker_id, leader_epoch) = (peer.worker.to_string(), epoch.0);
         let message = v1::DrainRequest { worker_id, leader_epoch };
-        let say = |mut client: Client, request| async move { client.drain(request).await };
-        convert::read(self.call(peer, ORDER, message, say).await?)
+        let send = |mut client: Client, request| async move { client.drain(request).await };
+        convert::order_response_from(self.call(peer, ORDER_TIMEOUT, message, send).await?)
     }
 
-    async fn confirm(&self, peer: &Peer, question: &Question) -> Result<Vec<RunId>, Silent> {
-        let message = convert::confirm_request(peer.worker, question);
-        let say =
+    async fn confirm(
+        &self,
+        peer: &Peer,
+        request: &ContinuationRequest,
+    ) -> Result<Vec<RunId>, PeerUnreachable> {
+        let message = convert::confirm_request(peer.worker, request);
+        let send =
             |mut client: Client, request| async move { client.confirm_continuation(request).await };
-        convert::confirmed(self.call(peer, ORDER, message, say).await?, question)
+        convert::confirmed_runs(self.call(peer, ORDER_TIMEOUT, message, send).await?, request)
     }
 
-    async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent> {
+    async fn reload(&self, peer: &Peer, version: i64) -> Result<OrderResponse, PeerUnreachable> {
         let message = v1::ReloadSettingsRequest { worker_id: peer.worker.to_string(), version };
-        let say =
+        let send =
             |mut client: Client, request| async move { client.reload_settings(request).await };
-        convert::read(self.call(peer, ORDER, message, say).await?)
+        convert::order_response_from(self.call(peer, ORDER_TIMEOUT, message, send).await?)
     }
 }

@@ -1,239 +1,269 @@
-//! Between the words of the wire and our own. Whatever comes in is checked here.
+//! Conversion between protobuf messages and the types of `tasuki`. All received messages are validated here.
 
 use jiff::Timestamp;
-use tasuki::node::coordination::coordinate::Role;
+use tasuki::node::coordination::coordinator::ClusterRole;
 use tasuki::node::coordination::peers::{
-    Answer, CancelOrder, Question, Silent, StartOrder, Status,
+    CancelOrder, ContinuationRequest, OrderResponse, PeerUnreachable, StartOrder, WorkerStatus,
 };
-use tasuki_core::{Epoch, Invalid, LeaseToken, NodeName, RunId, WorkerId};
+use tasuki_core::{Epoch, InvalidInput, LeaseToken, NodeName, RunId, WorkerId};
 use tasuki_proto::v1;
-use tasuki_proto::v1::answer::Result as Verdict;
+use tasuki_proto::v1::order_response::Result as OrderResult;
+use tasuki_proto::v1::worker_status::Role;
 
-/// As many runs as one message may name; more than a leader gives at once.
-const MOST_RUNS: usize = 10_000;
+/// Maximum number of runs in one message; more than a leader assigns with one order.
+const MAX_RUNS: usize = 10_000;
 
-/// Why a message makes no sense.
+/// A received message is invalid; contains the reason.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Malformed(pub(super) String);
+pub(super) struct InvalidMessage(pub(super) String);
 
-impl From<Invalid> for Malformed {
-    fn from(invalid: Invalid) -> Self {
+impl From<InvalidInput> for InvalidMessage {
+    fn from(invalid: InvalidInput) -> Self {
         Self(invalid.to_string())
     }
 }
 
-impl Malformed {
-    fn new(why: &str) -> Self {
-        Self(why.to_owned())
+impl InvalidMessage {
+    fn new(reason: &str) -> Self {
+        Self(reason.to_owned())
     }
 }
 
-pub(super) fn worker(written: &str) -> Result<WorkerId, Malformed> {
-    Ok(written.parse()?)
+pub(super) fn parse_worker_id(text: &str) -> Result<WorkerId, InvalidMessage> {
+    Ok(text.parse()?)
 }
 
-fn run(number: i64) -> Result<RunId, Malformed> {
-    if number > 0 { Ok(RunId(number)) } else { Err(Malformed::new("run_id is from 1 upwards")) }
-}
-
-fn runs(numbers: &[i64]) -> Result<Vec<RunId>, Malformed> {
-    few(numbers)?.iter().map(|number| run(*number)).collect()
-}
-
-fn few<T>(listed: &[T]) -> Result<&[T], Malformed> {
-    if listed.len() > MOST_RUNS {
-        return Err(Malformed(format!("{} runs are more than {MOST_RUNS}", listed.len())));
+fn parse_run_id(number: i64) -> Result<RunId, InvalidMessage> {
+    if number > 0 {
+        Ok(RunId(number))
+    } else {
+        Err(InvalidMessage::new("run_id must be at least 1"))
     }
-    Ok(listed)
 }
 
-/// An order is given in a term, and terms are counted from one.
-pub(super) fn epoch(number: i64) -> Result<Epoch, Malformed> {
-    let wrong = Malformed::new("leader_epoch is from 1 upwards");
-    if number > 0 { Ok(Epoch(number)) } else { Err(wrong) }
+fn parse_run_ids(numbers: &[i64]) -> Result<Vec<RunId>, InvalidMessage> {
+    check_run_count(numbers)?.iter().map(|number| parse_run_id(*number)).collect()
 }
 
-fn token(bytes: &[u8]) -> Result<LeaseToken, Malformed> {
-    let sixteen = bytes.try_into().map_err(|_| Malformed::new("lease_token is sixteen bytes"))?;
-    Ok(LeaseToken::from_bytes(sixteen))
+fn check_run_count<T>(runs: &[T]) -> Result<&[T], InvalidMessage> {
+    if runs.len() > MAX_RUNS {
+        return Err(InvalidMessage(format!(
+            "{} runs are more than the maximum of {MAX_RUNS}",
+            runs.len()
+        )));
+    }
+    Ok(runs)
 }
 
-pub(super) fn start_order(request: &v1::StartJobRequest) -> Result<StartOrder, Malformed> {
-    let due = |one: &v1::DueRun| {
-        let due_at = Timestamp::from_microsecond(one.due_at_us)
-            .map_err(|_| Malformed::new("due_at_us is no instant"))?;
-        if one.wait_us < 0 {
-            return Err(Malformed::new("wait_us is from 0 upwards"));
+/// Validates the epoch of an order. Epochs start at 1.
+pub(super) fn parse_epoch(number: i64) -> Result<Epoch, InvalidMessage> {
+    let invalid = InvalidMessage::new("leader_epoch must be at least 1");
+    if number > 0 { Ok(Epoch(number)) } else { Err(invalid) }
+}
+
+fn parse_lease_token(bytes: &[u8]) -> Result<LeaseToken, InvalidMessage> {
+    let bytes =
+        bytes.try_into().map_err(|_| InvalidMessage::new("lease_token must be sixteen bytes"))?;
+    Ok(LeaseToken::from_bytes(bytes))
+}
+
+pub(super) fn start_order_from(
+    request: &v1::StartJobRequest,
+) -> Result<StartOrder, InvalidMessage> {
+    let parse_assigned_run = |assigned: &v1::AssignedRun| {
+        let due_at = Timestamp::from_microsecond(assigned.due_at_us)
+            .map_err(|_| InvalidMessage::new("due_at_us is out of range"))?;
+        if assigned.wait_us < 0 {
+            return Err(InvalidMessage::new("wait_us must be at least 0"));
         }
-        Ok((run(one.run_id)?, due_at))
+        Ok((parse_run_id(assigned.run_id)?, due_at))
     };
     Ok(StartOrder {
-        epoch: epoch(request.leader_epoch)?,
-        token: token(&request.lease_token)?,
-        runs: few(&request.runs)?.iter().map(due).collect::<Result<_, _>>()?,
+        epoch: parse_epoch(request.leader_epoch)?,
+        token: parse_lease_token(&request.lease_token)?,
+        runs: check_run_count(&request.runs)?
+            .iter()
+            .map(parse_assigned_run)
+            .collect::<Result<_, _>>()?,
     })
 }
 
-/// `now` is what the wall clock says: the wait is told to people, not counted by.
+/// `now` is the sender's wall clock. It only determines `wait_us`, which is for monitoring.
 pub(super) fn start_request(
     worker: WorkerId,
     order: &StartOrder,
     now: Timestamp,
 ) -> v1::StartJobRequest {
-    let due = |&(run, due_at): &(RunId, Timestamp)| {
+    let assigned_run = |&(run, due_at): &(RunId, Timestamp)| {
         let due_at_us = due_at.as_microsecond();
         let wait_us = due_at_us.saturating_sub(now.as_microsecond()).max(0);
-        v1::DueRun { run_id: run.0, due_at_us, wait_us }
+        v1::AssignedRun { run_id: run.0, due_at_us, wait_us }
     };
     v1::StartJobRequest {
         worker_id: worker.to_string(),
         leader_epoch: order.epoch.0,
         lease_token: order.token.as_bytes().to_vec(),
-        runs: order.runs.iter().map(due).collect(),
+        runs: order.runs.iter().map(assigned_run).collect(),
     }
 }
 
-pub(super) fn cancel_order(request: &v1::CancelJobRequest) -> Result<CancelOrder, Malformed> {
-    Ok(CancelOrder { epoch: epoch(request.leader_epoch)?, runs: runs(&request.run_ids)? })
+pub(super) fn cancel_order_from(
+    request: &v1::CancelJobRequest,
+) -> Result<CancelOrder, InvalidMessage> {
+    Ok(CancelOrder {
+        epoch: parse_epoch(request.leader_epoch)?,
+        runs: parse_run_ids(&request.run_ids)?,
+    })
 }
 
 pub(super) fn cancel_request(worker: WorkerId, order: &CancelOrder) -> v1::CancelJobRequest {
     v1::CancelJobRequest {
         worker_id: worker.to_string(),
         leader_epoch: order.epoch.0,
-        run_ids: numbers(&order.runs),
+        run_ids: run_numbers(&order.runs),
     }
 }
 
-pub(super) fn question(request: &v1::ConfirmContinuationRequest) -> Result<Question, Malformed> {
-    let carried = |one: &v1::CarriedRun| Ok((run(one.run_id)?, token(&one.lease_token)?));
-    Ok(Question {
-        worker: worker(&request.asking_worker_id)?,
-        runs: few(&request.runs)?.iter().map(carried).collect::<Result<_, Malformed>>()?,
+pub(super) fn continuation_request_from(
+    message: &v1::ConfirmContinuationRequest,
+) -> Result<ContinuationRequest, InvalidMessage> {
+    let parse_leased_run = |leased: &v1::LeasedRun| {
+        Ok((parse_run_id(leased.run_id)?, parse_lease_token(&leased.lease_token)?))
+    };
+    Ok(ContinuationRequest {
+        worker: parse_worker_id(&message.detached_worker_id)?,
+        runs: check_run_count(&message.runs)?
+            .iter()
+            .map(parse_leased_run)
+            .collect::<Result<_, InvalidMessage>>()?,
     })
 }
 
 pub(super) fn confirm_request(
     worker: WorkerId,
-    question: &Question,
+    request: &ContinuationRequest,
 ) -> v1::ConfirmContinuationRequest {
-    let carried = |(run, token): &(RunId, LeaseToken)| v1::CarriedRun {
+    let leased_run = |(run, token): &(RunId, LeaseToken)| v1::LeasedRun {
         run_id: run.0,
         lease_token: token.as_bytes().to_vec(),
     };
     v1::ConfirmContinuationRequest {
         worker_id: worker.to_string(),
-        asking_worker_id: question.worker.to_string(),
-        runs: question.runs.iter().map(carried).collect(),
+        detached_worker_id: request.worker.to_string(),
+        runs: request.runs.iter().map(leased_run).collect(),
     }
 }
 
-/// What the worker may go on with: of what it asked about, and of nothing else.
-pub(super) fn confirmed(
+/// Returns the runs that the detached worker may continue. Runs that were not in the request are ignored.
+pub(super) fn confirmed_runs(
     response: v1::ConfirmContinuationResponse,
-    question: &Question,
-) -> Result<Vec<RunId>, Silent> {
-    accepted(response.answer)?;
-    let runs = runs(&response.run_ids).map_err(senseless)?;
-    let asked = |run: &RunId| question.runs.iter().any(|(known, _)| known == run);
-    Ok(runs.into_iter().filter(asked).collect())
+    request: &ContinuationRequest,
+) -> Result<Vec<RunId>, PeerUnreachable> {
+    require_accepted(response.response)?;
+    let runs = parse_run_ids(&response.run_ids).map_err(invalid_response)?;
+    let was_requested = |run: &RunId| request.runs.iter().any(|(requested, _)| requested == run);
+    Ok(runs.into_iter().filter(was_requested).collect())
 }
 
-pub(super) fn numbers(runs: &[RunId]) -> Vec<i64> {
+pub(super) fn run_numbers(runs: &[RunId]) -> Vec<i64> {
     runs.iter().map(|run| run.0).collect()
 }
 
-pub(super) fn accept() -> v1::Answer {
-    written(Answer::Accepted)
+pub(super) fn accepted() -> v1::OrderResponse {
+    order_response(OrderResponse::Accepted)
 }
 
-pub(super) fn invalid(why: impl Into<String>) -> v1::Answer {
-    written(Answer::Invalid(why.into()))
+pub(super) fn rejected_invalid(reason: impl Into<String>) -> v1::OrderResponse {
+    order_response(OrderResponse::Invalid(reason.into()))
 }
 
-pub(super) fn written(answer: Answer) -> v1::Answer {
-    let (result, newest_epoch, message) = match answer {
-        Answer::Accepted => (Verdict::Accepted, 0, String::new()),
-        Answer::OldEpoch(newest) => (Verdict::RejectedOldEpoch, newest.0, String::new()),
-        Answer::Detached => (Verdict::RejectedDetached, 0, String::new()),
-        Answer::Draining => (Verdict::RejectedDraining, 0, String::new()),
-        Answer::AlreadyRunning => (Verdict::RejectedAlreadyRunning, 0, String::new()),
-        Answer::Invalid(why) => (Verdict::RejectedInvalid, 0, why),
+pub(super) fn order_response(response: OrderResponse) -> v1::OrderResponse {
+    let (result, newest_epoch, message) = match response {
+        OrderResponse::Accepted => (OrderResult::Accepted, 0, String::new()),
+        OrderResponse::OldEpoch(newest) => (OrderResult::RejectedOldEpoch, newest.0, String::new()),
+        OrderResponse::Detached => (OrderResult::RejectedDetached, 0, String::new()),
+        OrderResponse::Draining => (OrderResult::RejectedDraining, 0, String::new()),
+        OrderResponse::AlreadyRunning => (OrderResult::RejectedAlreadyRunning, 0, String::new()),
+        OrderResponse::Invalid(reason) => (OrderResult::RejectedInvalid, 0, reason),
     };
-    v1::Answer { result: result.into(), newest_epoch, message }
+    v1::OrderResponse { result: result.into(), newest_epoch, message }
 }
 
-pub(super) fn read(answer: v1::Answer) -> Result<Answer, Silent> {
-    Ok(match Verdict::try_from(answer.result) {
-        Ok(Verdict::Accepted) => Answer::Accepted,
-        Ok(Verdict::RejectedOldEpoch) => {
-            Answer::OldEpoch(epoch(answer.newest_epoch).map_err(senseless)?)
+pub(super) fn order_response_from(
+    response: v1::OrderResponse,
+) -> Result<OrderResponse, PeerUnreachable> {
+    Ok(match OrderResult::try_from(response.result) {
+        Ok(OrderResult::Accepted) => OrderResponse::Accepted,
+        Ok(OrderResult::RejectedOldEpoch) => {
+            OrderResponse::OldEpoch(parse_epoch(response.newest_epoch).map_err(invalid_response)?)
         }
-        Ok(Verdict::RejectedDetached) => Answer::Detached,
-        Ok(Verdict::RejectedDraining) => Answer::Draining,
-        Ok(Verdict::RejectedAlreadyRunning) => Answer::AlreadyRunning,
-        Ok(Verdict::RejectedInvalid) => Answer::Invalid(answer.message),
-        Ok(Verdict::Unknown) | Err(_) => {
-            return Err(Silent("it answered in words we do not know".to_owned()));
+        Ok(OrderResult::RejectedDetached) => OrderResponse::Detached,
+        Ok(OrderResult::RejectedDraining) => OrderResponse::Draining,
+        Ok(OrderResult::RejectedAlreadyRunning) => OrderResponse::AlreadyRunning,
+        Ok(OrderResult::RejectedInvalid) => OrderResponse::Invalid(response.message),
+        Ok(OrderResult::Unknown) | Err(_) => {
+            return Err(PeerUnreachable("the result in its response is unknown".to_owned()));
         }
     })
 }
 
-/// A question has no answer unless somebody accepts it.
-fn accepted(answer: Option<v1::Answer>) -> Result<(), Silent> {
-    match read(answer.unwrap_or_default())? {
-        Answer::Accepted => Ok(()),
-        Answer::Invalid(why) => Err(Silent(why)),
-        refusal => Err(Silent(format!("it refused: {refusal:?}"))),
+/// Checks that a request was accepted. A refused or missing result means that there is no usable response.
+fn require_accepted(response: Option<v1::OrderResponse>) -> Result<(), PeerUnreachable> {
+    match order_response_from(response.unwrap_or_default())? {
+        OrderResponse::Accepted => Ok(()),
+        OrderResponse::Invalid(reason) => Err(PeerUnreachable(reason)),
+        refusal => Err(PeerUnreachable(format!("the request was refused: {refusal:?}"))),
     }
 }
 
-fn senseless(Malformed(why): Malformed) -> Silent {
-    Silent(format!("its answer makes no sense: {why}"))
+fn invalid_response(InvalidMessage(reason): InvalidMessage) -> PeerUnreachable {
+    PeerUnreachable(format!("its response is invalid: {reason}"))
 }
 
-pub(super) fn status_response(status: &Status) -> v1::GetStatusResponse {
+pub(super) fn status_response(status: &WorkerStatus) -> v1::GetStatusResponse {
     let role = match status.role {
-        Role::Leader => v1::status::Role::Leader,
-        Role::Subleader => v1::status::Role::Subleader,
-        Role::Worker => v1::status::Role::Worker,
+        ClusterRole::Leader => Role::Leader,
+        ClusterRole::Subleader => Role::Subleader,
+        ClusterRole::Worker => Role::Worker,
     };
-    let status = v1::Status {
+    let status = v1::WorkerStatus {
         worker_id: status.worker.to_string(),
         node: status.node.to_string(),
         role: role.into(),
         newest_epoch: status.epoch.0,
         load: status.load,
-        run_ids: numbers(&status.runs),
+        run_ids: run_numbers(&status.runs),
         detached: status.detached,
         draining: status.draining,
     };
-    v1::GetStatusResponse { answer: Some(accept()), status: Some(status) }
+    v1::GetStatusResponse { response: Some(accepted()), status: Some(status) }
 }
 
-pub(super) fn status(response: v1::GetStatusResponse) -> Result<Status, Silent> {
-    accepted(response.answer)?;
+pub(super) fn worker_status_from(
+    response: v1::GetStatusResponse,
+) -> Result<WorkerStatus, PeerUnreachable> {
+    require_accepted(response.response)?;
     let status = response.status.unwrap_or_default();
-    status_of(&status).map_err(senseless)
+    parse_worker_status(&status).map_err(invalid_response)
 }
 
-fn status_of(status: &v1::Status) -> Result<Status, Malformed> {
-    let role = match v1::status::Role::try_from(status.role) {
-        Ok(v1::status::Role::Leader) => Role::Leader,
-        Ok(v1::status::Role::Subleader) => Role::Subleader,
-        Ok(v1::status::Role::Worker) => Role::Worker,
-        Ok(v1::status::Role::Unknown) | Err(_) => {
-            return Err(Malformed::new("its role is unknown"));
+fn parse_worker_status(status: &v1::WorkerStatus) -> Result<WorkerStatus, InvalidMessage> {
+    let role = match Role::try_from(status.role) {
+        Ok(Role::Leader) => ClusterRole::Leader,
+        Ok(Role::Subleader) => ClusterRole::Subleader,
+        Ok(Role::Worker) => ClusterRole::Worker,
+        Ok(Role::Unknown) | Err(_) => {
+            return Err(InvalidMessage::new("its role is unknown"));
         }
     };
-    Ok(Status {
-        worker: worker(&status.worker_id)?,
+    Ok(WorkerStatus {
+        worker: parse_worker_id(&status.worker_id)?,
         node: status.node.parse::<NodeName>()?,
         role,
-        // A worker that has heard of no leader knows of none.
+        // A worker that knows no leader sends 0.
         epoch: Epoch(status.newest_epoch.max(0)),
         load: status.load,
-        runs: runs(&status.run_ids)?,
+        runs: parse_run_ids(&status.run_ids)?,
         detached: status.detached,
         draining: status.draining,
     })
@@ -244,67 +274,67 @@ mod tests {
     use super::*;
 
     fn request() -> v1::StartJobRequest {
-        let due = v1::DueRun { run_id: 7, due_at_us: 1_000_000, wait_us: 5 };
+        let assigned = v1::AssignedRun { run_id: 7, due_at_us: 1_000_000, wait_us: 5 };
         v1::StartJobRequest {
             worker_id: WorkerId::from_random(1).to_string(),
             leader_epoch: 3,
             lease_token: vec![9; 16],
-            runs: vec![due],
+            runs: vec![assigned],
         }
     }
 
     #[test]
-    fn an_order_that_makes_no_sense_is_malformed() {
-        assert!(start_order(&request()).is_ok());
-        let breaks: [(&str, fn(&mut v1::StartJobRequest)); 8] = [
+    fn an_invalid_start_request_is_refused() {
+        assert!(start_order_from(&request()).is_ok());
+        let cases: [(&str, fn(&mut v1::StartJobRequest)); 8] = [
             ("no epoch", |it| it.leader_epoch = 0),
-            ("an epoch below zero", |it| it.leader_epoch = i64::MIN),
+            ("a negative epoch", |it| it.leader_epoch = i64::MIN),
             ("no token", |it| it.lease_token.clear()),
-            ("a long token", |it| it.lease_token.push(1)),
-            ("a run below one", |it| it.runs[0].run_id = -1),
-            ("no instant", |it| it.runs[0].due_at_us = i64::MAX),
-            ("a wait below zero", |it| it.runs[0].wait_us = -1),
-            ("too many", |it| it.runs = vec![it.runs[0]; MOST_RUNS + 1]),
+            ("a token that is too long", |it| it.lease_token.push(1)),
+            ("a negative run id", |it| it.runs[0].run_id = -1),
+            ("an instant out of range", |it| it.runs[0].due_at_us = i64::MAX),
+            ("a negative wait", |it| it.runs[0].wait_us = -1),
+            ("too many runs", |it| it.runs = vec![it.runs[0]; MAX_RUNS + 1]),
         ];
-        for (what, break_it) in breaks {
+        for (case, make_invalid) in cases {
             let mut request = request();
-            break_it(&mut request);
-            assert!(start_order(&request).is_err(), "{what}");
+            make_invalid(&mut request);
+            assert!(start_order_from(&request).is_err(), "{case}");
         }
     }
 
     #[test]
-    fn an_order_reads_back_and_says_how_long_is_to_wait() {
+    fn a_start_order_round_trips_and_contains_the_remaining_wait() {
         let at = |us| Timestamp::from_microsecond(us).unwrap();
         let token = LeaseToken::from_random(4);
         let runs = vec![(RunId(1), at(10_000_000)), (RunId(2), at(1))];
         let order = StartOrder { epoch: Epoch(2), token, runs };
         let request = start_request(WorkerId::from_random(1), &order, at(4_000_000));
-        assert_eq!(start_order(&request), Ok(order));
+        assert_eq!(start_order_from(&request), Ok(order));
         assert_eq!(request.runs.iter().map(|run| run.wait_us).collect::<Vec<_>>(), [6_000_000, 0]);
     }
 
     #[test]
-    fn an_answer_in_unknown_words_is_none() {
+    fn a_response_with_an_unknown_result_is_an_error() {
         for result in [0, 7, -1] {
-            let answer = v1::Answer { result, ..Default::default() };
-            assert!(read(answer).is_err(), "{result}");
+            let response = v1::OrderResponse { result, ..Default::default() };
+            assert!(order_response_from(response).is_err(), "{result}");
         }
-        assert!(status(v1::GetStatusResponse::default()).is_err());
-        let answer = Some(accept());
-        assert!(status(v1::GetStatusResponse { answer, status: None }).is_err());
+        assert!(worker_status_from(v1::GetStatusResponse::default()).is_err());
+        let response = Some(accepted());
+        assert!(worker_status_from(v1::GetStatusResponse { response, status: None }).is_err());
     }
 
     #[test]
-    fn nothing_is_confirmed_that_was_not_asked() {
-        let question = Question {
+    fn only_requested_runs_are_confirmed() {
+        let request = ContinuationRequest {
             worker: WorkerId::from_random(1),
             runs: vec![(RunId(1), LeaseToken::from_random(1))],
         };
         let response =
-            |run_ids| v1::ConfirmContinuationResponse { answer: Some(accept()), run_ids };
-        assert_eq!(confirmed(response(vec![2, 1]), &question), Ok(vec![RunId(1)]));
-        assert!(confirmed(response(vec![0]), &question).is_err());
-        assert!(confirmed(Default::default(), &question).is_err());
+            |run_ids| v1::ConfirmContinuationResponse { response: Some(accepted()), run_ids };
+        assert_eq!(confirmed_runs(response(vec![2, 1]), &request), Ok(vec![RunId(1)]));
+        assert!(confirmed_runs(response(vec![0]), &request).is_err());
+        assert!(confirmed_runs(Default::default(), &request).is_err());
     }
 }

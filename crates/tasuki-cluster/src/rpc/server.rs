@@ -1,10 +1,10 @@
-//! The port that a node serves.
+//! The RPC server of a node.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki::node::coordination::peers::Called;
+use tasuki::node::coordination::peers::NodeRpc;
 use tasuki_proto::v1::worker_service_server::WorkerServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -15,36 +15,36 @@ use tonic::transport::Server;
 use tonic_health::server::{HealthReporter, health_reporter};
 use tonic_reflection::server::Builder;
 
-use super::access::AccessLayer;
-use super::incoming::Door;
-use super::service::Service;
-use crate::identity::{PeerRole, WrongIdentity};
-use crate::security::{Error, Security};
+use super::accept::Acceptor;
+use super::authorize::AuthorizeLayer;
+use super::service::RpcService;
+use crate::identity::{InvalidIdentity, PeerRole};
+use crate::security::{Error, RpcSecurity};
 
-/// How much is taken on at once, and for how long.
+/// Limits of an [`RpcServer`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-pub struct Limits {
-    /// Connections. A node has one to each other node.
+pub struct ServerLimits {
+    /// Maximum number of connections. A node has one to each other node.
     pub connections: usize,
-    /// Handshakes at the same time.
+    /// Maximum number of concurrent handshakes.
     pub handshakes: usize,
-    /// How long a handshake may take.
+    /// Timeout of a handshake.
     pub handshake: Duration,
-    /// Calls at the same time over one connection.
+    /// Maximum number of concurrent calls over one connection.
     pub streams: u32,
-    /// The largest message, in bytes.
+    /// Maximum size of a message, in bytes.
     pub message_bytes: usize,
-    /// How long a call may take, whatever its caller says.
+    /// Timeout of a call. It applies even if the caller requests a longer one.
     pub call: Duration,
-    /// How often a quiet connection is asked whether it lives, and how long it has to say so.
+    /// Interval of keepalive pings on an idle connection, and the timeout of their responses.
     pub keepalive: Duration,
-    /// After how long a connection is replaced, so that both sides show what certificates they have by
-    /// then. Calls under way are finished.
+    /// Maximum age of a connection. After that the client must connect again, so that both sides present their current
+    /// certificates. Calls in progress are finished first.
     pub connection_age: Duration,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 512,
@@ -59,119 +59,129 @@ impl Default for Limits {
     }
 }
 
-/// As much as a call's headers may take: a token and little else.
-const HEADER_BYTES: u32 = 16 * 1024;
+/// Maximum size of the headers of a call: enough for a token and little else.
+const MAX_HEADER_BYTES: u32 = 16 * 1024;
 
-/// How long connections that were cut have to notice.
-const LAST: Duration = Duration::from_secs(1);
+/// Time that aborted connections have to close.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A port that answers. Dropping it cuts everybody off; `stop` lets them finish.
+/// The running RPC server of a node. Dropping it aborts all connections; [`RpcServer::stop`] lets calls finish.
 #[derive(Debug)]
 pub struct RpcServer {
     address: SocketAddr,
     health: HealthReporter,
     stopping: watch::Sender<bool>,
-    cut: watch::Sender<bool>,
+    abort: watch::Sender<bool>,
     task: JoinHandle<()>,
 }
 
 impl RpcServer {
-    /// Answers at an address for `called`, to those whom `security` knows.
+    /// Listens on an address and passes the calls of authorized callers to `node`.
     pub async fn start(
         address: SocketAddr,
-        called: Arc<dyn Called>,
-        security: Security,
-        limits: Limits,
+        node: Arc<dyn NodeRpc>,
+        security: RpcSecurity,
+        limits: ServerLimits,
     ) -> Result<Self, Error> {
-        let unserved = |source| Error::Listen { address: address.to_string(), source };
-        let listener = TcpListener::bind(address).await.map_err(unserved)?;
-        Self::on(listener, called, security, limits).await
+        let failed = |source| Error::Listen { address: address.to_string(), source };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        Self::start_on_listener(listener, node, security, limits).await
     }
 
-    /// The same on a port that is open already: a node is told where it is before it is there to be called.
-    pub async fn on(
+    /// Like [`RpcServer::start`], on a port that is already open. A node needs its own address before it can handle calls.
+    pub async fn start_on_listener(
         listener: TcpListener,
-        called: Arc<dyn Called>,
-        security: Security,
-        limits: Limits,
+        node: Arc<dyn NodeRpc>,
+        security: RpcSecurity,
+        limits: ServerLimits,
     ) -> Result<Self, Error> {
         let identity = security.identity();
         if identity.role() != PeerRole::Node {
-            return Err(
-                WrongIdentity::new(format!("{identity} is no node, and cannot serve")).into()
-            );
+            return Err(InvalidIdentity::new(format!(
+                "{identity} has not the role node, so it cannot run an RPC server"
+            ))
+            .into());
         }
         let address = listener.local_addr().map_err(|source| {
-            let address = "a port that was open".to_owned();
+            let address = "an open port".to_owned();
             Error::Listen { address, source }
         })?;
 
-        let (stopping, stopped) = watch::channel(false);
-        let (cut, is_cut) = watch::channel(false);
-        let (inside, incoming) = mpsc::channel(limits.handshakes);
+        let (stopping, stop_signal) = watch::channel(false);
+        let (abort, abort_signal) = watch::channel(false);
+        let (accepted, connections) = mpsc::channel(limits.handshakes);
         let (health, health_service) = health_reporter();
-        health.set_serving::<WorkerServiceServer<Service>>().await;
+        health.set_serving::<WorkerServiceServer<RpcService>>().await;
         let reflection = Builder::configure()
             .register_encoded_file_descriptor_set(tasuki_proto::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             .build_v1()
-            .expect("the descriptors were compiled with this program");
-        let node = called.status().node;
-        let service = WorkerServiceServer::new(Service { called, security: security.clone() })
+            .expect("the descriptors are compiled into this program");
+        let node_name = node.status().node;
+        let service = WorkerServiceServer::new(RpcService { node, security: security.clone() })
             .max_decoding_message_size(limits.message_bytes)
             .max_encoding_message_size(limits.message_bytes);
-        let serving = Server::builder()
+        let serve = Server::builder()
             .max_concurrent_streams(limits.streams)
             .timeout(limits.call)
             .http2_keepalive_interval(Some(limits.keepalive))
             .http2_keepalive_timeout(Some(limits.keepalive))
-            .http2_max_header_list_size(HEADER_BYTES)
+            .http2_max_header_list_size(MAX_HEADER_BYTES)
             .max_connection_age(limits.connection_age)
-            // Somebody who watches for ever must connect anew like everybody else.
+            // A client with an endless call (a health watch) must also connect again.
             .max_connection_age_grace(limits.call)
-            .layer(AccessLayer { security: security.clone() })
+            .layer(AuthorizeLayer { security: security.clone() })
             .add_service(service)
             .add_service(health_service)
             .add_service(reflection)
             .serve_with_incoming_shutdown(
-                ReceiverStream::new(incoming),
-                until_true(stopped.clone()),
+                ReceiverStream::new(connections),
+                wait_until_true(stop_signal.clone()),
             );
-        let connections = Arc::new(Semaphore::new(limits.connections));
-        let door = Door { security, limits, connections, cut: is_cut, inside };
-        let standing = async move {
-            // What is not chosen is dropped: the port closes with the first word of stopping.
+        let connection_permits = Arc::new(Semaphore::new(limits.connections));
+        let acceptor = Acceptor {
+            security,
+            limits,
+            connections: connection_permits,
+            abort: abort_signal,
+            accepted,
+        };
+        let accept = async move {
+            // The branch that is not chosen is dropped, so the port closes as soon as the stop signal arrives.
             tokio::select! {
-                () = door.stand(listener) => {}
-                () = until_true(stopped) => {}
+                () = acceptor.accept_connections(listener) => {}
+                () = wait_until_true(stop_signal) => {}
             }
         };
         let task = tokio::spawn(async move {
-            let (served, ()) = tokio::join!(serving, standing);
+            let (served, ()) = tokio::join!(serve, accept);
             if let Err(error) = served {
-                tracing::error!(%error, "calls from other nodes are no longer answered");
+                tracing::error!(%error, "the RPC server failed; calls from other nodes are no longer handled");
             }
         });
-        tracing::info!(%address, %identity, "answering calls from other nodes");
-        if identity.name() != node.as_str() {
-            tracing::info!(%identity, %node, "what this node shows others bears another name: it is taken for one that nodes share");
+        tracing::info!(%address, %identity, "the RPC server is listening");
+        if identity.name() != node_name.as_str() {
+            tracing::info!(
+                %identity, node = %node_name,
+                "the identity has another name than this node, so it counts as one that several nodes share"
+            );
         }
-        Ok(Self { address, health, stopping, cut, task })
+        Ok(Self { address, health, stopping, abort, task })
     }
 
-    /// Where it answers.
+    /// Address on which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Takes no more calls, finishes those under way, and after `grace` cuts off who is left.
+    /// Refuses new calls, finishes calls in progress, and aborts the remaining connections after `grace`.
     pub async fn stop(mut self, grace: Duration) {
-        self.health.set_not_serving::<WorkerServiceServer<Service>>().await;
+        self.health.set_not_serving::<WorkerServiceServer<RpcService>>().await;
         self.stopping.send_replace(true);
         if timeout(grace, &mut self.task).await.is_err() {
-            self.cut.send_replace(true);
-            if timeout(LAST, &mut self.task).await.is_err() {
-                tracing::warn!("connections of other nodes did not end");
+            self.abort.send_replace(true);
+            if timeout(ABORT_TIMEOUT, &mut self.task).await.is_err() {
+                tracing::warn!("connections of other nodes did not close in time");
             }
         }
     }
@@ -183,7 +193,7 @@ impl Drop for RpcServer {
     }
 }
 
-async fn until_true(mut told: watch::Receiver<bool>) {
-    // Whoever could tell is gone: that is as good as being told.
-    let _ = told.wait_for(|told| *told).await;
+async fn wait_until_true(mut signal: watch::Receiver<bool>) {
+    // An error means that the sender was dropped; that counts as the signal.
+    let _ = signal.wait_for(|signal| *signal).await;
 }

@@ -1,5 +1,5 @@
-//! An authority and certificates to try things with. Its key lies beside the certificates: whoever can
-//! read the folder can be anybody.
+//! Development certificates: an authority and certificates signed by it. The private key of the authority is stored beside the
+//! certificates, so anyone who can read the folder can impersonate every node.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -19,149 +19,149 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, UnixTime};
 
 use super::verify::{Trust, Usage};
-use crate::identity::{Identity, PeerRole, WrongIdentity};
+use crate::identity::{Identity, InvalidIdentity, PeerRole};
 
-/// A clock that is a little slow meets a certificate that is already good.
-const BEFORE: Duration = Duration::from_secs(5 * 60);
+/// A certificate is valid from this long ago, so that nodes with a slow clock accept it.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(5 * 60);
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The folder, and the name, of the observer.
+/// Name of the observer, and of its folder.
 pub const OBSERVER: &str = "observer";
 
-/// What to make.
+/// Parameters of [`create_dev_certs`].
 #[derive(Debug, Clone)]
-pub struct Plan {
-    /// Where.
+pub struct DevCertRequest {
+    /// Output folder.
     pub folder: PathBuf,
-    /// Of which cluster.
+    /// Name of the cluster.
     pub cluster: String,
-    /// For which nodes, each in a folder of its name. An observer is made too.
+    /// Names of the nodes. Each gets a certificate, in a folder of its name. An observer gets one too.
     pub nodes: Vec<String>,
-    /// For how many days.
+    /// Validity of the certificates, in days.
     pub days: u16,
-    /// Whether what is there is replaced, the authority too.
+    /// Whether existing files are replaced, including the authority.
     pub replace: bool,
 }
 
-/// What was made.
+/// Result of [`create_dev_certs`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Made {
-    /// The authority's certificate.
+pub struct DevCerts {
+    /// Path of the certificate of the authority.
     pub authority: PathBuf,
-    /// Whether it was there before.
-    pub authority_was_there: bool,
-    /// Who can be what, and the folder with `tls.crt`, `tls.key` and `ca.crt`.
+    /// Whether the authority existed before.
+    pub authority_existed: bool,
+    /// Identity of each created certificate, and the folder with its `tls.crt`, `tls.key` and `ca.crt`.
     pub certificates: Vec<(Identity, PathBuf)>,
-    /// From when on they are worthless.
+    /// When the certificates expire.
     pub expires_at: Timestamp,
 }
 
-/// Why nothing was made, or not all of it.
+/// Development certificates could not be created, or not all of them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It would have to be overwritten.
-    #[error("{} is already there", .0.display())]
+    /// A file exists and must not be replaced.
+    #[error("{} already exists", .0.display())]
     Exists(PathBuf),
-    /// A name cannot be one.
+    /// The name of a node or cluster is invalid.
     #[error(transparent)]
-    Name(#[from] WrongIdentity),
+    Name(#[from] InvalidIdentity),
     /// A file or folder cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// Path of the file or folder.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: io::Error,
     },
-    /// A certificate cannot be made of this.
-    #[error("the certificate cannot be made: {0}")]
+    /// A key or certificate cannot be created.
+    #[error("the certificate cannot be created: {0}")]
     Certificate(String),
 }
 
-/// Makes what is asked for. An authority that is there signs further nodes; what else is there is left
-/// alone, unless it is to be replaced.
-pub fn make(plan: &Plan, now: Timestamp) -> Result<Made, Error> {
-    let mut wanted = Vec::new();
-    for node in &plan.nodes {
+/// Creates the authority and the certificates. An existing authority signs the certificates of further nodes. Other existing
+/// files are an error, unless the request replaces them.
+pub fn create_dev_certs(request: &DevCertRequest, now: Timestamp) -> Result<DevCerts, Error> {
+    let mut identities = Vec::new();
+    for node in &request.nodes {
         if node == OBSERVER {
-            return Err(WrongIdentity::new("the folder \"observer\" is the observer's").into());
+            return Err(InvalidIdentity::new("a node cannot be named observer: the folder observer is for the observer's certificate").into());
         }
-        wanted.push(Identity::new(&plan.cluster, PeerRole::Node, node)?);
+        identities.push(Identity::new(&request.cluster, PeerRole::Node, node)?);
     }
-    let observer = Identity::new(&plan.cluster, PeerRole::Observer, OBSERVER)?;
-    let observer_is_there = plan.folder.join(OBSERVER).join("tls.crt").exists();
-    if plan.replace || !observer_is_there {
-        wanted.push(observer);
+    let observer = Identity::new(&request.cluster, PeerRole::Observer, OBSERVER)?;
+    let observer_exists = request.folder.join(OBSERVER).join("tls.crt").exists();
+    if request.replace || !observer_exists {
+        identities.push(observer);
     }
-    if !plan.replace {
-        refuse_to_overwrite(plan, &wanted)?;
+    if !request.replace {
+        refuse_to_overwrite(request, &identities)?;
     }
 
-    create_folder(&plan.folder)?;
-    let authority = plan.folder.join("ca.crt");
-    let authority_was_there = !plan.replace && authority.exists();
-    let expires_at = now + DAY.saturating_mul(plan.days.into());
-    let valid = Valid { from: now - BEFORE, until: expires_at };
-    let made = match authority_was_there {
-        true => Authority::read(&plan.folder, valid)?,
-        false => Authority::new(valid)?,
+    create_folder(&request.folder)?;
+    let authority = request.folder.join("ca.crt");
+    let authority_existed = !request.replace && authority.exists();
+    let expires_at = now + DAY.saturating_mul(request.days.into());
+    let valid = ValidityPeriod { from: now - CLOCK_TOLERANCE, until: expires_at };
+    let signer = match authority_existed {
+        true => DevAuthority::read(&request.folder, valid)?,
+        false => DevAuthority::new(valid)?,
     };
-    if !authority_was_there {
-        write(&plan.folder.join("ca.key"), &made.key_pem(), 0o600)?;
-        write(&authority, made.pem(), 0o644)?;
+    if !authority_existed {
+        write(&request.folder.join("ca.key"), &signer.key_pem(), 0o600)?;
+        write(&authority, signer.pem(), 0o644)?;
     }
     let mut certificates = Vec::new();
-    for identity in wanted {
-        let folder = plan.folder.join(identity.name());
+    for identity in identities {
+        let folder = request.folder.join(identity.name());
         create_folder(&folder)?;
-        let (certificate, key) = made.certify(&identity, valid)?;
-        made.check(&certificate, &identity, now)?;
+        let (certificate, key) = signer.issue_certificate(&identity, valid)?;
+        signer.check(&certificate, &identity, now)?;
         write(&folder.join("tls.key"), &key, 0o600)?;
         write(&folder.join("tls.crt"), &certificate, 0o644)?;
-        write(&folder.join("ca.crt"), made.pem(), 0o644)?;
+        write(&folder.join("ca.crt"), signer.pem(), 0o644)?;
         certificates.push((identity, folder));
     }
-    Ok(Made { authority, authority_was_there, certificates, expires_at })
+    Ok(DevCerts { authority, authority_existed, certificates, expires_at })
 }
 
-/// From when to when something is good.
+/// Time in which a certificate is valid.
 #[derive(Debug, Clone, Copy)]
-pub struct Valid {
-    /// From when on.
+pub struct ValidityPeriod {
+    /// Start of the period.
     pub from: Timestamp,
-    /// Until when.
+    /// End of the period.
     pub until: Timestamp,
 }
 
-/// An authority that signs whatever it is asked to.
-pub struct Authority {
+/// A certificate authority for development and tests.
+pub struct DevAuthority {
     issuer: Issuer<'static, KeyPair>,
     pem: String,
 }
 
-impl Authority {
-    /// Makes one.
-    pub fn new(valid: Valid) -> Result<Self, Error> {
-        let key = KeyPair::generate().map_err(|error| unmade(&error))?;
+impl DevAuthority {
+    /// Creates an authority with a new key.
+    pub fn new(valid: ValidityPeriod) -> Result<Self, Error> {
+        let key = KeyPair::generate().map_err(|error| certificate_error(&error))?;
         let params = authority_params(valid);
-        let pem = params.self_signed(&key).map_err(|error| unmade(&error))?.pem();
+        let pem = params.self_signed(&key).map_err(|error| certificate_error(&error))?.pem();
         Ok(Self { issuer: Issuer::new(params, key), pem })
     }
 
-    /// The one that an earlier call left in a folder.
-    fn read(folder: &Path, valid: Valid) -> Result<Self, Error> {
+    /// Reads the authority that an earlier call has created in a folder.
+    fn read(folder: &Path, valid: ValidityPeriod) -> Result<Self, Error> {
         let read = |name: &str| {
             let path = folder.join(name);
             fs::read_to_string(&path).map_err(|source| Error::File { path, source })
         };
-        let key = KeyPair::from_pem(&read("ca.key")?).map_err(|error| unmade(&error))?;
-        // Its name is always the same, and nothing else of its certificate matters to those it signs.
+        let key = KeyPair::from_pem(&read("ca.key")?).map_err(|error| certificate_error(&error))?;
+        // To sign, only the key and the name of the authority are needed, and its name is always the same.
         let issuer = Issuer::new(authority_params(valid), key);
         Ok(Self { issuer, pem: read("ca.crt")? })
     }
 
-    /// Its own certificate.
+    /// Certificate of the authority, as PEM.
     pub fn pem(&self) -> &str {
         &self.pem
     }
@@ -170,53 +170,64 @@ impl Authority {
         self.issuer.key().serialize_pem()
     }
 
-    /// A certificate for somebody, and its key.
+    /// Issues a certificate for an identity. Returns certificate and private key as PEM.
     ///
-    /// It is good for this machine too: nodes do not care, but the tools that people look with do.
-    pub fn certify(&self, identity: &Identity, valid: Valid) -> Result<(String, String), Error> {
-        self.certify_names(&[&identity.to_string()], valid)
+    /// The certificate is also valid for `localhost`. Nodes do not check host names, but debugging tools do.
+    pub fn issue_certificate(
+        &self,
+        identity: &Identity,
+        valid: ValidityPeriod,
+    ) -> Result<(String, String), Error> {
+        self.issue_certificate_for_uris(&[&identity.to_string()], valid)
     }
 
-    /// An authority that was there may have ended, or have another's key.
+    /// Checks an issued certificate: an existing authority may have expired, or its key may not belong to it.
     fn check(&self, pem: &str, identity: &Identity, now: Timestamp) -> Result<(), Error> {
-        let wrong = |why: String| Error::Certificate(format!("the authority will not do: {why}"));
+        let unusable = |reason: String| {
+            Error::Certificate(format!("the existing authority cannot be used: {reason}"))
+        };
         let read = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes());
-        let authority = read(&self.pem).map_err(|error| wrong(error.to_string()))?;
-        let certificate = read(pem).map_err(|error| wrong(error.to_string()))?;
+        let authority = read(&self.pem).map_err(|error| unusable(error.to_string()))?;
+        let certificate = read(pem).map_err(|error| unusable(error.to_string()))?;
         let mut roots = RootCertStore::empty();
-        roots.add(authority).map_err(|error| wrong(error.to_string()))?;
+        roots.add(authority).map_err(|error| unusable(error.to_string()))?;
         let algorithms = default_provider().signature_verification_algorithms;
         let seconds = Duration::from_secs(now.as_second().max(0) as u64);
         let now = UnixTime::since_unix_epoch(seconds);
         Trust::new(roots, algorithms, identity.cluster())
             .check(&certificate, &[], now, Usage::Client)
             .map(|_| ())
-            .map_err(|error| wrong(error.to_string()))
+            .map_err(|error| unusable(error.to_string()))
     }
 
-    /// As `certify`, with any names: for tests of what is refused.
-    pub fn certify_names(&self, uris: &[&str], valid: Valid) -> Result<(String, String), Error> {
-        let key = KeyPair::generate().map_err(|error| unmade(&error))?;
+    /// Like [`DevAuthority::issue_certificate`], with any URI names. Tests use it for certificates that must be refused.
+    pub fn issue_certificate_for_uris(
+        &self,
+        uris: &[&str],
+        valid: ValidityPeriod,
+    ) -> Result<(String, String), Error> {
+        let key = KeyPair::generate().map_err(|error| certificate_error(&error))?;
         let mut params = params(valid);
         params.subject_alt_names = vec![
-            SanType::DnsName("localhost".try_into().map_err(|error| unmade(&error))?),
+            SanType::DnsName("localhost".try_into().map_err(|error| certificate_error(&error))?),
             SanType::IpAddress(Ipv4Addr::LOCALHOST.into()),
             SanType::IpAddress(Ipv6Addr::LOCALHOST.into()),
         ];
         for uri in uris {
-            let uri = uri.to_string().try_into().map_err(|error| unmade(&error))?;
+            let uri = uri.to_string().try_into().map_err(|error| certificate_error(&error))?;
             params.subject_alt_names.push(SanType::URI(uri));
         }
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages =
             vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
-        let certificate = params.signed_by(&key, &self.issuer).map_err(|error| unmade(&error))?;
+        let certificate =
+            params.signed_by(&key, &self.issuer).map_err(|error| certificate_error(&error))?;
         Ok((certificate.pem(), key.serialize_pem()))
     }
 }
 
-fn authority_params(valid: Valid) -> CertificateParams {
+fn authority_params(valid: ValidityPeriod) -> CertificateParams {
     let mut params = params(valid);
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, "tasuki development authority");
@@ -225,7 +236,7 @@ fn authority_params(valid: Valid) -> CertificateParams {
     params
 }
 
-fn params(valid: Valid) -> CertificateParams {
+fn params(valid: ValidityPeriod) -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = DistinguishedName::new();
     let day_zero = rcgen::date_time_ymd(1970, 1, 1);
@@ -234,13 +245,13 @@ fn params(valid: Valid) -> CertificateParams {
     params
 }
 
-fn unmade(error: &rcgen::Error) -> Error {
+fn certificate_error(error: &rcgen::Error) -> Error {
     Error::Certificate(error.to_string())
 }
 
-fn refuse_to_overwrite(plan: &Plan, wanted: &[Identity]) -> Result<(), Error> {
-    let folder = &plan.folder;
-    let names = wanted.iter().flat_map(|identity| {
+fn refuse_to_overwrite(request: &DevCertRequest, identities: &[Identity]) -> Result<(), Error> {
+    let folder = &request.folder;
+    let names = identities.iter().flat_map(|identity| {
         ["tls.crt", "tls.key", "ca.crt"].map(|name| folder.join(identity.name()).join(name))
     });
     for path in names {
@@ -248,7 +259,7 @@ fn refuse_to_overwrite(plan: &Plan, wanted: &[Identity]) -> Result<(), Error> {
             return Err(Error::Exists(path));
         }
     }
-    // Half an authority is neither used nor overwritten.
+    // An authority with only one of its two files is neither used nor overwritten.
     let (key, certificate) = (folder.join("ca.key"), folder.join("ca.crt"));
     match (key.exists(), certificate.exists()) {
         (true, false) => Err(Error::Exists(key)),
@@ -262,13 +273,17 @@ fn create_folder(path: &Path) -> Result<(), Error> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)
 }
 
-/// Written beside it and moved into place: a key is never there half, nor for a moment too open.
+/// Writes a new file and renames it into place, so that a key file is never incomplete and never has wider permissions.
 fn write(path: &Path, content: &str, mode: u32) -> Result<(), Error> {
     let failed = |source| Error::File { path: path.to_owned(), source };
-    let beside = path.with_extension("new");
-    let _ = fs::remove_file(&beside);
-    let mut file =
-        OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside).map_err(failed)?;
+    let temporary = path.with_extension("new");
+    let _ = fs::remove_file(&temporary);
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .open(&temporary)
+        .map_err(failed)?;
     file.write_all(content.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
-    fs::rename(&beside, path).map_err(failed)
+    fs::rename(&temporary, path).map_err(failed)
 }

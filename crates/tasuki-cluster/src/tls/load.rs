@@ -1,4 +1,4 @@
-//! From three files to what a handshake needs, or to what is wrong with them.
+//! Loads certificate, key and authorities into the TLS configurations of server and client.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,195 +14,199 @@ use rustls::server::NoServerSessionStorage;
 use rustls::time_provider::TimeProvider;
 use rustls::version::TLS13;
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use tasuki::node::world::Clock;
+use tasuki::node::clock_and_random::Clock;
 
 use super::TlsFiles;
 use super::verify::{Trust, Usage};
-use crate::files::Secret;
 use crate::identity::{Identity, PeerRole};
+use crate::reload::FromFiles;
 use crate::security::Error;
 
-/// Somebody is told that a certificate ends when so many days are left.
+/// A warning is logged when this many days remain until a certificate expires.
 const WARN_DAYS: [i64; 3] = [14, 7, 1];
-const DAY: i64 = 24 * 60 * 60;
+const DAY_SECONDS: i64 = 24 * 60 * 60;
 
-/// What HTTP/2 is called in a handshake.
-const HTTP2: &[u8] = b"h2";
+/// ALPN name of HTTP/2.
+const ALPN_HTTP2: &[u8] = b"h2";
 
-pub(super) struct Recipe {
+/// Everything from which a [`TlsPair`] is loaded.
+pub(super) struct TlsSource {
     pub(super) files: TlsFiles,
     pub(super) cluster: String,
     pub(super) clock: Arc<dyn Clock>,
 }
 
-/// A certificate with its key, ready to be shown.
-pub(super) struct Pair {
+/// A certificate with its key, as TLS configurations.
+pub(super) struct TlsPair {
     pub(super) identity: Identity,
     pub(super) server: Arc<ServerConfig>,
     pub(super) client: Arc<ClientConfig>,
     chain: Vec<CertificateDer<'static>>,
     trust: Arc<Trust>,
-    /// At how many days left it was last said that it ends.
-    warned_at: AtomicI64,
+    /// Threshold of the last expiry warning, in days; `i64::MAX` before the first.
+    warned_at_days: AtomicI64,
 }
 
-impl Secret for Pair {
-    type Recipe = Recipe;
+impl FromFiles for TlsPair {
+    type Source = TlsSource;
 
-    fn paths(recipe: &Recipe) -> Vec<PathBuf> {
-        let TlsFiles { certificate, key, authority } = &recipe.files;
+    fn paths(source: &TlsSource) -> Vec<PathBuf> {
+        let TlsFiles { certificate, key, authority } = &source.files;
         vec![certificate.clone(), key.clone(), authority.clone()]
     }
 
-    fn make(recipe: &Recipe, contents: &[Vec<u8>]) -> Result<Self, Error> {
+    fn from_contents(source: &TlsSource, contents: &[Vec<u8>]) -> Result<Self, Error> {
         let [certificate, key, authority] = contents else {
             unreachable!("there are as many contents as paths")
         };
-        let files = &recipe.files;
+        let files = &source.files;
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let authorities = certificates(&files.authority, authority)?;
-        let trust = Arc::new(trust(recipe, &authorities, &provider)?);
-        let chain = certificates(&files.certificate, certificate)?;
-        let identity = checked(recipe, &trust, &chain)?;
+        let authorities = parse_certificates(&files.authority, authority)?;
+        let trust = Arc::new(load_trust(source, &authorities, &provider)?);
+        let chain = parse_certificates(&files.certificate, certificate)?;
+        let identity = check_own_certificate(source, &trust, &chain)?;
         let key = PrivateKeyDer::from_pem_slice(key).map_err(|error| {
-            Error::invalid(&files.key, format!("no private key in it: {error}"))
+            Error::invalid(&files.key, format!("the file contains no private key: {error}"))
         })?;
 
-        // Both refuse a key that is not this certificate's.
-        let unfit = |error: rustls::Error| Error::invalid(&files.key, error);
-        let wall = Arc::new(Wall(recipe.clock.clone()));
-        let mut server = ServerConfig::builder_with_details(provider.clone(), wall.clone())
+        // Both configurations refuse a key that does not belong to the certificate.
+        let invalid = |error: rustls::Error| Error::invalid(&files.key, error);
+        let time = Arc::new(HandshakeTime(source.clock.clone()));
+        let mut server = ServerConfig::builder_with_details(provider.clone(), time.clone())
             .with_protocol_versions(&[&TLS13])
-            .map_err(unfit)?
+            .map_err(invalid)?
             .with_client_cert_verifier(trust.clone())
             .with_single_cert(chain.clone(), key.clone_key())
-            .map_err(unfit)?;
-        server.alpn_protocols = vec![HTTP2.to_vec()];
+            .map_err(invalid)?;
+        server.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
-        let mut client = ClientConfig::builder_with_details(provider, wall)
+        let mut client = ClientConfig::builder_with_details(provider, time)
             .with_protocol_versions(&[&TLS13])
-            .map_err(unfit)?
-            .dangerous() // what it calls a verifier of one's own; ours asks for more than a host's name
+            .map_err(invalid)?
+            .dangerous() // needed for a custom verifier; ours checks the identity instead of the host name
             .with_custom_certificate_verifier(trust.clone())
             .with_client_auth_cert(chain.clone(), key)
-            .map_err(unfit)?;
-        client.alpn_protocols = vec![HTTP2.to_vec()];
+            .map_err(invalid)?;
+        client.alpn_protocols = vec![ALPN_HTTP2.to_vec()];
         client.resumption = Resumption::disabled();
         client.enable_sni = false;
 
         let (server, client) = (Arc::new(server), Arc::new(client));
-        let warned_at = AtomicI64::new(i64::MAX);
-        Ok(Self { identity, server, client, chain, trust, warned_at })
+        let warned_at_days = AtomicI64::new(i64::MAX);
+        Ok(Self { identity, server, client, chain, trust, warned_at_days })
     }
 
-    fn look(&self, recipe: &Recipe) {
-        let Some(left) = self.left(now(recipe.clock.as_ref())) else { return };
-        let mark =
-            WARN_DAYS.into_iter().filter(|days| left <= days * DAY).min().unwrap_or(i64::MAX);
-        if mark < self.warned_at.swap(mark, Ordering::Relaxed) {
-            let (identity, days_left) = (&self.identity, left.div_euclid(DAY));
-            tracing::warn!(%identity, days_left, "the certificate ends soon and was not replaced");
+    fn log_warnings(&self, source: &TlsSource) {
+        let Some(seconds_left) = self.seconds_left_if_soon(now(source.clock.as_ref())) else {
+            return;
+        };
+        let reached = WARN_DAYS.into_iter().filter(|days| seconds_left <= days * DAY_SECONDS);
+        let threshold = reached.min().unwrap_or(i64::MAX);
+        if threshold < self.warned_at_days.swap(threshold, Ordering::Relaxed) {
+            let (identity, days_left) = (&self.identity, seconds_left.div_euclid(DAY_SECONDS));
+            tracing::warn!(%identity, days_left, "the certificate expires soon");
         }
     }
 }
 
-impl Pair {
-    /// For how many seconds the chain is still good, if that is little.
-    fn left(&self, now: UnixTime) -> Option<i64> {
-        let soon = Duration::from_secs(now.as_secs() + (WARN_DAYS[0] * DAY) as u64);
-        let ends = self.trust.ends_before(&self.chain, UnixTime::since_unix_epoch(soon))?;
-        Some(ends.as_secs() as i64 - now.as_secs() as i64)
+impl TlsPair {
+    /// Seconds until the certificate chain expires, if it expires within the longest warning period.
+    fn seconds_left_if_soon(&self, now: UnixTime) -> Option<i64> {
+        let soon = Duration::from_secs(now.as_secs() + (WARN_DAYS[0] * DAY_SECONDS) as u64);
+        let expires = self.trust.expiry_before(&self.chain, UnixTime::since_unix_epoch(soon))?;
+        Some(expires.as_secs() as i64 - now.as_secs() as i64)
     }
 }
 
-fn trust(
-    recipe: &Recipe,
+fn load_trust(
+    source: &TlsSource,
     authorities: &[CertificateDer<'static>],
     provider: &CryptoProvider,
 ) -> Result<Trust, Error> {
     let mut roots = RootCertStore::empty();
     for authority in authorities {
-        let path = &recipe.files.authority;
+        let path = &source.files.authority;
         roots.add(authority.clone()).map_err(|error| Error::invalid(path, error))?;
     }
     let algorithms = provider.signature_verification_algorithms;
-    Ok(Trust::new(roots, algorithms, &recipe.cluster))
+    Ok(Trust::new(roots, algorithms, &source.cluster))
 }
 
-/// What others would say of our certificate, said before they meet it.
-fn checked(
-    recipe: &Recipe,
+/// Checks the own certificate as other nodes will check it.
+fn check_own_certificate(
+    source: &TlsSource,
     trust: &Trust,
     chain: &[CertificateDer<'static>],
 ) -> Result<Identity, Error> {
-    let (own, between) = chain.split_first().expect("a file without certificates was refused");
-    let now = now(recipe.clock.as_ref());
-    let unfit = |error: rustls::Error| Error::invalid(&recipe.files.certificate, error);
-    trust.check(own, between, now, Usage::Client).map_err(unfit)?;
-    trust.check(own, between, now, Usage::Server).or_else(|error| {
-        // An observer is never called, so its certificate need not be fit for that.
-        let identity = Identity::in_certificate(own)?;
+    let (leaf, intermediates) =
+        chain.split_first().expect("a file without certificates was refused before");
+    let now = now(source.clock.as_ref());
+    let invalid = |error: rustls::Error| Error::invalid(&source.files.certificate, error);
+    trust.check(leaf, intermediates, now, Usage::Client).map_err(invalid)?;
+    trust.check(leaf, intermediates, now, Usage::Server).or_else(|error| {
+        // An observer is never called, so its certificate need not be valid for a server.
+        let identity = Identity::from_certificate(leaf)?;
         match identity.role() {
             PeerRole::Observer => Ok(identity),
-            PeerRole::Node => Err(unfit(error)),
+            PeerRole::Node => Err(invalid(error)),
         }
     })
 }
 
-fn certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
+fn parse_certificates(path: &Path, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, Error> {
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
     match found {
         Ok(certificates) if !certificates.is_empty() => Ok(certificates),
-        Ok(_) => Err(Error::invalid(path, "no certificate in it")),
+        Ok(_) => Err(Error::invalid(path, "the file contains no certificate")),
         Err(error) => Err(Error::invalid(path, error)),
     }
 }
 
 fn now(clock: &dyn Clock) -> UnixTime {
-    let seconds = clock.wall().as_second().max(0);
+    let seconds = clock.wall_clock().as_second().max(0);
     UnixTime::since_unix_epoch(Duration::from_secs(seconds as u64))
 }
 
-/// The clock that handshakes go by.
-struct Wall(Arc<dyn Clock>);
+/// Clock that handshakes use.
+struct HandshakeTime(Arc<dyn Clock>);
 
-impl TimeProvider for Wall {
+impl TimeProvider for HandshakeTime {
     fn current_time(&self) -> Option<UnixTime> {
         Some(now(self.0.as_ref()))
     }
 }
 
-impl fmt::Debug for Wall {
+impl fmt::Debug for HandshakeTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Wall")
+        f.write_str("HandshakeTime")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use jiff::SignedDuration;
-    use tasuki::node::world::RealClock;
+    use tasuki::node::clock_and_random::RealClock;
 
     use super::*;
-    use crate::tls::dev::{Authority, Valid};
+    use crate::tls::dev::{DevAuthority, ValidityPeriod};
 
     #[test]
-    fn a_certificate_that_ends_soon_is_noticed() {
-        let at = |days: i64| RealClock.wall() + SignedDuration::from_hours(24 * days);
-        let authority = Authority::new(Valid { from: at(-1), until: at(99) }).unwrap();
+    fn a_certificate_that_expires_soon_is_detected() {
+        let at = |days: i64| RealClock.wall_clock() + SignedDuration::from_hours(24 * days);
+        let authority = DevAuthority::new(ValidityPeriod { from: at(-1), until: at(99) }).unwrap();
         let identity = Identity::new("test", PeerRole::Node, "a").unwrap();
         let clock = Arc::new(RealClock);
-        let recipe = Recipe { files: TlsFiles::default(), cluster: "test".to_owned(), clock };
-        for (days, noticed) in [(10, true), (13, true), (15, false), (90, false)] {
-            let valid = Valid { from: at(-1), until: at(days) };
-            let (certificate, key) = authority.certify(&identity, valid).unwrap();
+        let source = TlsSource { files: TlsFiles::default(), cluster: "test".to_owned(), clock };
+        for (days, detected) in [(10, true), (13, true), (15, false), (90, false)] {
+            let validity = ValidityPeriod { from: at(-1), until: at(days) };
+            let (certificate, key) = authority.issue_certificate(&identity, validity).unwrap();
             let contents = [certificate, key, authority.pem().to_owned()].map(String::into_bytes);
-            let pair = Pair::make(&recipe, &contents).unwrap();
-            let left = pair.left(now(&RealClock));
-            assert_eq!(left.is_some(), noticed, "{days} days: {left:?}");
+            let pair = TlsPair::from_contents(&source, &contents).unwrap();
+            let left = pair.seconds_left_if_soon(now(&RealClock));
+            assert_eq!(left.is_some(), detected, "{days} days: {left:?}");
             if let Some(left) = left {
-                assert!((left - days * DAY).abs() < 60, "{days} days: {left} s");
+                assert!((left - days * DAY_SECONDS).abs() < 60, "{days} days: {left} s");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Who is let in, and whom we talk to: signed by our authority, still good, of our cluster.
+//! Verification of the other side's certificate: signed by a trusted authority, valid now, and of the same cluster.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,16 +13,16 @@ use rustls::{
 };
 use webpki::{EndEntityCert, KeyUsage};
 
-use crate::identity::{Identity, PeerRole, WrongIdentity};
+use crate::identity::{Identity, InvalidIdentity, PeerRole};
 
-/// Which side of a connection a certificate stands on.
+/// Side of a connection on which a certificate is used.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Usage {
     Client,
     Server,
 }
 
-/// Whom we believe.
+/// Trusted authorities, and the cluster that certificates must belong to.
 pub(super) struct Trust {
     roots: RootCertStore,
     subjects: Vec<DistinguishedName>,
@@ -40,43 +40,43 @@ impl Trust {
         Self { roots, subjects, algorithms, cluster: cluster.to_owned() }
     }
 
-    /// Who this is, if it may stand there. Whoever is called is a node.
+    /// Verifies a certificate and returns the identity in it. A server must have the role node.
     pub(super) fn check(
         &self,
-        own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
         usage: Usage,
     ) -> Result<Identity, Error> {
-        self.chain(own, between, now, usage).map_err(in_words_of_tls)?;
-        let identity = Identity::in_certificate(own)
-            .and_then(|identity| identity.of_cluster(&self.cluster))
-            .map_err(stranger)?;
+        self.verify_chain(leaf, intermediates, now, usage).map_err(tls_error)?;
+        let identity = Identity::from_certificate(leaf)
+            .and_then(|identity| identity.require_cluster(&self.cluster))
+            .map_err(identity_error)?;
         match (usage, identity.role()) {
             (Usage::Client, _) | (Usage::Server, PeerRole::Node) => Ok(identity),
-            (Usage::Server, PeerRole::Observer) => {
-                Err(stranger(WrongIdentity::new(format!("{identity} is no node"))))
-            }
+            (Usage::Server, PeerRole::Observer) => Err(identity_error(InvalidIdentity::new(
+                format!("{identity} has not the role node"),
+            ))),
         }
     }
 
-    /// When the chain ends, if that is before then.
-    pub(super) fn ends_before(
+    /// Expiry of the chain, if it expires before `limit`.
+    pub(super) fn expiry_before(
         &self,
         chain: &[CertificateDer<'_>],
-        then: UnixTime,
+        limit: UnixTime,
     ) -> Option<UnixTime> {
-        let (own, between) = chain.split_first()?;
-        match self.chain(own, between, then, Usage::Client) {
+        let (leaf, intermediates) = chain.split_first()?;
+        match self.verify_chain(leaf, intermediates, limit, Usage::Client) {
             Err(webpki::Error::CertExpired { not_after, .. }) => Some(not_after),
             _ => None,
         }
     }
 
-    fn chain(
+    fn verify_chain(
         &self,
-        own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
         usage: Usage,
     ) -> Result<(), webpki::Error> {
@@ -85,43 +85,43 @@ impl Trust {
             Usage::Server => KeyUsage::server_auth(),
         };
         let (algorithms, roots) = (self.algorithms.all, &self.roots.roots);
-        let own = EndEntityCert::try_from(own)?;
-        own.verify_for_usage(algorithms, roots, between, now, usage, None, None).map(|_| ())
+        let leaf = EndEntityCert::try_from(leaf)?;
+        leaf.verify_for_usage(algorithms, roots, intermediates, now, usage, None, None).map(|_| ())
     }
 }
 
-fn stranger(wrong: WrongIdentity) -> Error {
-    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(wrong))))
+fn identity_error(invalid: InvalidIdentity) -> Error {
+    Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(invalid))))
 }
 
-/// The other side hears the usual alert where there is one.
-fn in_words_of_tls(error: webpki::Error) -> Error {
-    let why = match error {
+/// Converts an error so that the other side receives the standard TLS alert, if there is one for it.
+fn tls_error(error: webpki::Error) -> Error {
+    let error = match error {
         webpki::Error::CertExpired { time, not_after } => {
             CertificateError::ExpiredContext { time, not_after }
         }
         webpki::Error::CertNotValidYet { time, not_before } => {
             CertificateError::NotValidYetContext { time, not_before }
         }
-        // The second has the name of one of our authorities, and not its key.
+        // An invalid signature means an authority with the name of a trusted one but another key.
         webpki::Error::UnknownIssuer | webpki::Error::InvalidSignatureForPublicKey => {
             CertificateError::UnknownIssuer
         }
         other => CertificateError::Other(OtherError(Arc::new(other))),
     };
-    Error::InvalidCertificate(why)
+    Error::InvalidCertificate(error)
 }
 
 impl ServerCertVerifier for Trust {
     fn verify_server_cert(
         &self,
-        own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         _: &ServerName<'_>,
         _: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        self.check(own, between, now, Usage::Server).map(|_| ServerCertVerified::assertion())
+        self.check(leaf, intermediates, now, Usage::Server).map(|_| ServerCertVerified::assertion())
     }
 
     fn verify_tls12_signature(
@@ -154,11 +154,11 @@ impl ClientCertVerifier for Trust {
 
     fn verify_client_cert(
         &self,
-        own: &CertificateDer<'_>,
-        between: &[CertificateDer<'_>],
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        self.check(own, between, now, Usage::Client).map(|_| ClientCertVerified::assertion())
+        self.check(leaf, intermediates, now, Usage::Client).map(|_| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

@@ -1,12 +1,12 @@
-//! The cluster's parts against real servers.
+//! Tests of RPC and Redis with real sockets and servers.
 
-// In a test an unwrap is an assertion.
+// In tests, unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
-mod asks;
-mod fake;
+mod continuation;
+mod fixtures;
 mod redis;
 mod rpc;
-mod stranger;
 mod tls;
 mod token;
+mod untrusted_peer;

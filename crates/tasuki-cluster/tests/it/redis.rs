@@ -1,14 +1,14 @@
-//! The coordinator on Redis: what it promises, on every kind of Redis, and what happens when one goes away.
+//! The coordinator on Redis: its contract on every kind of Redis, and outages.
 //!
-//! `./test` starts the server that all tests share, each under a prefix of its own. A server that a test stops,
-//! empties or kills is the test's own.
+//! `./test` starts a server that all tests share; each test uses its own key prefix. A test that stops, clears or kills a
+//! server starts one of its own.
 
-mod away;
 mod contract;
 mod failover;
-mod kept;
-mod news;
-mod place;
+mod fixtures;
+mod notifications;
+mod outage;
+mod stored_data;
 mod tls;
 
 use cluster_kit::redis as servers;

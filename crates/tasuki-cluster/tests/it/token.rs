@@ -1,13 +1,13 @@
-//! Tokens, for where TLS ends before it reaches us.
+//! Bearer tokens, for deployments in which a service mesh does TLS.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tasuki::node::coordination::peers::{Answer, Peers as _};
-use tasuki::node::world::{Clock, RealClock};
-use tasuki_cluster::rpc::{Limits, RpcPeers, RpcServer};
-use tasuki_cluster::token::{LIFE, SKEW, TokenFiles, Tokens};
-use tasuki_cluster::{Identity, PeerRole, Security};
+use tasuki::node::clock_and_random::{Clock, RealClock};
+use tasuki::node::coordination::peers::{OrderResponse, Peers as _};
+use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
+use tasuki_cluster::token::{BearerTokens, MAX_CLOCK_SKEW, TOKEN_LIFETIME, TokenFiles};
+use tasuki_cluster::{Identity, PeerRole, RpcSecurity};
 use tasuki_core::Epoch;
 use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_client::WorkerServiceClient;
@@ -20,13 +20,16 @@ use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
-use crate::fake::{Fake, Folder, LOOK_EVERY, Moved, node, observer, peer, pinged, serve, until};
+use crate::fixtures::{
+    FakeNode, OffsetClock, RELOAD_INTERVAL, TempFolder, node_identity, observer_identity, peer_of,
+    ping_until_response, start_server, wait_until,
+};
 
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 const OTHER_KEY: &str = "fedcba9876543210fedcba9876543210";
 
-fn keys(current: &str, previous: Option<&str>) -> Folder {
-    let folder = Folder::new();
+fn keys(current: &str, previous: Option<&str>) -> TempFolder {
+    let folder = TempFolder::new();
     folder.write("current", current);
     if let Some(previous) = previous {
         folder.write("previous", previous);
@@ -34,7 +37,7 @@ fn keys(current: &str, previous: Option<&str>) -> Folder {
     folder
 }
 
-fn files(folder: &Folder) -> TokenFiles {
+fn files(folder: &TempFolder) -> TokenFiles {
     let previous = folder.path().join("previous");
     TokenFiles {
         current: folder.path().join("current"),
@@ -42,22 +45,22 @@ fn files(folder: &Folder) -> TokenFiles {
     }
 }
 
-fn tokens(folder: &Folder, identity: Identity) -> Arc<Tokens> {
+fn tokens(folder: &TempFolder, identity: Identity) -> Arc<BearerTokens> {
     tokens_at(folder, identity, Arc::new(RealClock))
 }
 
-fn tokens_at(folder: &Folder, identity: Identity, clock: Arc<dyn Clock>) -> Arc<Tokens> {
-    Tokens::open(files(folder), identity, clock, LOOK_EVERY).unwrap()
+fn tokens_at(folder: &TempFolder, identity: Identity, clock: Arc<dyn Clock>) -> Arc<BearerTokens> {
+    BearerTokens::open(files(folder), identity, clock, RELOAD_INTERVAL).unwrap()
 }
 
 #[tokio::test]
-async fn rpc_token_a_token_lives_for_a_minute() {
+async fn rpc_token_a_token_is_valid_for_a_minute() {
     let folder = keys(KEY, None);
-    let clock = Moved::by(0);
-    let ours = tokens_at(&folder, node("here"), clock.clone());
-    let token = tokens_at(&folder, node("there"), Arc::new(StandsStill::now())).sign();
-    let (life, skew) = (LIFE.as_secs() as i64, SKEW.as_secs() as i64);
-    // A second to each side: the clock goes on while this is tried.
+    let clock = OffsetClock::new(0);
+    let ours = tokens_at(&folder, node_identity("here"), clock.clone());
+    let token = tokens_at(&folder, node_identity("there"), Arc::new(FrozenClock::now())).sign();
+    let (life, skew) = (TOKEN_LIFETIME.as_secs() as i64, MAX_CLOCK_SKEW.as_secs() as i64);
+    // One second of tolerance on each side, because the clock advances during the test.
     let cases = [
         (0, true),
         (life + skew - 2, true),
@@ -67,90 +70,100 @@ async fn rpc_token_a_token_lives_for_a_minute() {
         (-1_000_000, false),
         (1_000_000, false),
     ];
-    for (seconds, good) in cases {
+    for (seconds, valid) in cases {
         clock.seconds.store(seconds, Ordering::Relaxed);
-        assert_eq!(ours.check(&token).is_ok(), good, "{seconds} s later: {:?}", ours.check(&token));
+        assert_eq!(
+            ours.verify(&token).is_ok(),
+            valid,
+            "{seconds} s later: {:?}",
+            ours.verify(&token)
+        );
     }
     clock.seconds.store(0, Ordering::Relaxed);
-    assert_eq!(ours.check(&token), Ok(node("there")));
+    assert_eq!(ours.verify(&token), Ok(node_identity("there")));
 }
 
-/// A clock that shows one instant.
-struct StandsStill(jiff::Timestamp);
+/// A clock that always returns the same instant.
+struct FrozenClock(jiff::Timestamp);
 
-impl StandsStill {
+impl FrozenClock {
     fn now() -> Self {
-        Self(RealClock.wall())
+        Self(RealClock.wall_clock())
     }
 }
 
-impl Clock for StandsStill {
+impl Clock for FrozenClock {
     fn boottime(&self) -> u64 {
         0
     }
 
-    fn wall(&self) -> jiff::Timestamp {
+    fn wall_clock(&self) -> jiff::Timestamp {
         self.0
     }
 }
 
 #[tokio::test]
-async fn rpc_token_what_is_not_quite_a_token_is_none() {
+async fn rpc_token_an_invalid_token_is_refused() {
     let folder = keys(KEY, None);
-    let ours = tokens(&folder, node("here"));
-    let token = tokens(&folder, observer()).sign();
-    assert_eq!(ours.check(&token), Ok(observer()));
-    let (said, mark) = token.rsplit_once(':').unwrap();
-    let wrong = [
+    let ours = tokens(&folder, node_identity("here"));
+    let token = tokens(&folder, observer_identity()).sign();
+    assert_eq!(ours.verify(&token), Ok(observer_identity()));
+    let (payload, signature) = token.rsplit_once(':').unwrap();
+    let invalid = [
         String::new(),
         ":".to_owned(),
-        said.to_owned(),
-        format!("{said}:"),
-        format!("{said}:{}", &mark[..62]),
-        format!("{said}:{mark}00"),
-        format!("{said}:{}", mark.replace(|c: char| c.is_ascii_digit(), "x")),
-        format!("{}:{mark}", said.replace("observer", "node")),
-        format!("{}:{mark}", said.replace("test", "prod")),
-        format!("{said}9:{mark}"),
+        payload.to_owned(),
+        format!("{payload}:"),
+        format!("{payload}:{}", &signature[..62]),
+        format!("{payload}:{signature}00"),
+        format!("{payload}:{}", signature.replace(|c: char| c.is_ascii_digit(), "x")),
+        format!("{}:{signature}", payload.replace("observer", "node")),
+        format!("{}:{signature}", payload.replace("test", "prod")),
+        format!("{payload}9:{signature}"),
         "é".repeat(3000),
     ];
-    for wrong in wrong {
-        assert!(ours.check(&wrong).is_err(), "{wrong:?}");
+    for token in invalid {
+        assert!(ours.verify(&token).is_err(), "{token:?}");
     }
-    let other_key = tokens(&keys(OTHER_KEY, None), observer()).sign();
-    assert!(ours.check(&other_key).is_err(), "another key");
-    let stranger = Identity::new("other", PeerRole::Node, "a").unwrap();
-    assert!(ours.check(&tokens(&folder, stranger).sign()).is_err(), "another cluster");
+    let other_key = tokens(&keys(OTHER_KEY, None), observer_identity()).sign();
+    assert!(ours.verify(&other_key).is_err(), "another key");
+    let other_cluster = Identity::new("other", PeerRole::Node, "a").unwrap();
+    assert!(ours.verify(&tokens(&folder, other_cluster).sign()).is_err(), "another cluster");
 }
 
 #[tokio::test]
 async fn rpc_token_a_short_key_is_refused() {
     let folder = keys("too short\n", None);
-    let opened = Tokens::open(files(&folder), node("here"), Arc::new(RealClock), LOOK_EVERY);
-    assert!(opened.unwrap_err().to_string().ends_with("a key has at least 32 bytes"));
+    let opened = BearerTokens::open(
+        files(&folder),
+        node_identity("here"),
+        Arc::new(RealClock),
+        RELOAD_INTERVAL,
+    );
+    assert!(opened.unwrap_err().to_string().ends_with("a key must have at least 32 bytes"));
     folder.write("current", KEY);
-    let ours = tokens(&folder, node("here"));
+    let ours = tokens(&folder, node_identity("here"));
     folder.write("current", "too short");
-    until("it is refused", || ours.refused() == 1).await;
-    assert!(ours.check(&ours.sign()).is_ok(), "the old one is kept");
+    wait_until("the short key is refused", || ours.refused() == 1).await;
+    assert!(ours.verify(&ours.sign()).is_ok(), "the previous key stays in use");
 }
 
-struct Called {
-    fake: Arc<Fake>,
+struct TokenServer {
+    node: Arc<FakeNode>,
     server: RpcServer,
-    keys: Folder,
+    keys: TempFolder,
 }
 
-impl Called {
+impl TokenServer {
     async fn start() -> Self {
         let keys = keys(KEY, Some(OTHER_KEY));
-        let fake = Fake::new(1);
-        let security = Security::Token(tokens(&keys, node("callee")));
-        Self { server: serve(&fake, security, Limits::default()).await, fake, keys }
+        let node = FakeNode::new(1);
+        let security = RpcSecurity::Token(tokens(&keys, node_identity("server")));
+        Self { server: start_server(&node, security, ServerLimits::default()).await, node, keys }
     }
 
-    fn caller(&self, tokens: Arc<Tokens>) -> RpcPeers {
-        RpcPeers::new(Security::Token(tokens), Arc::new(RealClock))
+    fn client_with(&self, tokens: Arc<BearerTokens>) -> RpcPeers {
+        RpcPeers::new(RpcSecurity::Token(tokens), Arc::new(RealClock))
     }
 
     async fn channel(&self) -> Channel {
@@ -160,75 +173,95 @@ impl Called {
 }
 
 #[tokio::test]
-async fn rpc_token_calls_go_there_and_back_without_tls() {
-    let called = Called::start().await;
-    let peer = peer(&called.fake, &called.server);
-    for folder in [&called.keys, &keys(OTHER_KEY, None)] {
-        let peers = called.caller(tokens(folder, node("caller")));
-        assert_eq!(pinged(&peers, &peer).await, called.fake.id);
-        assert_eq!(peers.drain(&peer, Epoch(2)).await, Ok(Answer::Accepted), "both keys are good");
+async fn rpc_token_calls_work_without_tls() {
+    let server = TokenServer::start().await;
+    let peer = peer_of(&server.node, &server.server);
+    for folder in [&server.keys, &keys(OTHER_KEY, None)] {
+        let peers = server.client_with(tokens(folder, node_identity("client")));
+        assert_eq!(ping_until_response(&peers, &peer).await, server.node.id);
+        assert_eq!(
+            peers.drain(&peer, Epoch(2)).await,
+            Ok(OrderResponse::Accepted),
+            "both keys are accepted"
+        );
     }
 }
 
 #[tokio::test]
-async fn rpc_token_who_is_not_known_is_refused() {
-    let called = Called::start().await;
-    let peer = peer(&called.fake, &called.server);
-    let (good, bad) = (&called.keys, &keys("another key, which is long enough", None));
-    let stranger = Identity::new("other", PeerRole::Node, "a").unwrap();
+async fn rpc_token_an_unauthorized_caller_is_refused() {
+    let server = TokenServer::start().await;
+    let peer = peer_of(&server.node, &server.server);
+    let (good, bad) = (&server.keys, &keys("another key, which is long enough", None));
+    let other_cluster = Identity::new("other", PeerRole::Node, "a").unwrap();
     let callers = [
-        ("another key", tokens(bad, node("caller")), "Unauthenticated"),
-        ("another cluster", tokens(good, stranger), "Unauthenticated"),
-        ("expired", tokens_at(good, node("caller"), Moved::by(-70)), "Unauthenticated"),
-        ("a wrong clock", tokens_at(good, node("caller"), Moved::by(70)), "Unauthenticated"),
-        ("an observer", tokens(good, observer()), "PermissionDenied"),
+        ("another key", tokens(bad, node_identity("client")), "Unauthenticated"),
+        ("another cluster", tokens(good, other_cluster), "Unauthenticated"),
+        (
+            "expired",
+            tokens_at(good, node_identity("client"), OffsetClock::new(-70)),
+            "Unauthenticated",
+        ),
+        (
+            "a wrong clock",
+            tokens_at(good, node_identity("client"), OffsetClock::new(70)),
+            "Unauthenticated",
+        ),
+        ("an observer", tokens(good, observer_identity()), "PermissionDenied"),
     ];
     for (what, tokens, code) in callers {
-        let silent = called.caller(tokens).drain(&peer, Epoch(2)).await.unwrap_err();
-        assert!(silent.0.starts_with(code), "{what}: {silent}");
+        let error = server.client_with(tokens).drain(&peer, Epoch(2)).await.unwrap_err();
+        assert!(error.0.starts_with(code), "{what}: {error}");
     }
-    let mut client = WorkerServiceClient::new(called.channel().await);
+    let mut client = WorkerServiceClient::new(server.channel().await);
     let status = client.ping(v1::PingRequest::default()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated, "no token at all");
-    assert_eq!(called.fake.heard(), []);
-    let looks = called.caller(tokens(good, observer()));
-    assert_eq!(pinged(&looks, &peer).await, called.fake.id, "an observer may look");
+    assert_eq!(server.node.received(), []);
+    let observer_peers = server.client_with(tokens(good, observer_identity()));
+    assert_eq!(
+        ping_until_response(&observer_peers, &peer).await,
+        server.node.id,
+        "an observer may ping"
+    );
 }
 
-/// The new key goes round as `previous`, then signs, then the old one goes. No call fails.
+/// The new key is configured everywhere as `previous`, then it signs, then the old key is removed. No call fails.
 #[tokio::test]
-async fn rpc_token_keys_are_replaced_without_one_failed_call() {
+async fn rpc_token_no_call_fails_while_keys_are_replaced() {
     const NEW_KEY: &str = "a new key that is long enough for it";
-    let called = Called::start().await;
-    let callee = tokens(&called.keys, node("callee"));
+    let server = TokenServer::start().await;
+    let on_server = tokens(&server.keys, node_identity("server"));
     let folder = keys(KEY, Some(OTHER_KEY));
-    let caller = tokens(&folder, node("caller"));
-    let (peer, peers) = (peer(&called.fake, &called.server), called.caller(caller.clone()));
+    let on_client = tokens(&folder, node_identity("client"));
+    let (peer, peers) =
+        (peer_of(&server.node, &server.server), server.client_with(on_client.clone()));
     let steps = [("previous", NEW_KEY), ("current", NEW_KEY), ("previous", OTHER_KEY)];
     for (generation, (name, key)) in (2..).zip(steps) {
-        for one in [&called.keys, &folder] {
-            one.write(name, key);
-            assert_eq!(peers.drain(&peer, Epoch(2)).await, Ok(Answer::Accepted), "{name}");
+        for keys in [&server.keys, &folder] {
+            keys.write(name, key);
+            assert_eq!(peers.drain(&peer, Epoch(2)).await, Ok(OrderResponse::Accepted), "{name}");
         }
-        let both = [&callee, &caller];
-        until("it is used", || both.iter().all(|one| one.generation() == generation)).await;
-        assert_eq!(peers.drain(&peer, Epoch(2)).await, Ok(Answer::Accepted), "{name}");
+        let both = [&on_server, &on_client];
+        wait_until("both nodes use the new key", || {
+            both.iter().all(|tokens| tokens.generation() == generation)
+        })
+        .await;
+        assert_eq!(peers.drain(&peer, Epoch(2)).await, Ok(OrderResponse::Accepted), "{name}");
     }
 }
 
-fn with_token<T>(tokens: &Tokens, message: T) -> Request<T> {
+fn with_token<T>(tokens: &BearerTokens, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    let shown = format!("Bearer {}", tokens.sign()).parse().unwrap();
-    request.metadata_mut().insert("authorization", shown);
+    let header = format!("Bearer {}", tokens.sign()).parse().unwrap();
+    request.metadata_mut().insert("authorization", header);
     request
 }
 
 #[tokio::test]
-async fn rpc_token_what_makes_no_sense_is_refused_and_harms_nobody() {
-    let called = Called::start().await;
-    let caller = tokens(&called.keys, node("caller"));
-    let mut client = WorkerServiceClient::new(called.channel().await);
-    let worker_id = called.fake.id.to_string();
+async fn rpc_token_an_invalid_request_is_refused_and_reaches_no_node() {
+    let server = TokenServer::start().await;
+    let on_client = tokens(&server.keys, node_identity("client"));
+    let mut client = WorkerServiceClient::new(server.channel().await);
+    let worker_id = server.node.id.to_string();
     let empty = v1::StartJobRequest::default();
     let orders = [
         empty.clone(),
@@ -243,50 +276,50 @@ async fn rpc_token_what_makes_no_sense_is_refused_and_harms_nobody() {
         },
     ];
     for order in orders {
-        let said = format!("{order:?}");
-        let answer = client.start_job(with_token(&caller, order)).await.unwrap().into_inner();
-        assert_eq!(answer.result(), v1::answer::Result::RejectedInvalid, "{said}");
-        assert!(!answer.message.is_empty(), "{said}");
+        let case = format!("{order:?}");
+        let response = client.start_job(with_token(&on_client, order)).await.unwrap().into_inner();
+        assert_eq!(response.result(), v1::order_response::Result::RejectedInvalid, "{case}");
+        assert!(!response.message.is_empty(), "{case}");
     }
     let huge = v1::PingRequest { worker_id: "x".repeat(2 << 20) };
-    let status = client.ping(with_token(&caller, huge)).await.unwrap_err();
+    let status = client.ping(with_token(&on_client, huge)).await.unwrap_err();
     assert_eq!(status.code(), Code::OutOfRange, "{status}");
     let ping = v1::PingRequest { worker_id };
-    assert!(client.ping(with_token(&caller, ping)).await.is_ok(), "it still answers");
-    assert_eq!(called.fake.heard(), []);
+    assert!(client.ping(with_token(&on_client, ping)).await.is_ok(), "the server still responds");
+    assert_eq!(server.node.received(), []);
 }
 
 #[tokio::test]
-async fn rpc_token_an_observer_is_told_what_a_node_understands() {
-    let called = Called::start().await;
-    let mut client = ServerReflectionClient::new(called.channel().await);
-    let question = || ServerReflectionRequest {
+async fn rpc_token_an_observer_may_use_reflection() {
+    let server = TokenServer::start().await;
+    let mut client = ServerReflectionClient::new(server.channel().await);
+    let request = || ServerReflectionRequest {
         host: String::new(),
         message_request: Some(MessageRequest::ListServices(String::new())),
     };
-    let probe = tokens(&called.keys, observer());
-    let asked = with_token(&probe, tokio_stream::once(question()));
-    let mut answers = client.server_reflection_info(asked).await.unwrap().into_inner();
-    let answer = answers.message().await.unwrap().unwrap().message_response;
-    let Some(MessageResponse::ListServicesResponse(list)) = answer else {
-        panic!("not a list: {answer:?}")
+    let probe = tokens(&server.keys, observer_identity());
+    let request_stream = with_token(&probe, tokio_stream::once(request()));
+    let mut responses = client.server_reflection_info(request_stream).await.unwrap().into_inner();
+    let response = responses.message().await.unwrap().unwrap().message_response;
+    let Some(MessageResponse::ListServicesResponse(list)) = response else {
+        panic!("not a list: {response:?}")
     };
     let names: Vec<_> = list.service.into_iter().map(|service| service.name).collect();
     for name in ["tasuki.v1.WorkerService", "grpc.health.v1.Health"] {
         assert!(names.iter().any(|known| known == name), "{names:?}");
     }
-    let status = client.server_reflection_info(tokio_stream::once(question())).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unauthenticated, "nobody else is told");
+    let status = client.server_reflection_info(tokio_stream::once(request())).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "a caller without a token is refused");
 }
 
 #[tokio::test]
-async fn rpc_token_health_is_told_to_an_observer() {
-    let called = Called::start().await;
-    let mut client = HealthClient::new(called.channel().await);
-    let question = || HealthCheckRequest { service: "tasuki.v1.WorkerService".to_owned() };
-    let probe = tokens(&called.keys, observer());
-    let healthy = client.check(with_token(&probe, question())).await.unwrap().into_inner();
+async fn rpc_token_an_observer_may_check_health() {
+    let server = TokenServer::start().await;
+    let mut client = HealthClient::new(server.channel().await);
+    let request = || HealthCheckRequest { service: "tasuki.v1.WorkerService".to_owned() };
+    let probe = tokens(&server.keys, observer_identity());
+    let healthy = client.check(with_token(&probe, request())).await.unwrap().into_inner();
     assert_eq!(healthy.status, 1, "SERVING");
-    let status = client.check(question()).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unauthenticated, "nobody else is told");
+    let status = client.check(request()).await.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated, "a caller without a token is refused");
 }

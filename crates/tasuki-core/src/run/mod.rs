@@ -1,8 +1,8 @@
-//! The life of a run: its states, the moves between them, and what each move counts.
+//! The life cycle of a run: its states, the transitions between them, and the counters that they change.
 
 mod counters;
 mod state;
 pub mod transition;
 
-pub use counters::{Counters, Loss};
+pub use counters::{Counters, LossKind};
 pub use state::{AttemptOutcome, Continuation, Origin, RunState, SkipReason};

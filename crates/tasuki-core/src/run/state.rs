@@ -1,112 +1,114 @@
-//! The words a run's row can hold.
+//! The state of a run, and the other enumerated columns of its row.
 
 use super::transition;
-use crate::string_enum::words;
+use crate::string_enum::string_enum;
 
-words! {
-    /// Where a run stands. The database row is the only authority on it.
+string_enum! {
+    /// The state of a run. Only the database row is authoritative.
     pub enum RunState, "run state" {
-        /// Made, and waiting to be assigned or claimed.
+        /// Created, and waiting to be assigned or claimed.
         Pending = "PENDING",
-        /// Given to a worker that has not started it yet.
+        /// Assigned to a worker that has not started it yet.
         Assigned = "ASSIGNED",
-        /// Started: its worker may have a process.
+        /// Started: the worker may have a process for it.
         Running = "RUNNING",
-        /// Was assigned but never started; waiting for another worker.
+        /// Was assigned but not started, and waits for another worker.
         Orphaned = "ORPHANED",
-        /// An attempt ended without success; waiting for the next one.
+        /// An attempt ended without success, and the run waits for the next one.
         RetryWait = "RETRY_WAIT",
-        /// Ended well.
+        /// Ended with success.
         Succeeded = "SUCCEEDED",
-        /// Ended badly, and nothing will try again by itself.
+        /// Ended with a failure. No automatic retry follows.
         Failed = "FAILED",
-        /// Ended by its time limit.
+        /// Ended because an attempt exceeded its timeout.
         TimedOut = "TIMED_OUT",
-        /// Ended because somebody asked.
+        /// Ended by a cancel.
         Canceled = "CANCELED",
-        /// Never started: too late, or a sibling was running.
+        /// Ended without a start: it was too late, or another run of the job was active.
         Skipped = "SKIPPED",
-        /// Ended because its tries, its releases or its time ran out.
+        /// Ended because it used up its tries or releases, or because its expiry time passed.
         Expired = "EXPIRED",
     }
 }
 
 impl RunState {
-    /// The only state in which a run enters the table.
-    pub const FIRST: Self = Self::Pending;
+    /// The state of every new run.
+    pub const INITIAL: Self = Self::Pending;
 
-    /// Whether some transition leads from here to there. A move that is not in the table does not
-    /// happen; staying where one is is not a move.
+    /// Whether a transition leads from this state to `next`. Only transitions of the table exist. A
+    /// transition that keeps the state does not count.
     pub const fn may_become(self, next: Self) -> bool {
-        transition::leads(self, next)
+        transition::is_state_change(self, next)
     }
 
-    /// Waits to be assigned or claimed: exactly then it has a due row.
+    /// Whether the run waits to be assigned or claimed. Exactly the waiting runs have a due row.
     pub const fn is_waiting(self) -> bool {
         matches!(self, Self::Pending | Self::Orphaned | Self::RetryWait)
     }
 
-    /// Is carried by a worker: exactly then it is under a lease.
-    pub const fn is_carried(self) -> bool {
+    /// Whether a worker holds a lease of the run.
+    pub const fn is_leased(self) -> bool {
         matches!(self, Self::Assigned | Self::Running)
     }
 
-    /// Has ended. Only a retry by hand (T14) can move it again, and not every end allows that.
+    /// Whether the run has ended. Only a manual retry (T14) can change it again, and only in some of the
+    /// end states.
     pub const fn is_ended(self) -> bool {
-        !self.is_waiting() && !self.is_carried()
+        !self.is_waiting() && !self.is_leased()
     }
 }
 
-words! {
+string_enum! {
     /// How one attempt ended.
     pub enum AttemptOutcome, "attempt outcome" {
-        /// The work was done.
+        /// The work succeeded.
         Succeeded = "SUCCEEDED",
         /// The work failed.
         Failed = "FAILED",
-        /// The time limit passed.
+        /// The attempt exceeded its timeout.
         TimedOut = "TIMED_OUT",
-        /// Somebody asked for it to stop.
+        /// The run was canceled.
         Canceled = "CANCELED",
-        /// Its lease lapsed, or its worker was reported dead: nobody knows how far it got.
+        /// Its lease expired, or its worker was reported dead. How much of the work was done is unknown.
         Lost = "LOST",
-        /// It was assigned and given back, or taken back, before it started.
+        /// It was assigned, and released by the worker or taken back by the leader before it started.
         Released = "RELEASED",
     }
 }
 
-words! {
-    /// What brought a run about.
+string_enum! {
+    /// What created a run.
     pub enum Origin, "origin" {
         /// A slot of a schedule.
         Time = "time",
-        /// An event row.
+        /// An event.
         Event = "event",
-        /// Submitted through the API as a task.
+        /// A task submitted by an application.
         Task = "task",
-        /// Somebody ran the job now.
+        /// A user triggered the job.
         Manual = "manual",
-        /// Somebody ran an ended run again.
+        /// A user reran an ended run.
         Rerun = "rerun",
     }
 }
 
-words! {
+string_enum! {
     /// Why a run was skipped.
     pub enum SkipReason, "skip reason" {
-        /// Its time had passed by more than its misfire policy allows.
+        /// It was later than its misfire policy allows.
         Late = "LATE",
-        /// A sibling was running or due, and the job forbids two at once.
+        /// Another run of the job was running or due, and the job forbids two at once.
         Concurrent = "CONCURRENT",
     }
 }
 
-words! {
-    /// Whether a detached worker is still asking if it may go on (001 §7.3).
+string_enum! {
+    /// Whether a detached worker waits for permission to continue the run (001 §7.3).
     pub enum Continuation, "continuation" {
-        /// Nothing is in doubt.
+        /// The worker is not detached, or has got its answer.
         None = "NONE",
-        /// The worker asks; its lease holds until the deadline, so nobody reassigns meanwhile.
+        /// The worker has requested permission. Its lease stays valid until the deadline, so that the run
+        /// is not recovered in the meantime.
         Confirming = "CONFIRMING",
     }
 }
@@ -116,15 +118,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_state_waits_or_is_carried_or_has_ended() {
+    fn every_state_is_exactly_one_of_waiting_leased_and_ended() {
         for &state in RunState::ALL {
-            let kinds = [state.is_waiting(), state.is_carried(), state.is_ended()];
+            let kinds = [state.is_waiting(), state.is_leased(), state.is_ended()];
             assert_eq!(kinds.iter().filter(|&&kind| kind).count(), 1, "{state}");
         }
     }
 
     #[test]
-    fn history_does_not_move() {
+    fn final_states_have_no_transitions() {
         for &end in &[RunState::Succeeded, RunState::Canceled, RunState::Skipped] {
             for &next in RunState::ALL {
                 assert!(!end.may_become(next), "{end} -> {next}");

@@ -1,7 +1,7 @@
-//! T0 to T15: every move a run can make, as one table.
+//! All transitions of a run, T0 to T15, as one table.
 //!
-//! The guards of the store, the triggers in the databases, the contract tests and the table in
-//! ARCHITECTURE.md are all made from, or compared with, what stands here. Nothing else happens.
+//! The SQL guards of the store, the database triggers, the contract tests and the table in ARCHITECTURE.md are
+//! generated from this table or compared with it. No other transition exists.
 
 use std::fmt::Write as _;
 
@@ -9,59 +9,59 @@ use super::RunState::{
     self, Assigned, Canceled, Expired, Failed, Orphaned, Pending, RetryWait, Running, Skipped,
     Succeeded, TimedOut,
 };
-use crate::string_enum::words;
+use crate::string_enum::string_enum;
 
-words! {
-    /// What is done to a run: the same word in SQL files, methods, logs, metrics, REST and CLI.
+string_enum! {
+    /// An operation on a run. It has the same name in SQL files, methods, logs, metrics, REST and CLI.
     pub enum Verb, "verb" {
-        /// A run comes into being.
+        /// The leader or the API creates the run.
         Create = "create",
-        /// The leader gives it to a worker.
+        /// The leader assigns the run to a worker.
         Assign = "assign",
-        /// A worker takes and starts it.
+        /// A worker claims the run and starts it at once.
         Claim = "claim",
-        /// The worker it was given to starts it.
+        /// The assigned worker starts the run.
         Start = "start",
-        /// Its worker shows that it still carries it.
+        /// The worker renews the lease of the run.
         Renew = "renew",
-        /// Its worker reports the end of the attempt.
+        /// The worker reports the end of the attempt.
         Finish = "finish",
-        /// The leader takes it back unstarted.
+        /// The leader takes back an assigned run that has not started.
         Orphan = "orphan",
-        /// Its worker gives it back unstarted.
+        /// The worker gives back an assigned run that it has not started.
         Release = "release",
-        /// The supervisor takes it from a lease that lapsed.
+        /// The supervisor takes the run from an expired lease.
         Recover = "recover",
-        /// Somebody asks that it does not go on.
+        /// A user or policy cancels the run.
         Cancel = "cancel",
-        /// The leader passes it over.
+        /// The leader skips the run.
         Skip = "skip",
-        /// The leader gives it up.
+        /// The leader gives up the run.
         Expire = "expire",
-        /// Somebody gives an ended run one more try.
+        /// A user gives an ended run one more try.
         Retry = "retry",
-        /// A detached worker asks whether it may go on.
+        /// A detached worker requests permission to continue the run.
         Confirm = "confirm",
     }
 }
 
 impl Verb {
-    /// Whether this verb does anything to a run in `state`.
+    /// Whether some transition of this verb starts from `state`.
     pub fn applies_to(self, state: RunState) -> bool {
-        TABLE
+        TRANSITIONS
             .iter()
             .filter(|transition| transition.verb == self)
-            .any(|transition| transition.moves.iter().any(|step| step.starts_at(state)))
+            .any(|transition| transition.state_effects.iter().any(|step| step.starts_from(state)))
     }
 
-    /// The states a run in `state` can be in after this verb, itself included where it may stay.
-    pub fn targets(self, state: RunState) -> Vec<RunState> {
+    /// The states that a run in `state` can have after this verb, including `state` if the verb can keep it.
+    pub fn target_states(self, state: RunState) -> Vec<RunState> {
         let reached = |next: RunState| {
-            TABLE.iter().filter(|transition| transition.verb == self).any(|transition| {
-                transition.moves.iter().any(|step| match *step {
-                    Move::Enter(_) => false,
-                    Move::Go(from, to) => holds(from, state) && holds(to, next),
-                    Move::Stay(at) => next as u8 == state as u8 && holds(at, state),
+            TRANSITIONS.iter().filter(|transition| transition.verb == self).any(|transition| {
+                transition.state_effects.iter().any(|step| match *step {
+                    StateEffect::Create(_) => false,
+                    StateEffect::Change(from, to) => contains(from, state) && contains(to, next),
+                    StateEffect::Keep(at) => next as u8 == state as u8 && contains(at, state),
                 })
             })
         };
@@ -69,216 +69,219 @@ impl Verb {
     }
 }
 
-/// What a transition does to the state.
+/// The effect of a transition on the state.
 #[derive(Debug, Clone, Copy)]
-pub enum Move {
-    /// A row appears in this state.
-    Enter(RunState),
-    /// From any of the first to one of the second.
-    Go(&'static [RunState], &'static [RunState]),
-    /// The row changes, its state does not.
-    Stay(&'static [RunState]),
+pub enum StateEffect {
+    /// A new run gets this state.
+    Create(RunState),
+    /// The state changes from one of the first list to one of the second list.
+    Change(&'static [RunState], &'static [RunState]),
+    /// The row changes, the state stays.
+    Keep(&'static [RunState]),
 }
 
-impl Move {
-    fn starts_at(&self, state: RunState) -> bool {
+impl StateEffect {
+    fn starts_from(&self, state: RunState) -> bool {
         match *self {
-            Self::Enter(_) => false,
-            Self::Go(from, _) => holds(from, state),
-            Self::Stay(at) => holds(at, state),
+            Self::Create(_) => false,
+            Self::Change(from, _) => contains(from, state),
+            Self::Keep(at) => contains(at, state),
         }
     }
 }
 
-/// One row of the table.
+/// One row of the transition table.
 #[derive(Debug, Clone, Copy)]
 pub struct Transition {
-    /// `T0` to `T15`, as designs, notes and tests cite it.
+    /// The number by which documents and tests cite the transition: `T0` to `T15`.
     pub number: &'static str,
-    /// What is done.
+    /// The operation.
     pub verb: Verb,
-    /// From where to where.
-    pub moves: &'static [Move],
-    /// Who does it.
-    pub who: &'static str,
-    /// What must hold, compared in the write itself. F is the fence by the leader's epoch.
+    /// The changes of state.
+    pub state_effects: &'static [StateEffect],
+    /// Who performs the operation.
+    pub actor: &'static str,
+    /// The conditions that the write itself checks. F is the fence: the leader's epoch is still current.
     pub guard: &'static str,
-    /// What becomes true in the same transaction.
+    /// What else changes in the same database transaction.
     pub effects: &'static str,
 }
 
-/// The whole life of a run.
-pub const TABLE: &[Transition] = &[
+/// The transition table of a run.
+pub const TRANSITIONS: &[Transition] = &[
     Transition {
         number: "T0",
         verb: Verb::Create,
-        moves: &[Move::Enter(Pending)],
-        who: "leader (time, event); API (task, run now, rerun)",
-        guard: "F for the leader; the cursor, then the job, is what was read; unique keys (a conflict returns the existing run)",
-        effects: "cursor moves on; event gets processed_at; due row; command, limits and policy are copied into the run",
+        state_effects: &[StateEffect::Create(Pending)],
+        actor: "leader (time, event); API (task, run now, rerun)",
+        guard: "F for the leader; the cursor, then the job, is unchanged since it was read; unique keys (a conflict returns the existing run)",
+        effects: "the cursor advances; the event gets processed_at; due row added; command, limits and policy are copied into the run",
     },
     Transition {
         number: "T1",
         verb: Verb::Assign,
-        moves: &[Move::Go(WAITING, &[Assigned])],
-        who: "leader",
-        guard: "F; due row deleted; state and attempt_no as read; no cancel asked; due within assign_ahead; skip_at not passed; worker active and with room; hold taken if the policy needs it",
+        state_effects: &[StateEffect::Change(WAITING, &[Assigned])],
+        actor: "leader",
+        guard: "F; due row deleted; state and attempt_no as read; no cancel requested; due within assign_ahead; skip_at not passed; worker active and with a free slot; hold acquired if the policy needs it",
         effects: "attempt_no + 1; new token; epoch; start_by; lease",
     },
     Transition {
         number: "T1c",
         verb: Verb::Claim,
-        moves: &[Move::Go(WAITING, &[Running])],
-        who: "worker, jobs with dispatch `claim`",
-        guard: "worker active, neither detached nor draining; due row deleted; state; due_at <= clock; neither skip_at nor expires_at passed; no cancel asked; hold taken if the policy needs it",
-        effects: "as T1 and T2 together; never more runs than free slots. Together with T0, in one write, for plain tasks that are submitted in the worker's own process while nothing waits in their lane",
+        state_effects: &[StateEffect::Change(WAITING, &[Running])],
+        actor: "worker, jobs with dispatch `claim`",
+        guard: "worker active, neither detached nor draining; due row deleted; state; due_at <= clock; neither skip_at nor expires_at passed; no cancel requested; hold acquired if the policy needs it",
+        effects: "as T1 and T2 together; never more runs than free slots. Together with T0, in one write, for plain tasks that are submitted in the worker's own process while no run waits in their lane",
     },
     Transition {
         number: "T2",
         verb: Verb::Start,
-        moves: &[Move::Go(&[Assigned], &[Running])],
-        who: "worker",
-        guard: "lease by token; token; state; worker is me and not detached; no cancel asked; due_at <= clock < start_by (a little early is NotYet, not Lost)",
-        effects: "tries + 1; releases back to 0; started_at; lease_until. Only then is the process spawned",
+        state_effects: &[StateEffect::Change(&[Assigned], &[Running])],
+        actor: "worker",
+        guard: "lease found by token; token; state; the run's worker is the caller and not detached; no cancel requested; due_at <= clock < start_by (a little early gives NotYet, not Lost)",
+        effects: "tries + 1; releases = 0; started_at; lease_until. The process is spawned only after this",
     },
     Transition {
         number: "T3",
         verb: Verb::Renew,
-        moves: &[Move::Stay(CARRIED)],
-        who: "worker",
-        guard: "the lease row by token",
-        effects: "lease_until; heartbeat_at. No row: kill, write nothing",
+        state_effects: &[StateEffect::Keep(LEASED)],
+        actor: "worker",
+        guard: "lease found by token",
+        effects: "lease_until; heartbeat_at. Without a lease row, the worker kills the processes and writes nothing",
     },
     Transition {
         number: "T4",
         verb: Verb::Finish,
-        moves: &[Move::Go(&[Running], &[Succeeded])],
-        who: "worker",
-        guard: "token; state (a success wins over a cancel asked)",
-        effects: "outcome on the row; hold given back",
+        state_effects: &[StateEffect::Change(&[Running], &[Succeeded])],
+        actor: "worker",
+        guard: "token; state (a success has precedence over a requested cancel)",
+        effects: "outcome stored in the run; hold released",
     },
     Transition {
         number: "T5",
         verb: Verb::Finish,
-        moves: &[Move::Go(&[Running], &[RetryWait])],
-        who: "worker",
-        guard: "token; state; no cancel asked; retryable; tries left",
-        effects: "next_retry_at; attempt appended; due row; hold given back",
+        state_effects: &[StateEffect::Change(&[Running], &[RetryWait])],
+        actor: "worker",
+        guard: "token; state; no cancel requested; failure retryable; tries left",
+        effects: "next_retry_at; attempt appended; due row added; hold released",
     },
     Transition {
         number: "T6",
         verb: Verb::Finish,
-        moves: &[Move::Go(&[Running], &[Failed, TimedOut, Expired])],
-        who: "worker",
-        guard: "token; state; no cancel asked",
-        effects: "outcome and reason on the row; hold given back",
+        state_effects: &[StateEffect::Change(&[Running], &[Failed, TimedOut, Expired])],
+        actor: "worker",
+        guard: "token; state; no cancel requested",
+        effects: "outcome and reason stored in the run; hold released",
     },
     Transition {
         number: "T7",
         verb: Verb::Orphan,
-        moves: &[Move::Go(&[Assigned], &[Orphaned])],
-        who: "leader",
+        state_effects: &[StateEffect::Change(&[Assigned], &[Orphaned])],
+        actor: "leader",
         guard: "F; token as read; state; start_by < clock, or worker detached or gone",
-        effects: "attempt RELEASED appended; releases + 1; due row; hold given back",
+        effects: "attempt RELEASED appended; releases + 1; due row added; hold released",
     },
     Transition {
         number: "T7w",
         verb: Verb::Release,
-        moves: &[Move::Go(&[Assigned], &[Orphaned])],
-        who: "worker, draining or full",
+        state_effects: &[StateEffect::Change(&[Assigned], &[Orphaned])],
+        actor: "worker, draining or without a free slot",
         guard: "token; state",
         effects: "as T7",
     },
     Transition {
         number: "T8",
         verb: Verb::Recover,
-        moves: &[
-            Move::Go(&[Running], &[RetryWait, Expired, Failed, Canceled]),
-            Move::Go(&[Assigned], &[Orphaned]),
+        state_effects: &[
+            StateEffect::Change(&[Running], &[RetryWait, Expired, Failed, Canceled]),
+            StateEffect::Change(&[Assigned], &[Orphaned]),
         ],
-        who: "leader (supervisor)",
-        guard: "F; lease deleted: lease_until + steal_grace < clock, or its worker was reported dead; token as on the lease; state",
-        effects: "attempt LOST (HEARTBEAT_TIMEOUT) or RELEASED appended, or on the row where the run ends; retry decision, cancel included; due row; hold given back",
+        actor: "leader (supervisor)",
+        guard: "F; lease deleted, because lease_until + steal_grace < clock or its worker was reported dead; token of the lease; state",
+        effects: "attempt LOST (HEARTBEAT_TIMEOUT) or RELEASED appended, or stored in the run if the run ends; retry decision, including a requested cancel; due row added; hold released",
     },
     Transition {
         number: "T9",
         verb: Verb::Cancel,
-        moves: &[Move::Go(&[Pending, Orphaned, RetryWait, Assigned], &[Canceled])],
-        who: "API; any change of the job (what lies ahead); `replace`",
+        state_effects: &[StateEffect::Change(
+            &[Pending, Orphaned, RetryWait, Assigned],
+            &[Canceled],
+        )],
+        actor: "API; any change of the job (its future runs); `replace`",
         guard: "state; F for the leader",
-        effects: "due row deleted; hold given back; audit; slot left free if the job changed",
+        effects: "due row deleted; hold released; audit; if the job changed, the slot can be planned again",
     },
     Transition {
         number: "T10",
         verb: Verb::Cancel,
-        moves: &[Move::Stay(&[Running])],
-        who: "API; `replace`",
-        guard: "state; none asked yet; F for the leader",
-        effects: "cancel_requested_at and by; audit; the worker is nudged",
+        state_effects: &[StateEffect::Keep(&[Running])],
+        actor: "API; `replace`",
+        guard: "state; no cancel requested yet; F for the leader",
+        effects: "cancel_requested_at and cancel_requested_by; audit; a hint to the worker",
     },
     Transition {
         number: "T11",
         verb: Verb::Finish,
-        moves: &[Move::Go(&[Running], &[Canceled])],
-        who: "worker, after its process tree is gone",
-        guard: "token; state; cancel asked",
-        effects: "outcome on the row; hold given back",
+        state_effects: &[StateEffect::Change(&[Running], &[Canceled])],
+        actor: "worker, after its process tree is gone",
+        guard: "token; state; cancel requested",
+        effects: "outcome stored in the run; hold released",
     },
     Transition {
         number: "T12",
         verb: Verb::Skip,
-        moves: &[Move::Go(&[Pending, Orphaned], &[Skipped])],
-        who: "leader",
-        guard: "F; due row deleted; tries = 0; skip_at < clock (LATE), or due and `forbid` with the hold taken by a run that is RUNNING or itself due (CONCURRENT)",
+        state_effects: &[StateEffect::Change(&[Pending, Orphaned], &[Skipped])],
+        actor: "leader",
+        guard: "F; due row deleted; tries = 0; skip_at < clock (LATE), or the run is due, the policy is `forbid` and the hold is owned by a run that is RUNNING or due (CONCURRENT)",
         effects: "reason",
     },
     Transition {
         number: "T13",
         verb: Verb::Expire,
-        moves: &[Move::Go(WAITING, &[Expired])],
-        who: "leader",
+        state_effects: &[StateEffect::Change(WAITING, &[Expired])],
+        actor: "leader",
         guard: "F; due row deleted; expires_at < clock, or max_releases reached without a start",
         effects: "reason",
     },
     Transition {
         number: "T14",
         verb: Verb::Retry,
-        moves: &[Move::Go(&[Failed, TimedOut, Expired], &[RetryWait])],
-        who: "API",
-        guard: "state (so a succeeded run can never rerun by accident)",
-        effects: "last attempt appended if the row still holds one; cancel, expiry, skip_at and releases cleared; tries_allowed + 1; due row; audit",
+        state_effects: &[StateEffect::Change(&[Failed, TimedOut, Expired], &[RetryWait])],
+        actor: "API",
+        guard: "state (a succeeded run cannot be retried by accident)",
+        effects: "last attempt appended if it is still stored in the run; cancel, expiry, skip_at and releases cleared; tries_allowed + 1; due row added; audit",
     },
     Transition {
         number: "T15",
         verb: Verb::Confirm,
-        moves: &[Move::Stay(&[Running])],
-        who: "worker",
-        guard: "token; state; the deadline, for going back",
-        effects: "continuation NONE <-> CONFIRMING; its start and deadline, which never outlives the lease",
+        state_effects: &[StateEffect::Keep(&[Running])],
+        actor: "worker",
+        guard: "token; state; for the way back, also the deadline",
+        effects: "continuation NONE <-> CONFIRMING, with its start and a deadline that is never later than the end of the lease",
     },
 ];
 
 const WAITING: &[RunState] = &[Pending, Orphaned, RetryWait];
-const CARRIED: &[RunState] = &[Assigned, Running];
+const LEASED: &[RunState] = &[Assigned, Running];
 
-/// Every legal change of state, once each: what the triggers let through.
-pub fn changes() -> impl Iterator<Item = (RunState, RunState)> {
+/// Every legal change of state, once each. The database triggers allow exactly these.
+pub fn list_state_changes() -> impl Iterator<Item = (RunState, RunState)> {
     RunState::ALL
         .iter()
         .flat_map(|&from| RunState::ALL.iter().map(move |&to| (from, to)))
         .filter(|&(from, to)| from.may_become(to))
 }
 
-/// Whether some transition leads from one state to the other. A const fn, hence the plain loops.
-pub(super) const fn leads(from: RunState, to: RunState) -> bool {
+/// Whether some transition changes the state `from` to `to`. It is a const fn, hence the index loops.
+pub(super) const fn is_state_change(from: RunState, to: RunState) -> bool {
     let mut row = 0;
-    while row < TABLE.len() {
-        let moves = TABLE[row].moves;
+    while row < TRANSITIONS.len() {
+        let moves = TRANSITIONS[row].state_effects;
         let mut step = 0;
         while step < moves.len() {
-            if let Move::Go(sources, targets) = moves[step]
-                && holds(sources, from)
-                && holds(targets, to)
+            if let StateEffect::Change(sources, targets) = moves[step]
+                && contains(sources, from)
+                && contains(targets, to)
             {
                 return true;
             }
@@ -289,7 +292,7 @@ pub(super) const fn leads(from: RunState, to: RunState) -> bool {
     false
 }
 
-const fn holds(states: &[RunState], wanted: RunState) -> bool {
+const fn contains(states: &[RunState], wanted: RunState) -> bool {
     let mut index = 0;
     while index < states.len() {
         if states[index] as u8 == wanted as u8 {
@@ -300,29 +303,29 @@ const fn holds(states: &[RunState], wanted: RunState) -> bool {
     false
 }
 
-/// The table as ARCHITECTURE.md prints it.
-pub fn markdown() -> String {
+/// The table as Markdown, as it stands in ARCHITECTURE.md.
+pub fn table_markdown() -> String {
     let mut text = String::from(
-        "| # | verb | from -> to | who | guard, in the write itself | with it, in the same transaction |\n|---|---|---|---|---|---|\n",
+        "| # | verb | from -> to | actor | guard, checked by the write itself | effects, in the same transaction |\n|---|---|---|---|---|---|\n",
     );
-    for row in TABLE {
-        let moves: Vec<String> = row.moves.iter().map(describe).collect();
+    for row in TRANSITIONS {
+        let moves: Vec<String> = row.state_effects.iter().map(describe_effect).collect();
         let cells =
-            [row.number, row.verb.as_str(), &moves.join("; "), row.who, row.guard, row.effects];
-        writeln!(text, "| {} |", cells.join(" | ")).expect("a string takes all that is written");
+            [row.number, row.verb.as_str(), &moves.join("; "), row.actor, row.guard, row.effects];
+        writeln!(text, "| {} |", cells.join(" | ")).expect("writing to a string cannot fail");
     }
     text
 }
 
-fn describe(step: &Move) -> String {
+fn describe_effect(step: &StateEffect) -> String {
     match step {
-        Move::Enter(state) => format!("none -> {state}"),
-        Move::Go(from, to) => format!("{} -> {}", list(from), list(to)),
-        Move::Stay(at) => format!("{}, stays", list(at)),
+        StateEffect::Create(state) => format!("none -> {state}"),
+        StateEffect::Change(from, to) => format!("{} -> {}", join_states(from), join_states(to)),
+        StateEffect::Keep(at) => format!("{}, stays", join_states(at)),
     }
 }
 
-fn list(states: &[RunState]) -> String {
+fn join_states(states: &[RunState]) -> String {
     states.iter().map(|state| state.as_str()).collect::<Vec<_>>().join(", ")
 }
 
@@ -331,15 +334,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_run_from_t0_to_t15_once_each() {
-        let numbers: Vec<&str> = TABLE.iter().map(|row| row.number).collect();
+    fn the_numbers_are_t0_to_t15_once_each() {
+        let numbers: Vec<&str> = TRANSITIONS.iter().map(|row| row.number).collect();
         let expected = "T0 T1 T1c T2 T3 T4 T5 T6 T7 T7w T8 T9 T10 T11 T12 T13 T14 T15";
         assert_eq!(numbers.join(" "), expected);
     }
 
-    /// The same rules written the other way round, so that a slip in the table is noticed.
+    /// The same rules listed by state, so that a mistake in the table is noticed.
     #[test]
-    fn the_changes_are_these_and_no_others() {
+    fn the_legal_state_changes_are_exactly_these() {
         let expected = [
             (Pending, vec![Assigned, Running, Canceled, Skipped, Expired]),
             (Assigned, vec![Running, Orphaned, Canceled]),
@@ -355,25 +358,27 @@ mod tests {
         ];
         assert_eq!(expected.len(), RunState::ALL.len());
         for (from, targets) in expected {
-            let found: Vec<RunState> =
-                changes().filter(|&(start, _)| start == from).map(|(_, to)| to).collect();
+            let found: Vec<RunState> = list_state_changes()
+                .filter(|&(start, _)| start == from)
+                .map(|(_, to)| to)
+                .collect();
             assert_eq!(found, targets, "from {from}");
         }
     }
 
     #[test]
-    fn a_run_enters_only_as_pending() {
-        for row in TABLE {
-            for step in row.moves {
-                if let Move::Enter(state) = step {
-                    assert_eq!((row.number, *state), ("T0", RunState::FIRST));
+    fn a_new_run_is_pending() {
+        for row in TRANSITIONS {
+            for step in row.state_effects {
+                if let StateEffect::Create(state) = step {
+                    assert_eq!((row.number, *state), ("T0", RunState::INITIAL));
                 }
             }
         }
     }
 
     #[test]
-    fn every_verb_is_in_the_table_and_knows_where_it_applies() {
+    fn every_verb_is_in_the_table_and_applies_to_the_right_states() {
         let applies = |verb: Verb| -> Vec<RunState> {
             RunState::ALL.iter().copied().filter(|&state| verb.applies_to(state)).collect()
         };
@@ -395,35 +400,38 @@ mod tests {
         ];
         assert_eq!(expected.len(), Verb::ALL.len());
         for (verb, states) in expected {
-            assert!(TABLE.iter().any(|row| row.verb == verb), "{verb} has no row");
+            assert!(TRANSITIONS.iter().any(|row| row.verb == verb), "{verb} has no row");
             assert_eq!(applies(verb), states, "{verb}");
         }
     }
 
     #[test]
-    fn targets_follow_from_the_table() {
-        assert_eq!(Verb::Renew.targets(Running), [Running]);
-        assert_eq!(Verb::Cancel.targets(Running), [Running]);
-        assert_eq!(Verb::Recover.targets(Assigned), [Orphaned]);
-        assert_eq!(Verb::Recover.targets(Running), [RetryWait, Failed, Canceled, Expired]);
-        assert!(Verb::Retry.targets(Succeeded).is_empty());
+    fn target_states_follow_from_the_table() {
+        assert_eq!(Verb::Renew.target_states(Running), [Running]);
+        assert_eq!(Verb::Cancel.target_states(Running), [Running]);
+        assert_eq!(Verb::Recover.target_states(Assigned), [Orphaned]);
+        assert_eq!(Verb::Recover.target_states(Running), [RetryWait, Failed, Canceled, Expired]);
+        assert!(Verb::Retry.target_states(Succeeded).is_empty());
     }
 
     #[test]
-    fn from_everywhere_an_end_can_be_reached() {
+    fn every_state_can_reach_an_end_state() {
         for &start in RunState::ALL {
             let mut reached = vec![start];
             let mut next = 0;
             while next < reached.len() {
                 let here = reached[next];
-                for (_, to) in changes().filter(|&(from, _)| from == here) {
+                for (_, to) in list_state_changes().filter(|&(from, _)| from == here) {
                     if !reached.contains(&to) {
                         reached.push(to);
                     }
                 }
                 next += 1;
             }
-            assert!(reached.iter().any(|state| state.is_ended()), "{start} is a trap");
+            assert!(
+                reached.iter().any(|state| state.is_ended()),
+                "{start} cannot reach an end state"
+            );
         }
     }
 }

@@ -1,34 +1,34 @@
-//! Cron expressions: five fields, or six with seconds in front, or a nickname.
+//! Parses cron expressions: five fields, or six with seconds in front, or a nickname such as `@daily`.
 //!
-//! croner reads the fields; when a fires is our own business ([`super::fire`]). Everything it would
-//! read more generously than we can keep is refused here first, with the field and the words at
-//! fault: `L`, `W` and `#`, years, names in a field that has none, empty list items.
+//! The crate croner parses the fields; [`super::fire`] computes the fires. croner accepts more than
+//! tasuki supports (`L`, `W` and `#`, years, names in fields without names, empty list items). This
+//! module rejects those first, with an error that names the field and the item.
 
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 
 use super::dst::DstRule;
-use super::pattern::{Days, MonthDays, Pattern, Set, Times};
-use crate::Invalid;
+use super::pattern::{Days, MonthDays, NumberSet, Pattern, Times};
+use crate::InvalidInput;
 
-/// Reads an expression: the wall times it names, and the rule of clock changes it goes by.
-pub(super) fn parse(typed: &str) -> Result<(Pattern, DstRule), Invalid> {
+/// Parses an expression. Returns its wall-clock times and its default rule for clock changes.
+pub(super) fn parse(typed: &str) -> Result<(Pattern, DstRule), InvalidInput> {
     let expression = match typed.trim().strip_prefix('@') {
-        Some(nickname) => nickname_stands_for(nickname).ok_or_else(|| {
+        Some(nickname) => expand_nickname(nickname).ok_or_else(|| {
             let names: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
-            Invalid::typed("cron", typed, format!("a nickname: @{}", names.join(", @")))
+            InvalidInput::from_text("cron", typed, format!("a nickname: @{}", names.join(", @")))
         })?,
         None => typed,
     };
-    let fields = split(expression)?;
+    let fields = split_fields(expression)?;
     for (field, text) in &fields {
-        check(field, text)?;
+        check_field(field, text)?;
     }
-    // The patterns that pass the checks above are a subset of what croner reads.
+    // Fields that pass the checks above are a subset of what croner accepts.
     let expression = fields.map(|(_, text)| text).join(" ");
-    let cron = read(&expression).map_err(|_| blame(&fields))?;
+    let cron = parse_with_croner(&expression).map_err(|_| find_invalid_item(&fields))?;
     let sets = &cron.pattern;
-    let set = |values: Vec<u16>| values.into_iter().map(|value| value as u8).collect::<Set>();
+    let set = |values: Vec<u16>| values.into_iter().map(|value| value as u8).collect::<NumberSet>();
 
     let days_of_month = MonthDays { numbers: set(sets.days.values()), last: false };
     let days_of_week = set(sets.days_of_week.values());
@@ -44,12 +44,12 @@ pub(super) fn parse(typed: &str) -> Result<(Pattern, DstRule), Invalid> {
         seconds: set(sets.seconds.values()),
     };
     let [seconds, minutes, hours, ..] = fields;
-    let goes_by_rhythm = [seconds, minutes, hours].iter().any(|(_, text)| text.starts_with('*'));
-    let rule = if goes_by_rhythm { DstRule::RHYTHM } else { DstRule::FIXED };
+    let is_periodic = [seconds, minutes, hours].iter().any(|(_, text)| text.starts_with('*'));
+    let rule = if is_periodic { DstRule::PERIODIC } else { DstRule::TIME_OF_DAY };
     Ok((Pattern { times, days, months: set(sets.months.values()) }, rule))
 }
 
-/// What a field may hold.
+/// The name and the valid values of a field.
 struct Field {
     name: &'static str,
     expected: &'static str,
@@ -79,14 +79,14 @@ const NICKNAMES: [(&str, &str); 7] = [
     ("hourly", "0 * * * *"),
 ];
 
-fn nickname_stands_for(typed: &str) -> Option<&'static str> {
+fn expand_nickname(typed: &str) -> Option<&'static str> {
     let found = NICKNAMES.iter().find(|(name, _)| name.eq_ignore_ascii_case(typed));
     found.map(|(_, expression)| *expression)
 }
 
 type Fields<'a> = [(&'static Field, &'a str); 6];
 
-fn split(expression: &str) -> Result<Fields<'_>, Invalid> {
+fn split_fields(expression: &str) -> Result<Fields<'_>, InvalidInput> {
     let texts: Vec<&str> = expression.split_whitespace().collect();
     let texts: [&str; 6] = match *texts.as_slice() {
         [minute, hour, day, month, weekday] => ["0", minute, hour, day, month, weekday],
@@ -98,81 +98,82 @@ fn split(expression: &str) -> Result<Fields<'_>, Invalid> {
                 count => format!("{count} fields"),
             };
             let expected = "5 fields (minute, hour, day of month, month, day of week), 6 with seconds in front, or a nickname such as @daily";
-            return Err(Invalid::described("cron", found, expected));
+            return Err(InvalidInput::from_description("cron", found, expected));
         }
     };
     Ok(std::array::from_fn(|index| (&FIELDS[index], texts[index])))
 }
 
-/// Checks the shape of every item of a field: letters only in names, nothing empty.
-fn check(field: &Field, text: &str) -> Result<(), Invalid> {
+/// Checks the form of every item of a field: letters only in valid names, no empty items.
+fn check_field(field: &Field, text: &str) -> Result<(), InvalidInput> {
     for item in text.split(',') {
-        let stranger = words(item)
-            .find(|word| !field.names.iter().any(|name| name.eq_ignore_ascii_case(word)));
-        if field.name.starts_with("day") && (item.contains('#') || is_modifier(stranger)) {
-            let expected = "no L, W or #, which tasuki does not know; for the last day of a month use monthly_at with `last`";
-            return Err(Invalid::typed(field.name, item, expected));
+        let unknown_name = letter_groups(item)
+            .find(|letters| !field.names.iter().any(|name| name.eq_ignore_ascii_case(letters)));
+        if field.name.starts_with("day") && (item.contains('#') || is_modifier(unknown_name)) {
+            let expected = "no L, W or #, which tasuki does not support; for the last day of a month use monthly_at with `last`";
+            return Err(InvalidInput::from_text(field.name, item, expected));
         }
         let star_among_others = item == "*" && text != "*";
         let plain = item.chars().all(|c| c.is_ascii_alphanumeric() || "*-/".contains(c));
-        if item.is_empty() || stranger.is_some() || star_among_others || !plain {
-            return Err(refusal(field, item));
+        if item.is_empty() || unknown_name.is_some() || star_among_others || !plain {
+            return Err(invalid_item(field, item));
         }
     }
     Ok(())
 }
 
-fn is_modifier(word: Option<&str>) -> bool {
-    word.is_some_and(|word| word.chars().all(|letter| "LWlw".contains(letter)))
+/// Whether the letters are the modifier `L` or `W` of other cron implementations.
+fn is_modifier(letters: Option<&str>) -> bool {
+    letters.is_some_and(|letters| letters.chars().all(|letter| "LWlw".contains(letter)))
 }
 
-/// The runs of letters in an item.
-fn words(item: &str) -> impl Iterator<Item = &str> {
-    item.split(|c: char| !c.is_alphabetic()).filter(|word| !word.is_empty())
+/// The groups of consecutive letters in an item.
+fn letter_groups(item: &str) -> impl Iterator<Item = &str> {
+    item.split(|c: char| !c.is_alphabetic()).filter(|letters| !letters.is_empty())
 }
 
-fn refusal(field: &Field, item: &str) -> Invalid {
+fn invalid_item(field: &Field, item: &str) -> InvalidInput {
     let expected = format!(
-        "{}, a rising range a-b, a step */n or a-b/n, a list of these, or * alone",
+        "{}, an ascending range a-b, a step */n or a-b/n, a list of these, or * alone",
         field.expected
     );
-    Invalid::typed(field.name, item, expected)
+    InvalidInput::from_text(field.name, item, expected)
 }
 
-fn read(expression: &str) -> Result<Cron, croner::errors::CronError> {
+fn parse_with_croner(expression: &str) -> Result<Cron, croner::errors::CronError> {
     let parser = CronParser::builder().seconds(Seconds::Required).year(Year::Disallowed).build();
     parser.parse(expression)
 }
 
-/// Finds the item that could not be read, by reading each on its own.
-fn blame(fields: &Fields<'_>) -> Invalid {
+/// Finds the item that croner rejects, by parsing each item alone.
+fn find_invalid_item(fields: &Fields<'_>) -> InvalidInput {
     for (index, (field, text)) in fields.iter().enumerate() {
         for item in text.split(',') {
-            let mut alone = ["*"; 6];
-            alone[index] = item;
-            if read(&alone.join(" ")).is_err() {
-                return refusal(field, item);
+            let mut single = ["*"; 6];
+            single[index] = item;
+            if parse_with_croner(&single.join(" ")).is_err() {
+                return invalid_item(field, item);
             }
         }
     }
-    // Each item can be read but all together cannot: nothing known does that.
+    // Each item alone is valid, but the whole expression is not. No such expression is known.
     let whole: Vec<&str> = fields.iter().map(|(_, text)| *text).collect();
-    Invalid::typed("cron", &whole.join(" "), "an expression that can be read as a whole")
+    InvalidInput::from_text("cron", &whole.join(" "), "a valid cron expression")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn refused(typed: &str) -> String {
+    fn error(typed: &str) -> String {
         parse(typed).unwrap_err().to_string()
     }
 
     #[test]
-    fn fields_names_lists_ranges_and_steps() {
+    fn fields_may_contain_names_lists_ranges_and_steps() {
         let (pattern, _) = parse("30 */15 1-5,22 1,15 jan-mar,DEC mon-Fri").unwrap();
         let Times::Grid { hours, minutes, seconds } = pattern.times else { panic!("a grid") };
-        let list = |set: Set| set.iter().collect::<Vec<_>>();
+        let list = |set: NumberSet| set.iter().collect::<Vec<_>>();
         assert_eq!(list(seconds), [30]);
         assert_eq!(list(minutes), [0, 15, 30, 45]);
         assert_eq!(list(hours), [1, 2, 3, 4, 5, 22]);
@@ -195,28 +196,28 @@ mod tests {
         }
         assert_eq!(parse(" @Daily "), parse("0 0 * * *"));
         assert!(
-            refused("@reboot").starts_with("cron: found \"@reboot\", expected a nickname: @yearly")
+            error("@reboot").starts_with("cron: found \"@reboot\", expected a nickname: @yearly")
         );
     }
 
     #[test]
-    fn a_star_in_front_makes_it_a_rhythm() {
+    fn an_expression_with_a_leading_star_is_periodic() {
         for (typed, rule) in [
-            ("30 2 * * *", DstRule::FIXED),
-            ("0,30 2-4 * * *", DstRule::FIXED),
-            ("*/5 2 * * *", DstRule::RHYTHM),
-            ("30 * * * *", DstRule::RHYTHM),
-            ("* 30 2 * * *", DstRule::RHYTHM),
+            ("30 2 * * *", DstRule::TIME_OF_DAY),
+            ("0,30 2-4 * * *", DstRule::TIME_OF_DAY),
+            ("*/5 2 * * *", DstRule::PERIODIC),
+            ("30 * * * *", DstRule::PERIODIC),
+            ("* 30 2 * * *", DstRule::PERIODIC),
         ] {
             assert_eq!(parse(typed).unwrap().1, rule, "{typed}");
         }
     }
 
     #[test]
-    fn errors_name_the_field_what_was_found_and_what_was_expected() {
+    fn errors_name_the_field_the_item_and_the_valid_values() {
         let table = [
-            ("* 25 * * *", "hour: found \"25\", expected 0 to 23, a rising range"),
-            ("60 * * * *", "minute: found \"60\", expected 0 to 59, a rising range"),
+            ("* 25 * * *", "hour: found \"25\", expected 0 to 23, an ascending range"),
+            ("60 * * * *", "minute: found \"60\", expected 0 to 59, an ascending range"),
             ("1,2,x * * * *", "minute: found \"x\", expected 0 to 59"),
             ("1,,2 * * * *", "minute: found nothing, expected 0 to 59"),
             ("jan * * * *", "minute: found \"jan\", expected 0 to 59"),
@@ -229,7 +230,7 @@ mod tests {
             ("*,5 * * * *", "minute: found \"*\", expected 0 to 59"),
             (
                 "* * * * FRI-MON",
-                "day of week: found \"FRI-MON\", expected 0 to 7 or SUN to SAT, a rising range",
+                "day of week: found \"FRI-MON\", expected 0 to 7 or SUN to SAT, an ascending range",
             ),
             ("5/15 * * * *", "minute: found \"5/15\", expected 0 to 59"),
             ("*/99999999 * * * *", "minute: found \"*/99999999\""),
@@ -248,13 +249,13 @@ mod tests {
             ("", "cron: found nothing, expected 5 fields"),
         ];
         for (typed, expected) in table {
-            let message = refused(typed);
+            let message = error(typed);
             assert!(message.starts_with(expected), "{typed:?}: {message}");
         }
     }
 
     #[test]
-    fn all_months_is_what_a_star_means() {
+    fn a_star_in_the_month_field_means_all_months() {
         assert_eq!(parse("* * * * *").unwrap().0.months, super::super::pattern::ALL_MONTHS);
     }
 }

@@ -1,54 +1,54 @@
-//! What happens when the clocks change: a rule that can be chosen and seen.
+//! Rules for clock changes (daylight saving time).
 
-use crate::string_enum::words;
+use crate::string_enum::string_enum;
 
-words! {
-    /// What becomes of a wall time that is skipped because the clocks go forward.
+string_enum! {
+    /// The rule for a wall-clock time that does not exist because the clocks go forward.
     pub enum GapRule, "dst gap" {
-        /// It does not run that day.
+        /// The schedule does not fire.
         Skip = "skip",
-        /// It runs once, at the moment of the shift.
+        /// The schedule fires once, at the instant of the clock change.
         Shift = "shift",
     }
 }
 
-words! {
-    /// What becomes of a wall time that comes twice because the clocks go back.
+string_enum! {
+    /// The rule for a wall-clock time that occurs twice because the clocks go back.
     pub enum FoldRule, "dst fold" {
-        /// It runs the first time only.
+        /// The schedule fires at the first occurrence only.
         Once = "once",
-        /// It runs both times.
+        /// The schedule fires at both occurrences.
         Twice = "twice",
     }
 }
 
-/// The rule in force for a schedule.
+/// The rule of a schedule for clock changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DstRule {
-    /// When the clocks go forward.
+    /// The rule for times that are skipped when the clocks go forward.
     pub gap: GapRule,
-    /// When the clocks go back.
+    /// The rule for times that are repeated when the clocks go back.
     pub fold: FoldRule,
 }
 
 impl DstRule {
-    /// For schedules that name times of day: what was planned for a day happens, once.
-    pub const FIXED: Self = Self { gap: GapRule::Shift, fold: FoldRule::Once };
-    /// For schedules that go by the minute or hour: the rhythm of real time goes on.
-    pub const RHYTHM: Self = Self { gap: GapRule::Skip, fold: FoldRule::Twice };
+    /// Default for schedules with times of day: every planned time fires exactly once.
+    pub const TIME_OF_DAY: Self = Self { gap: GapRule::Shift, fold: FoldRule::Once };
+    /// Default for schedules that fire every few minutes or hours: the interval in elapsed time stays.
+    pub const PERIODIC: Self = Self { gap: GapRule::Skip, fold: FoldRule::Twice };
 }
 
-/// What a job's owner chose; what is left open follows from the kind of schedule.
+/// The rules that a job's definition chooses; `None`: the default of the kind of schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct DstChoice {
-    /// When the clocks go forward.
+    /// The rule for times that are skipped when the clocks go forward.
     pub gap: Option<GapRule>,
-    /// When the clocks go back.
+    /// The rule for times that are repeated when the clocks go back.
     pub fold: Option<FoldRule>,
 }
 
 impl DstChoice {
-    pub(super) fn or(self, rule: DstRule) -> DstRule {
+    pub(super) fn or_default(self, rule: DstRule) -> DstRule {
         DstRule { gap: self.gap.unwrap_or(rule.gap), fold: self.fold.unwrap_or(rule.fold) }
     }
 }

@@ -1,10 +1,10 @@
-//! From wall times to instants: the next fire, across any change of the clocks.
+//! Computes the next fire of a wall-clock schedule, across clock changes.
 //!
-//! A zone's time line is cut into stretches of one offset. Inside a stretch wall and real time run
-//! in step, so finding the next match is plain calendar work. Between stretches the wall either
-//! jumps forward over times that never show (a gap), or back to times that show again (a fold), and
-//! there the [`DstRule`] decides. Nothing is enumerated, so a schedule of every second costs no more
-//! than one of every year.
+//! The time line of a zone is divided into periods with one UTC offset. Within a period, wall-clock time
+//! and elapsed time run in parallel, so the next match is a calendar calculation. Between two periods,
+//! the wall clock either jumps forward over times that do not exist (a gap) or jumps back to times that
+//! occur again (a fold); there the [`DstRule`] decides. Nothing is enumerated, so a schedule of every
+//! second costs no more than a schedule of every year.
 
 use jiff::civil::DateTime;
 use jiff::tz::{Offset, TimeZone};
@@ -14,54 +14,55 @@ use super::dst::{DstRule, FoldRule, GapRule};
 use super::pattern::Pattern;
 use super::slot::Slot;
 
-/// One planned occurrence.
+/// One planned fire of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fire {
-    /// When, in real time.
+    /// The instant of the fire.
     pub at: Timestamp,
-    /// Under which name.
+    /// The slot of the fire.
     pub slot: Slot,
-    /// Whether its wall time does not exist that day and it runs at the shift instead.
+    /// Whether the wall-clock time does not exist on that day, so that it fires at the clock change.
     pub shifted: bool,
 }
 
-/// A schedule that has not fired for this long never will: the rarest real one, 29 February, comes
-/// at least every eight years, and every pattern of zone rules has come round several times.
-const NEVER_AFTER: SignedDuration = SignedDuration::from_hours(30 * 366 * 24);
+/// How far ahead a fire is searched. A schedule that does not fire within this time never fires: the
+/// rarest real date, 29 February, occurs at least every eight years, and all patterns of zone rules
+/// have repeated several times.
+const SEARCH_HORIZON: SignedDuration = SignedDuration::from_hours(30 * 366 * 24);
 
-/// How far a change of the clocks can reach: no zone ever repeated or skipped more than a day.
-const LOOK_BACK: SignedDuration = SignedDuration::from_hours(48);
+/// Maximum size of a clock change, with a margin: no zone ever repeated or skipped more than a day.
+const MAX_CLOCK_CHANGE: SignedDuration = SignedDuration::from_hours(48);
 
 /// The first fire strictly after `after`.
-pub(super) fn next_on_the_wall(
+pub(super) fn next_wall_clock_fire(
     pattern: &Pattern,
     zone: &TimeZone,
     rule: DstRule,
     after: Timestamp,
 ) -> Option<Fire> {
     let earliest = second_after(after)?;
-    let mut shown_until = None; // the wall has shown everything before this already
-    for stretch in stretches(zone, after) {
-        let begin = stretch.offset.to_datetime(stretch.begin);
-        let end = stretch.offset.to_datetime(stretch.end);
-        // Several times lost in one gap are one fire, and none where the shift itself is a match.
+    let mut shown_until = None; // the wall clock has already shown all times before this
+    for period in offset_periods(zone, after) {
+        let begin = period.offset.to_datetime(period.begin);
+        let end = period.offset.to_datetime(period.end);
+        // All times lost in one gap give one fire, and no fire if the pattern matches the end of the gap.
         if rule.gap == GapRule::Shift
-            && stretch.begin > after
+            && period.begin > after
             && !pattern.contains(begin)
             && let Some(time) = shown_until.and_then(|shown| pattern.first_within(shown, begin))
         {
             let slot = Slot::Wall { time, pass: 1 };
-            return Some(Fire { at: stretch.begin, slot, shifted: true });
+            return Some(Fire { at: period.begin, slot, shifted: true });
         }
         let unrepeated = match rule.fold {
             FoldRule::Once => shown_until.map_or(begin, |shown| shown.max(begin)),
             FoldRule::Twice => begin,
         };
-        let from = unrepeated.max(stretch.offset.to_datetime(earliest));
+        let from = unrepeated.max(period.offset.to_datetime(earliest));
         if let Some(time) = pattern.first_within(from, end) {
             let pass = if shown_until.is_some_and(|shown| time < shown) { 2 } else { 1 };
-            // The end of the calendar is the only instant that cannot be told.
-            let at = stretch.offset.to_timestamp(time).ok()?;
+            // The conversion fails only at the end of the calendar.
+            let at = period.offset.to_timestamp(time).ok()?;
             return Some(Fire { at, slot: Slot::Wall { time, pass }, shifted: false });
         }
         shown_until = shown_until.max(Some(end));
@@ -69,7 +70,7 @@ pub(super) fn next_on_the_wall(
     None
 }
 
-/// Wall times in `[from, until)` that the pattern names but the wall never shows, one per gap.
+/// The first time of the pattern in each gap in `[from, until)`, with the instant of the clock change.
 pub(super) fn skipped_in_gaps(
     pattern: &Pattern,
     zone: &TimeZone,
@@ -78,34 +79,34 @@ pub(super) fn skipped_in_gaps(
 ) -> Vec<(Timestamp, DateTime)> {
     let mut found = Vec::new();
     let mut shown_until = DateTime::MAX;
-    for stretch in stretches(zone, from).take_while(|stretch| stretch.begin < until) {
-        let begin = stretch.offset.to_datetime(stretch.begin);
-        if stretch.begin > from
+    for period in offset_periods(zone, from).take_while(|period| period.begin < until) {
+        let begin = period.offset.to_datetime(period.begin);
+        if period.begin > from
             && let Some(time) = pattern.first_within(shown_until, begin)
         {
-            found.push((stretch.begin, time));
+            found.push((period.begin, time));
         }
-        shown_until = stretch.offset.to_datetime(stretch.end);
+        shown_until = period.offset.to_datetime(period.end);
     }
     found
 }
 
-/// The first whole second after an instant; at the end of time there is none.
+/// The first whole second after an instant; `None` at the end of the calendar.
 fn second_after(instant: Timestamp) -> Option<Timestamp> {
     Timestamp::from_second(instant.as_microsecond().div_euclid(1_000_000) + 1).ok()
 }
 
-/// A piece of a zone's time line with one offset.
-struct Stretch {
+/// A period of a zone's time line with one UTC offset.
+struct OffsetPeriod {
     begin: Timestamp,
     end: Timestamp,
     offset: Offset,
 }
 
-/// The stretches from a little before `after` until a schedule can be called dead.
-fn stretches(zone: &TimeZone, after: Timestamp) -> impl Iterator<Item = Stretch> + '_ {
-    let start = saturating_add(after, -LOOK_BACK);
-    let horizon = saturating_add(after, NEVER_AFTER);
+/// The offset periods from shortly before `after` to the search horizon.
+fn offset_periods(zone: &TimeZone, after: Timestamp) -> impl Iterator<Item = OffsetPeriod> + '_ {
+    let start = saturating_add(after, -MAX_CLOCK_CHANGE);
+    let horizon = saturating_add(after, SEARCH_HORIZON);
     let mut begin = start;
     let mut offset = zone.to_offset(start);
     let mut changes = zone.following(start).map(|change| (change.timestamp(), change.offset()));
@@ -117,14 +118,14 @@ fn stretches(zone: &TimeZone, after: Timestamp) -> impl Iterator<Item = Stretch>
             Some((at, next)) if at < horizon => (at, next),
             _ => (horizon, offset),
         };
-        let stretch = Stretch { begin, end, offset };
+        let period = OffsetPeriod { begin, end, offset };
         (begin, offset) = (end, next_offset);
-        Some(stretch)
+        Some(period)
     })
 }
 
 pub(super) fn saturating_add(instant: Timestamp, duration: SignedDuration) -> Timestamp {
     instant
         .saturating_add(duration)
-        .expect("a duration, unlike a span of days or months, can always be added")
+        .expect("adding a duration cannot fail, unlike a span of days or months")
 }

@@ -1,13 +1,13 @@
-//! When a job fires: seven kinds of schedule, a zone, and a rule for the days the clocks change.
+//! Schedules: when a job fires. A schedule has one of seven kinds, a time zone, and a rule for clock changes.
 
 mod cron;
+mod describe;
 mod dst;
 mod fire;
+mod parse_value;
 mod pattern;
 mod preview;
 mod slot;
-mod value;
-mod words;
 mod zone;
 
 use std::fmt;
@@ -20,34 +20,34 @@ pub use preview::{ClockChange, Preview, PreviewRow};
 pub use slot::Slot;
 pub use zone::Zone;
 
-use crate::string_enum::words;
-use crate::{Invalid, Language};
+use crate::string_enum::string_enum;
+use crate::{InvalidInput, Language};
 use pattern::Pattern;
 
-words! {
-    /// `schedule_type`: how the value is to be read.
+string_enum! {
+    /// The kind of a schedule (`schedule_type`). It determines the format of the value.
     pub enum ScheduleKind, "schedule type" {
-        /// A steady rhythm in real time: `5m`, `30s`.
+        /// A fixed interval in elapsed time: `5m`, `30s`.
         Every = "every",
-        /// Minutes of every hour: `15`, or `0,30`.
+        /// At minutes of every hour: `15`, or `0,30`.
         HourlyAt = "hourly_at",
-        /// Times of every day: `02:30`, or `09:00,18:00`.
+        /// At times of every day: `02:30`, or `09:00,18:00`.
         DailyAt = "daily_at",
-        /// Times of Monday to Friday: `09:00`.
+        /// At times of Monday to Friday: `09:00`.
         WeekdaysAt = "weekdays_at",
-        /// Days of the week and times: `mon,thu 09:00`.
+        /// On days of the week at times: `mon,thu 09:00`.
         WeeklyAt = "weekly_at",
-        /// A day of the month, or its last, and times: `1 09:00`, `last 18:00`.
+        /// On days of the month, or its last day, at times: `1 09:00`, `last 18:00`.
         MonthlyAt = "monthly_at",
         /// A cron expression of five fields, or six with seconds: `*/5 9-17 * * MON-FRI`.
         Cron = "cron",
     }
 }
 
-/// The longest `schedule_value` that is read.
-pub const LONGEST_VALUE: usize = 256;
+/// Maximum length of `schedule_value` in bytes.
+pub const MAX_VALUE_BYTES: usize = 256;
 
-/// A schedule that has been understood: it can say when it fires next.
+/// A parsed schedule. It computes the next fires.
 ///
 /// ```
 /// use tasuki_core::schedule::{DstChoice, Schedule, ScheduleKind};
@@ -55,13 +55,13 @@ pub const LONGEST_VALUE: usize = 256;
 ///
 /// let schedule =
 ///     Schedule::parse(ScheduleKind::WeekdaysAt, "09:00", "Asia/Tokyo", DstChoice::default())?;
-/// assert_eq!(schedule.words(Language::English), "on Monday to Friday at 09:00");
+/// assert_eq!(schedule.describe(Language::English), "on Monday to Friday at 09:00");
 ///
 /// let friday_evening = "2026-11-13T10:00:00Z".parse().unwrap();
 /// let monday = schedule.next_after(friday_evening).unwrap();
 /// assert_eq!(monday.at.to_string(), "2026-11-16T00:00:00Z");
 /// assert_eq!(monday.slot.to_string(), "2026-11-16T09:00:00");
-/// # Ok::<(), tasuki_core::Invalid>(())
+/// # Ok::<(), tasuki_core::InvalidInput>(())
 /// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
@@ -69,64 +69,68 @@ pub struct Schedule {
     value: String,
     zone: Zone,
     rule: DstRule,
-    rhythm: Rhythm,
+    recurrence: Recurrence,
 }
 
-/// What fires it.
+/// The times at which a schedule fires.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Rhythm {
-    /// Real time: every so many seconds, counted from 1970-01-01T00:00:00Z, so that every node and
-    /// every restart counts alike.
-    Seconds(i64),
-    /// The clock on the wall.
-    Wall(Pattern),
+enum Recurrence {
+    /// An interval in seconds of elapsed time, counted from 1970-01-01T00:00:00Z, so that every node
+    /// computes the same fires, also after a restart.
+    Interval(i64),
+    /// A pattern of wall-clock times.
+    WallClock(Pattern),
 }
 
 impl Schedule {
-    /// Reads a schedule as a job's definition holds it.
+    /// Parses a schedule from the fields of a job's definition.
     pub fn parse(
         kind: ScheduleKind,
         value: &str,
         zone: &str,
         dst: DstChoice,
-    ) -> Result<Self, Invalid> {
-        if value.len() > LONGEST_VALUE {
+    ) -> Result<Self, InvalidInput> {
+        if value.len() > MAX_VALUE_BYTES {
             let found = format!("{} bytes", value.len());
-            return Err(Invalid::described("schedule value", found, "at most 256 bytes"));
+            return Err(InvalidInput::from_description(
+                "schedule value",
+                found,
+                "at most 256 bytes",
+            ));
         }
-        let (rhythm, default_rule) = value::parse(kind, value)?;
+        let (recurrence, default_rule) = parse_value::parse(kind, value)?;
         let zone = zone.parse()?;
         let value = value.trim().to_owned();
-        Ok(Self { kind, value, zone, rule: dst.or(default_rule), rhythm })
+        Ok(Self { kind, value, zone, rule: dst.or_default(default_rule), recurrence })
     }
 
-    /// How its value is read.
+    /// The kind of the schedule.
     pub fn kind(&self) -> ScheduleKind {
         self.kind
     }
 
-    /// The value as it was typed.
+    /// The value as the user typed it, without surrounding space.
     pub fn value(&self) -> &str {
         &self.value
     }
 
-    /// Whose wall it goes by.
+    /// The time zone of its wall-clock times.
     pub fn zone(&self) -> &Zone {
         &self.zone
     }
 
-    /// The rule of clock changes, chosen or by default; `every` counts real time and needs none.
+    /// The rule for clock changes, chosen or default; `None` for `every`, which counts elapsed time.
     pub fn dst_rule(&self) -> Option<DstRule> {
-        matches!(self.rhythm, Rhythm::Wall(_)).then_some(self.rule)
+        matches!(self.recurrence, Recurrence::WallClock(_)).then_some(self.rule)
     }
 
-    /// The first fire strictly after an instant, or `None` if it never fires again.
+    /// The first fire strictly after an instant; `None`: the schedule never fires again.
     pub fn next_after(&self, after: Timestamp) -> Option<Fire> {
-        match &self.rhythm {
-            Rhythm::Wall(pattern) => {
-                fire::next_on_the_wall(pattern, self.zone.rules(), self.rule, after)
+        match &self.recurrence {
+            Recurrence::WallClock(pattern) => {
+                fire::next_wall_clock_fire(pattern, self.zone.rules(), self.rule, after)
             }
-            Rhythm::Seconds(period) => {
+            Recurrence::Interval(period) => {
                 let passed = after.as_microsecond().div_euclid(1_000_000 * period);
                 let at = Timestamp::from_second((passed + 1) * period).ok()?;
                 Some(Fire { at, slot: Slot::Instant(at), shifted: false })
@@ -139,14 +143,14 @@ impl Schedule {
         std::iter::successors(self.next_after(after), |fire| self.next_after(fire.at))
     }
 
-    /// The last fire in `(after, until]`. Found by halving, not by walking: after a month's outage a
-    /// schedule of every second answers as fast as one of every day.
+    /// The last fire in `(after, until]`. It is found by binary search: after an outage of a month, this is
+    /// as fast for a schedule of every second as for a schedule of every day.
     pub fn last_between(&self, after: Timestamp, until: Timestamp) -> Option<Fire> {
         let fires_by_then = |from: i64| {
             let from = Timestamp::from_second(from).unwrap_or(Timestamp::MIN);
             self.next_after(from.max(after)).filter(|fire| fire.at <= until)
         };
-        // Fires are on whole seconds: some fire follows `low` in time, none follows `high`.
+        // Fires are on whole seconds. Invariant: a fire follows `low`, no fire follows `high`.
         let mut low = after.as_microsecond().div_euclid(1_000_000);
         let mut high = until.as_microsecond().div_euclid(1_000_000);
         let mut last = fires_by_then(low)?;
@@ -163,19 +167,19 @@ impl Schedule {
         Some(last)
     }
 
-    /// What it does, in words: `every day at 02:30`.
-    pub fn words(&self, language: Language) -> String {
-        words::of(&self.rhythm, language)
+    /// A description for users: `every day at 02:30`.
+    pub fn describe(&self, language: Language) -> String {
+        describe::describe(&self.recurrence, language)
     }
 
-    /// The next `count` fires with what people want to know of them.
+    /// A preview of the next `count` fires for users.
     pub fn preview(&self, after: Timestamp, count: usize) -> Preview {
-        preview::of(self, after, count)
+        preview::build_preview(self, after, count)
     }
 }
 
 impl fmt::Display for Schedule {
-    /// `daily_at 02:30 Asia/Tokyo`
+    /// Kind, value and zone: `daily_at 02:30 Asia/Tokyo`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.kind, self.value, self.zone)
     }

@@ -1,13 +1,13 @@
-//! Which wall-clock seconds a schedule names, and the next of them. No zones here: a calendar and a
-//! clock on the wall, in one unbroken line.
+//! Patterns of wall-clock times, and the search for the next match. Without time zones: the calendar and
+//! the clock have no gaps and no repetitions here.
 
 use jiff::civil::{Date, DateTime, Time};
 
-/// A set of small numbers: minutes, hours, days.
+/// A set of numbers from 0 to 63 as a bit mask: minutes, hours, days.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Set(u64);
+pub(super) struct NumberSet(u64);
 
-impl Set {
+impl NumberSet {
     pub(super) const fn range(first: u8, last: u8) -> Self {
         let upto_last = if last >= 63 { u64::MAX } else { (1 << (last + 1)) - 1 };
         Self(upto_last & !((1 << first) - 1))
@@ -17,14 +17,14 @@ impl Set {
         self.0 >> number & 1 == 1
     }
 
-    /// The first member that is `number` or more.
-    fn from(self, number: u8) -> Option<u8> {
+    /// The smallest member that is at least `number`.
+    fn first_from(self, number: u8) -> Option<u8> {
         let rest = if number > 63 { 0 } else { self.0 >> number };
         (rest != 0).then(|| number + rest.trailing_zeros() as u8)
     }
 
     pub(super) fn first(self) -> Option<u8> {
-        self.from(0)
+        self.first_from(0)
     }
 
     pub(super) fn len(self) -> usize {
@@ -36,53 +36,53 @@ impl Set {
     }
 }
 
-impl FromIterator<u8> for Set {
+impl FromIterator<u8> for NumberSet {
     fn from_iter<I: IntoIterator<Item = u8>>(numbers: I) -> Self {
         Self(numbers.into_iter().fold(0, |bits, number| bits | 1 << number))
     }
 }
 
-/// The times of day at which it fires.
+/// The times of day of a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Times {
-    /// Every combination of these, as cron has it.
-    Grid { hours: Set, minutes: Set, seconds: Set },
-    /// Exactly these, in ascending order.
+    /// Every combination of these fields, as in a cron expression.
+    Grid { hours: NumberSet, minutes: NumberSet, seconds: NumberSet },
+    /// Exactly these times, in ascending order.
     List(Vec<Time>),
 }
 
-/// Days of a month by number, and perhaps its last.
+/// Days of a month by number, and optionally its last day.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MonthDays {
-    pub(super) numbers: Set,
+    pub(super) numbers: NumberSet,
     pub(super) last: bool,
 }
 
-/// The days on which it fires. Weekdays count from Sunday = 0.
+/// The days of a pattern. Weekdays count from Sunday = 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Days {
     Every,
     OfMonth(MonthDays),
-    OfWeek(Set),
-    /// Both day fields of a cron expression are restricted: either will do.
-    Either(MonthDays, Set),
+    OfWeek(NumberSet),
+    /// Both day fields of a cron expression are restricted: a day matches if one of them matches.
+    Either(MonthDays, NumberSet),
 }
 
-/// All of it: the wall times a schedule names.
+/// The wall-clock times at which a schedule fires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Pattern {
     pub(super) times: Times,
     pub(super) days: Days,
-    pub(super) months: Set,
+    pub(super) months: NumberSet,
 }
 
-pub(super) const ALL_MONTHS: Set = Set::range(1, 12);
+pub(super) const ALL_MONTHS: NumberSet = NumberSet::range(1, 12);
 
 impl Pattern {
-    /// The first wall time of the pattern in `[from, before)`.
+    /// The first wall-clock time of the pattern in `[from, before)`.
     ///
-    /// Months that do not match are stepped over whole and a day's times are found by arithmetic, so
-    /// the cost is a handful of operations per matching month, however fine the pattern.
+    /// The search skips whole months that do not match and computes the time within a day, so it needs
+    /// only a few operations per day of a matching month, also for a pattern of every second.
     pub(super) fn first_within(&self, from: DateTime, before: DateTime) -> Option<DateTime> {
         let mut date = from.date();
         let mut time = from.time();
@@ -92,7 +92,7 @@ impl Pattern {
                 time = Time::midnight();
                 continue;
             }
-            if self.days.contain(date)
+            if self.days.contains(date)
                 && let Some(time) = self.times.first_from(time)
             {
                 let found = date.to_datetime(time);
@@ -104,22 +104,22 @@ impl Pattern {
         None
     }
 
-    /// Whether this very second is in the pattern.
+    /// Whether the pattern contains this second.
     pub(super) fn contains(&self, wall: DateTime) -> bool {
         self.months.contains(wall.month() as u8)
-            && self.days.contain(wall.date())
+            && self.days.contains(wall.date())
             && self.times.first_from(wall.time()) == Some(wall.time())
     }
 }
 
 impl Days {
-    fn contain(self, date: Date) -> bool {
+    fn contains(self, date: Date) -> bool {
         match self {
             Self::Every => true,
-            Self::OfMonth(days) => days.contain(date),
+            Self::OfMonth(days) => days.contains(date),
             Self::OfWeek(days) => days.contains(weekday(date)),
             Self::Either(of_month, of_week) => {
-                of_month.contain(date) || of_week.contains(weekday(date))
+                of_month.contains(date) || of_week.contains(weekday(date))
             }
         }
     }
@@ -130,13 +130,13 @@ fn weekday(date: Date) -> u8 {
 }
 
 impl MonthDays {
-    fn contain(self, date: Date) -> bool {
+    fn contains(self, date: Date) -> bool {
         self.numbers.contains(date.day() as u8) || self.last && date.day() == date.days_in_month()
     }
 }
 
 impl Times {
-    /// The first time of day that is `from` or later.
+    /// The first time of day that is not before `from`.
     fn first_from(&self, from: Time) -> Option<Time> {
         match self {
             Self::List(times) => times.iter().copied().find(|&time| time >= from),
@@ -147,27 +147,33 @@ impl Times {
     }
 }
 
-/// Like an odometer: keep as many leading digits of `from` as the sets allow, raise the next one.
-fn first_on_grid(hours: Set, minutes: Set, seconds: Set, from: Time) -> Option<Time> {
+/// Works like an odometer: keeps as many leading fields of `from` as the sets allow, and increases the
+/// next field.
+fn first_on_grid(
+    hours: NumberSet,
+    minutes: NumberSet,
+    seconds: NumberSet,
+    from: Time,
+) -> Option<Time> {
     let (hour, minute, second) = (from.hour() as u8, from.minute() as u8, from.second() as u8);
     let first_minute = minutes.first()?;
     let first_second = seconds.first()?;
     if hours.contains(hour) {
         if minutes.contains(minute)
-            && let Some(second) = seconds.from(second)
+            && let Some(second) = seconds.first_from(second)
         {
             return Some(time(hour, minute, second));
         }
-        if let Some(minute) = minutes.from(minute + 1) {
+        if let Some(minute) = minutes.first_from(minute + 1) {
             return Some(time(hour, minute, first_second));
         }
     }
-    hours.from(hour + 1).map(|hour| time(hour, first_minute, first_second))
+    hours.first_from(hour + 1).map(|hour| time(hour, first_minute, first_second))
 }
 
 pub(super) fn time(hour: u8, minute: u8, second: u8) -> Time {
     Time::new(hour as i8, minute as i8, second as i8, 0)
-        .expect("the sets of a pattern hold only hours, minutes and seconds that exist")
+        .expect("the sets of a pattern contain only valid hours, minutes and seconds")
 }
 
 #[cfg(test)]
@@ -175,26 +181,29 @@ mod tests {
     use super::*;
     use jiff::civil::{date, datetime};
 
-    fn grid(hours: Set, minutes: Set, seconds: Set) -> Times {
+    fn grid(hours: NumberSet, minutes: NumberSet, seconds: NumberSet) -> Times {
         Times::Grid { hours, minutes, seconds }
     }
 
-    fn set(numbers: &[u8]) -> Set {
+    fn set(numbers: &[u8]) -> NumberSet {
         numbers.iter().copied().collect()
     }
 
     #[test]
-    fn sets_hold_what_was_put_in() {
+    fn a_set_contains_exactly_its_numbers() {
         let odd = set(&[1, 3, 59]);
         assert_eq!(odd.iter().collect::<Vec<_>>(), [1, 3, 59]);
-        assert_eq!((odd.from(2), odd.from(59), odd.from(60)), (Some(3), Some(59), None));
-        assert_eq!((odd.len(), odd.first(), Set::default().first()), (3, Some(1), None));
-        assert_eq!(Set::range(0, 63).from(64), None);
-        assert_eq!(Set::range(1, 7).iter().sum::<u8>(), 28);
+        assert_eq!(
+            (odd.first_from(2), odd.first_from(59), odd.first_from(60)),
+            (Some(3), Some(59), None)
+        );
+        assert_eq!((odd.len(), odd.first(), NumberSet::default().first()), (3, Some(1), None));
+        assert_eq!(NumberSet::range(0, 63).first_from(64), None);
+        assert_eq!(NumberSet::range(1, 7).iter().sum::<u8>(), 28);
     }
 
     #[test]
-    fn the_grid_turns_like_an_odometer() {
+    fn the_next_time_on_a_grid_is_found() {
         let times = grid(set(&[2, 14]), set(&[0, 30]), set(&[5]));
         let next = |hour, minute, second| times.first_from(time(hour, minute, second));
         assert_eq!(next(0, 0, 0), Some(time(2, 0, 5)));
@@ -206,21 +215,21 @@ mod tests {
     }
 
     #[test]
-    fn days_that_do_not_exist_are_stepped_over() {
+    fn days_that_do_not_exist_are_skipped() {
         let thirtieth = Days::OfMonth(MonthDays { numbers: set(&[30]), last: false });
         let midnight = Times::List(vec![Time::midnight()]);
         let in_february = Pattern { times: midnight.clone(), days: thirtieth, months: set(&[2]) };
         let from = datetime(2026, 1, 1, 0, 0, 0, 0);
         assert_eq!(in_february.first_within(from, datetime(2060, 1, 1, 0, 0, 0, 0)), None);
 
-        let last = Days::OfMonth(MonthDays { numbers: Set::default(), last: true });
+        let last = Days::OfMonth(MonthDays { numbers: NumberSet::default(), last: true });
         let leap = Pattern { times: midnight, days: last, months: set(&[2]) };
         let found = leap.first_within(datetime(2027, 3, 1, 0, 0, 0, 0), DateTime::MAX);
         assert_eq!(found, Some(date(2028, 2, 29).to_datetime(Time::midnight())));
     }
 
     #[test]
-    fn the_end_of_the_calendar_is_an_end() {
+    fn the_search_ends_at_the_end_of_the_calendar() {
         let noon = Times::List(vec![time(12, 0, 0)]);
         let pattern = Pattern { times: noon, days: Days::Every, months: ALL_MONTHS };
         let late = datetime(9999, 12, 31, 12, 0, 1, 0);
@@ -228,10 +237,10 @@ mod tests {
     }
 
     #[test]
-    fn either_day_field_will_do() {
+    fn a_day_matches_if_one_of_the_two_day_fields_matches() {
         let numbers = MonthDays { numbers: set(&[13]), last: false };
         let days = Days::Either(numbers, set(&[5]));
-        assert!(days.contain(date(2026, 11, 13)) && days.contain(date(2026, 11, 20)));
-        assert!(!days.contain(date(2026, 11, 21)));
+        assert!(days.contains(date(2026, 11, 13)) && days.contains(date(2026, 11, 20)));
+        assert!(!days.contains(date(2026, 11, 21)));
     }
 }

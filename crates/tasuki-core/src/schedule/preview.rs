@@ -1,61 +1,61 @@
-//! What a schedule will do, for people: the next fires, with the days on which the clocks change.
+//! Previews of a schedule for users: the next fires, with the clock changes on those days.
 
 use jiff::civil::DateTime;
 use jiff::{Timestamp, Zoned};
 
 use super::dst::GapRule;
-use super::{Fire, Rhythm, Schedule, Slot, fire};
+use super::{Fire, Recurrence, Schedule, Slot, fire};
 
 /// The next fires of a schedule.
 #[derive(Debug, Clone)]
 pub struct Preview {
-    /// Fires and skipped times, in order of time.
+    /// Fires and skipped times, in chronological order.
     pub rows: Vec<PreviewRow>,
-    /// Whether nothing follows the last row: a schedule that never fires has no rows at all.
-    pub ends: bool,
+    /// Whether the schedule never fires after the last row. If it never fires at all, there are no rows.
+    pub no_more_fires: bool,
 }
 
-/// One line of a preview.
+/// One row of a preview.
 #[derive(Debug, Clone)]
 pub enum PreviewRow {
-    /// It fires.
+    /// The schedule fires.
     Fire {
-        /// When and under which slot.
+        /// The instant and the slot.
         fire: Fire,
-        /// What the wall shows then.
+        /// The local time at that instant.
         local: Zoned,
-        /// The change of the clocks on that day, if there is one.
+        /// The clock change on that day, if there is one.
         change: Option<ClockChange>,
     },
-    /// It would have fired, but that day the wall never shows the time.
+    /// The schedule does not fire, because a clock change skips the wall-clock time.
     Skipped {
-        /// The (first) wall time that is skipped.
+        /// The first wall-clock time of the schedule that is skipped.
         wall: DateTime,
-        /// The change that skips it.
+        /// The clock change that skips it.
         change: ClockChange,
     },
 }
 
-/// A change of the clocks: at this instant the wall goes from one time to another.
+/// A clock change: at one instant, the wall clock jumps from one time to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockChange {
-    /// When.
+    /// The instant of the change.
     pub at: Timestamp,
-    /// What the wall would have shown.
+    /// The local time at that instant before the change.
     pub from: DateTime,
-    /// What it shows instead.
+    /// The local time at that instant after the change.
     pub to: DateTime,
 }
 
 impl ClockChange {
-    /// Forward: times are skipped. Otherwise back: times are repeated.
+    /// Whether the clocks go forward and skip times. Otherwise they go back and repeat times.
     pub fn is_forward(&self) -> bool {
         self.to > self.from
     }
 }
 
 impl PreviewRow {
-    /// When it fires, or when the clocks skip it.
+    /// The instant of the fire, or of the clock change that skips the time.
     pub fn at(&self) -> Timestamp {
         match self {
             Self::Fire { fire, .. } => fire.at,
@@ -63,7 +63,7 @@ impl PreviewRow {
         }
     }
 
-    /// The slot of a fire.
+    /// The slot of a fire; `None` for a skipped time.
     pub fn slot(&self) -> Option<Slot> {
         match self {
             Self::Fire { fire, .. } => Some(fire.slot),
@@ -72,7 +72,7 @@ impl PreviewRow {
     }
 }
 
-pub(super) fn of(schedule: &Schedule, after: Timestamp, count: usize) -> Preview {
+pub(super) fn build_preview(schedule: &Schedule, after: Timestamp, count: usize) -> Preview {
     let fires: Vec<Fire> = schedule.fires_after(after).take(count).collect();
     let mut rows: Vec<PreviewRow> = fires.iter().map(|fire| fire_row(schedule, *fire)).collect();
     let last = fires.last().map(|fire| fire.at);
@@ -80,7 +80,7 @@ pub(super) fn of(schedule: &Schedule, after: Timestamp, count: usize) -> Preview
         rows.extend(skipped_rows(schedule, after, last));
         rows.sort_by_key(PreviewRow::at);
     }
-    Preview { rows, ends: last.is_none_or(|last| schedule.next_after(last).is_none()) }
+    Preview { rows, no_more_fires: last.is_none_or(|last| schedule.next_after(last).is_none()) }
 }
 
 fn fire_row(schedule: &Schedule, fire: Fire) -> PreviewRow {
@@ -90,7 +90,7 @@ fn fire_row(schedule: &Schedule, fire: Fire) -> PreviewRow {
 }
 
 fn skipped_rows(schedule: &Schedule, after: Timestamp, until: Timestamp) -> Vec<PreviewRow> {
-    let Rhythm::Wall(pattern) = &schedule.rhythm else { return Vec::new() };
+    let Recurrence::WallClock(pattern) = &schedule.recurrence else { return Vec::new() };
     if schedule.rule.gap == GapRule::Shift {
         return Vec::new();
     }
@@ -100,9 +100,9 @@ fn skipped_rows(schedule: &Schedule, after: Timestamp, until: Timestamp) -> Vec<
         .collect()
 }
 
-/// The first change of the clocks on the fire's own day, as its wall counts days.
+/// The first clock change on the local day of the fire.
 fn change_on_the_day_of(schedule: &Schedule, local: &Zoned) -> Option<ClockChange> {
-    // The instant before midnight: a change may be the very start of the day.
+    // The search starts just before midnight, because the change may be the first instant of the day.
     let before = fire::saturating_add(
         local.start_of_day().ok()?.timestamp(),
         jiff::SignedDuration::from_nanos(-1),

@@ -1,4 +1,4 @@
-//! The name of a planned instant: one run per (job, scope, slot).
+//! Slots: the identity of a planned instant. There is at most one run per (job, scope, slot).
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,28 +6,29 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use jiff::civil::DateTime;
 
-use crate::Invalid;
+use crate::InvalidInput;
 
-/// What makes a planned run the same run, whoever plans it and however often.
+/// The identity of a planned run. Two planners that plan the same instant get the same slot, so the
+/// run is created once.
 ///
-/// A schedule on the wall is known by its wall time and by which pass of a repeated hour it is, so
-/// that neither a clock that is set back nor new zone rules can make a slot happen twice. A schedule
-/// that counts real time is known by its instant.
+/// For a wall-clock schedule, the slot is the wall-clock time and the number of its occurrence, so
+/// that neither a repeated hour nor new zone rules create a slot twice. For an interval schedule, the
+/// slot is the instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Slot {
-    /// A point in real time, on a whole second.
+    /// An instant, on a whole second.
     Instant(Timestamp),
-    /// A time on the wall. `pass` is 1, or 2 for the second time the wall shows it.
+    /// A wall-clock time.
     Wall {
-        /// What the wall shows, or would have shown had the time not been skipped.
+        /// The wall-clock time. If the clock change skips it, the time that would have been shown.
         time: DateTime,
-        /// 1 or 2.
+        /// 1, or 2 for the second occurrence of a time that is repeated because the clocks go back.
         pass: u8,
     },
 }
 
 impl fmt::Display for Slot {
-    /// The key: `2026-11-15T02:30:00`, `2026-10-25T02:30:00#2`, `2026-11-15T02:30:00Z`.
+    /// The stored key: `2026-11-15T02:30:00`, `2026-10-25T02:30:00#2`, `2026-11-15T02:30:00Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Instant(at) => write!(f, "{at}"),
@@ -38,18 +39,18 @@ impl fmt::Display for Slot {
 }
 
 impl FromStr for Slot {
-    type Err = Invalid;
+    type Err = InvalidInput;
 
-    fn from_str(typed: &str) -> Result<Self, Invalid> {
-        read(typed)
-            .filter(|slot| slot.to_string() == typed && slot.is_whole())
-            .ok_or_else(|| Invalid::typed("slot", typed, "a slot such as 2026-11-15T02:30:00"))
+    fn from_str(typed: &str) -> Result<Self, InvalidInput> {
+        parse_key(typed).filter(|slot| slot.to_string() == typed && slot.is_valid()).ok_or_else(
+            || InvalidInput::from_text("slot", typed, "a slot such as 2026-11-15T02:30:00"),
+        )
     }
 }
 
 impl Slot {
-    /// On a whole second, and the first or second pass.
-    fn is_whole(&self) -> bool {
+    /// Whether the slot is on a whole second, and its pass is 1 or 2.
+    fn is_valid(&self) -> bool {
         match self {
             Self::Instant(at) => at.subsec_nanosecond() == 0,
             Self::Wall { time, pass } => time.subsec_nanosecond() == 0 && (1..=2).contains(pass),
@@ -57,7 +58,7 @@ impl Slot {
     }
 }
 
-fn read(typed: &str) -> Option<Slot> {
+fn parse_key(typed: &str) -> Option<Slot> {
     if typed.ends_with('Z') {
         return typed.parse().ok().map(Slot::Instant);
     }
@@ -71,7 +72,7 @@ mod tests {
     use jiff::civil::datetime;
 
     #[test]
-    fn a_key_reads_back_as_the_slot_it_names() {
+    fn a_key_parses_back_to_its_slot() {
         let wall = datetime(2026, 10, 25, 2, 30, 0, 0);
         let instant = "2026-11-15T02:30:00Z".parse().unwrap();
         for (slot, key) in [
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_one_spelling_is_a_key() {
+    fn only_the_canonical_text_is_a_key() {
         for wrong in [
             "",
             "2026-10-25",

@@ -10,7 +10,7 @@ fn with_rule(value: &str, zone: &str, gap: GapRule, fold: FoldRule) -> Schedule 
     Schedule::parse(Cron, value, zone, choice).unwrap()
 }
 
-fn refused(kind: ScheduleKind, value: &str) -> String {
+fn error_of(kind: ScheduleKind, value: &str) -> String {
     Schedule::parse(kind, value, "UTC", DstChoice::default()).unwrap_err().to_string()
 }
 
@@ -18,7 +18,7 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-/// The next fires on the wall, as `day time±offset slot`.
+/// The next fires in local time, as `day time±offset slot`.
 fn fires(schedule: &Schedule, after: &str, count: usize) -> Vec<String> {
     schedule
         .fires_after(at(after))
@@ -32,7 +32,7 @@ fn fires(schedule: &Schedule, after: &str, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn every_kind_finds_its_next() {
+fn every_kind_of_schedule_finds_its_next_fire() {
     // Sunday, 15 November 2026, 21:31:05 in UTC; Monday morning in Tokyo.
     let now = at("2026-11-15T21:31:05Z");
     for (kind, value, zone, next) in [
@@ -66,7 +66,7 @@ fn every_kind_finds_its_next() {
 }
 
 #[test]
-fn next_is_strictly_after_to_the_microsecond() {
+fn the_next_fire_is_strictly_after_to_the_microsecond() {
     let daily = schedule(DailyAt, "02:30", "UTC");
     let fire = at("2026-11-16T02:30:00Z");
     for (after, next) in [
@@ -79,7 +79,7 @@ fn next_is_strictly_after_to_the_microsecond() {
 }
 
 #[test]
-fn clocks_go_forward() {
+fn times_in_a_gap_follow_the_gap_rule() {
     // Berlin, Sunday 29 March 2026: 02:00 becomes 03:00.
     let after = "2026-03-28T12:00:00Z";
     let berlin = "Europe/Berlin";
@@ -101,9 +101,9 @@ fn clocks_go_forward() {
         fires(&shift_is_a_match, after, 2),
         ["29 03:00+02:00 2026-03-29T03:00:00", "29 03:30+02:00 2026-03-29T03:30:00"]
     );
-    let rhythm = schedule(Cron, "*/30 * * * *", berlin);
+    let periodic = schedule(Cron, "*/30 * * * *", berlin);
     assert_eq!(
-        fires(&rhythm, "2026-03-29T00:20:00Z", 3),
+        fires(&periodic, "2026-03-29T00:20:00Z", 3),
         [
             "29 01:30+01:00 2026-03-29T01:30:00",
             "29 03:00+02:00 2026-03-29T03:00:00",
@@ -113,7 +113,7 @@ fn clocks_go_forward() {
 }
 
 #[test]
-fn clocks_go_back() {
+fn repeated_times_follow_the_fold_rule() {
     // Berlin, Sunday 25 October 2026: 03:00 becomes 02:00.
     let after = "2026-10-24T12:00:00Z";
     let berlin = "Europe/Berlin";
@@ -141,13 +141,13 @@ fn clocks_go_back() {
             "25 04:15+01:00 2026-10-25T04:15:00"
         ]
     );
-    // Asked in the middle of the second pass, it still knows that the first has been.
+    // A search that starts within the second pass does not repeat the time of the first pass.
     assert_eq!(fires(&daily, "2026-10-25T01:05:00Z", 1), ["26 02:30+01:00 2026-10-26T02:30:00"]);
 }
 
 #[test]
-fn odd_zones() {
-    // Lord Howe moves by half an hour; Beirut and Santiago skip midnight; Samoa skipped a day.
+fn zones_with_unusual_clock_changes() {
+    // Lord Howe shifts by half an hour, Beirut and Santiago skip midnight, Samoa skipped a whole day.
     let lord_howe = schedule(DailyAt, "02:15", "Australia/Lord_Howe");
     assert_eq!(
         fires(&lord_howe, "2026-10-03T00:00:00Z", 1),
@@ -172,17 +172,17 @@ fn odd_zones() {
 }
 
 #[test]
-fn what_never_fires_says_never() {
+fn a_schedule_that_never_fires_has_no_next_fire() {
     for value in ["0 0 30 2 *", "0 0 31 4,6,9,11 *"] {
         let never = schedule(Cron, value, "Europe/Berlin");
         assert_eq!(never.next_after(at("2026-11-15T00:00:00Z")), None, "{value}");
         let preview = never.preview(at("2026-11-15T00:00:00Z"), 5);
-        assert!(preview.rows.is_empty() && preview.ends);
+        assert!(preview.rows.is_empty() && preview.no_more_fires);
     }
 }
 
 #[test]
-fn the_ends_of_time_are_no_trouble() {
+fn the_search_works_at_both_ends_of_the_calendar() {
     for value in ["* * * * * *", "0 0 * * *", "0 0 29 2 *"] {
         for zone in ["UTC", "Europe/Berlin", "Pacific/Apia"] {
             for (gap, fold) in [(GapRule::Skip, FoldRule::Once), (GapRule::Shift, FoldRule::Twice)]
@@ -201,7 +201,7 @@ fn the_ends_of_time_are_no_trouble() {
 }
 
 #[test]
-fn the_last_fire_is_found_without_walking() {
+fn the_last_fire_is_the_same_as_with_a_linear_search() {
     let every_second = schedule(Every, "1s", "UTC");
     let (start, end) = (at("2020-01-01T00:00:00.5Z"), at("2026-11-15T12:00:00.9Z"));
     assert_eq!(every_second.last_between(start, end).unwrap().at, at("2026-11-15T12:00:00Z"));
@@ -216,7 +216,7 @@ fn the_last_fire_is_found_without_walking() {
 }
 
 #[test]
-fn a_preview_marks_the_days_the_clocks_change() {
+fn a_preview_marks_the_days_of_clock_changes() {
     let marks = |preview: Preview| -> Vec<String> {
         let row = |row: &PreviewRow| match row {
             PreviewRow::Fire { local, change, .. } => {
@@ -256,7 +256,7 @@ fn a_preview_marks_the_days_the_clocks_change() {
 }
 
 #[test]
-fn words() {
+fn schedules_are_described_in_english_and_japanese() {
     for (kind, value, english, japanese) in [
         (Every, "5m", "every 5 minutes", "5分ごと"),
         (Every, "90s", "every 90 seconds", "90秒ごと"),
@@ -302,13 +302,13 @@ fn words() {
         (Cron, "* 5 * * * *", "every second of minute 5 of every hour", "毎時の5分の毎秒"),
     ] {
         let schedule = schedule(kind, value, "UTC");
-        assert_eq!(schedule.words(Language::English), english, "{kind} {value}");
-        assert_eq!(schedule.words(Language::Japanese), japanese, "{kind} {value}");
+        assert_eq!(schedule.describe(Language::English), english, "{kind} {value}");
+        assert_eq!(schedule.describe(Language::Japanese), japanese, "{kind} {value}");
     }
 }
 
 #[test]
-fn errors_name_the_field_what_was_found_and_what_was_expected() {
+fn errors_name_the_field_the_value_and_the_valid_values() {
     for (kind, value, expected) in [
         (Every, "5", "period: found \"5\", expected a whole number with its unit"),
         (Every, "0s", "period: found \"0s\""),
@@ -342,12 +342,12 @@ fn errors_name_the_field_what_was_found_and_what_was_expected() {
         (MonthlyAt, "1", "day of month: found \"1\", expected days and times"),
         (Cron, "* 25 * * *", "hour: found \"25\", expected 0 to 23"),
     ] {
-        let message = refused(kind, value);
+        let message = error_of(kind, value);
         assert!(message.starts_with(expected), "{kind} {value:?}: {message}");
     }
     let long = "0,".repeat(200);
     assert_eq!(
-        refused(HourlyAt, &long),
+        error_of(HourlyAt, &long),
         "schedule value: found 400 bytes, expected at most 256 bytes"
     );
     let zone = Schedule::parse(Every, "5m", "Mars/Base", DstChoice::default()).unwrap_err();
@@ -355,10 +355,10 @@ fn errors_name_the_field_what_was_found_and_what_was_expected() {
 }
 
 #[test]
-fn the_rule_of_clock_changes_can_be_seen_and_chosen() {
+fn the_rule_for_clock_changes_has_a_default_and_can_be_chosen() {
     let rule = |kind, value| schedule(kind, value, "Europe/Berlin").dst_rule();
-    assert_eq!(rule(DailyAt, "02:30"), Some(DstRule::FIXED));
-    assert_eq!(rule(HourlyAt, "15"), Some(DstRule::RHYTHM));
+    assert_eq!(rule(DailyAt, "02:30"), Some(DstRule::TIME_OF_DAY));
+    assert_eq!(rule(HourlyAt, "15"), Some(DstRule::PERIODIC));
     assert_eq!(rule(Every, "5m"), None);
     let half = DstChoice { gap: Some(GapRule::Skip), fold: None };
     let chosen = Schedule::parse(DailyAt, "02:30", "Europe/Berlin", half).unwrap();

@@ -1,4 +1,4 @@
-//! Time zones by their IANA name.
+//! Time zones by IANA name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 
 use jiff::tz::{TimeZone, TimeZoneDatabase};
 
-use crate::Invalid;
-use crate::did_you_mean::nearest;
+use crate::InvalidInput;
+use crate::did_you_mean::did_you_mean;
 
-/// A place's clock: an IANA name such as `Asia/Tokyo` and its rules.
+/// A time zone: an IANA name such as `Asia/Tokyo`, and its rules.
 ///
-/// Only names, never offsets: `+09:00` knows nothing of clock changes and cannot learn.
+/// Offsets such as `+09:00` are not accepted: they have no rules for clock changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Zone(TimeZone);
 
@@ -19,12 +19,12 @@ impl Zone {
     /// Coordinated universal time.
     pub const UTC: Self = Self(TimeZone::UTC);
 
-    /// The name as the database spells it.
+    /// The name as the time-zone database spells it.
     pub fn name(&self) -> &str {
         self.0.iana_name().expect("a zone is only ever made from a name")
     }
 
-    /// The rules.
+    /// The offsets and clock changes of the zone.
     pub fn rules(&self) -> &TimeZone {
         &self.0
     }
@@ -37,30 +37,30 @@ impl fmt::Display for Zone {
 }
 
 impl FromStr for Zone {
-    type Err = Invalid;
+    type Err = InvalidInput;
 
-    fn from_str(typed: &str) -> Result<Self, Invalid> {
-        // A machine's own entries (`localtime`, `posixrules`) mean another zone on another machine;
-        // what jiff brings along has only places.
-        let is_a_place = typed.len() <= LONGEST_NAME
+    fn from_str(typed: &str) -> Result<Self, InvalidInput> {
+        // Entries of the machine's own database, such as `localtime` and `posixrules`, mean different
+        // zones on different machines. The database bundled with jiff has only IANA names.
+        let is_known = typed.len() <= MAX_ZONE_NAME_BYTES
             && !typed.eq_ignore_ascii_case("Factory")
-            && PLACES.get(typed).is_ok();
-        let rules = is_a_place.then(|| jiff::tz::db().get(typed).ok()).flatten();
-        rules.filter(|zone| zone.iana_name().is_some()).map(Self).ok_or_else(|| refusal(typed))
+            && BUNDLED_ZONES.get(typed).is_ok();
+        let rules = is_known.then(|| jiff::tz::db().get(typed).ok()).flatten();
+        rules.filter(|zone| zone.iana_name().is_some()).map(Self).ok_or_else(|| unknown_zone(typed))
     }
 }
 
-const LONGEST_NAME: usize = 64;
+const MAX_ZONE_NAME_BYTES: usize = 64;
 
-static PLACES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
+static BUNDLED_ZONES: LazyLock<TimeZoneDatabase> = LazyLock::new(TimeZoneDatabase::bundled);
 
-fn refusal(typed: &str) -> Invalid {
-    let names: Vec<String> = PLACES.available().map(|name| name.to_string()).collect();
-    let expected = match nearest(typed, names.iter().map(String::as_str)) {
+fn unknown_zone(typed: &str) -> InvalidInput {
+    let names: Vec<String> = BUNDLED_ZONES.available().map(|name| name.to_string()).collect();
+    let expected = match did_you_mean(typed, names.iter().map(String::as_str)) {
         Some(name) => format!("the IANA name of a zone; did you mean {name}?"),
         None => "the IANA name of a zone, such as Asia/Tokyo or UTC".to_owned(),
     };
-    Invalid::typed("time zone", typed, expected)
+    InvalidInput::from_text("time zone", typed, expected)
 }
 
 #[cfg(test)]
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_in_any_case_and_spelled_properly() {
+    fn a_name_in_any_case_gets_its_official_spelling() {
         for (typed, name) in
             [("Asia/Tokyo", "Asia/Tokyo"), ("europe/berlin", "Europe/Berlin"), ("utc", "UTC")]
         {
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused_and_a_near_miss_is_named() {
+    fn an_unknown_zone_is_an_error_that_suggests_a_similar_name() {
         for wrong in [
             "",
             "+09:00",
@@ -94,9 +94,9 @@ mod tests {
         ] {
             assert_eq!(wrong.parse::<Zone>().unwrap_err().field, "time zone", "{wrong:?}");
         }
-        let refused = "Europe/Berln".parse::<Zone>().unwrap_err();
+        let error = "Europe/Berln".parse::<Zone>().unwrap_err();
         assert_eq!(
-            refused.to_string(),
+            error.to_string(),
             "time zone: found \"Europe/Berln\", expected the IANA name of a zone; did you mean Europe/Berlin?"
         );
     }

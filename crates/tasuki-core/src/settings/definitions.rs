@@ -1,37 +1,37 @@
-//! The settings themselves.
+//! The definitions of all settings.
 
 use std::time::Duration;
 
-use super::Problem;
-use super::value::{Slots, Value};
-use crate::Invalid;
+use super::SettingsProblem;
+use super::value::{SettingValue, SlotSetting};
+use crate::InvalidInput;
 
-/// What there is to know of one setting before changing it.
+/// The description of one setting for help texts and pages.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Definition {
-    /// Its name, everywhere.
+pub struct SettingDefinition {
+    /// The name, the same in code, database, REST and CLI.
     pub name: &'static str,
-    /// Its value unless somebody says otherwise.
+    /// The default value.
     pub default: String,
-    /// The least it can be.
+    /// The minimum.
     pub min: String,
-    /// The most it can be.
+    /// The maximum.
     pub max: String,
-    /// What can be typed.
+    /// The format of a value.
     pub expected: &'static str,
-    /// What it does and when to change it.
+    /// The help text in English: what the setting does and when to change it.
     pub english: &'static str,
-    /// The same in Japanese.
+    /// The help text in Japanese.
     pub japanese: &'static str,
 }
 
-/// Makes the struct, its defaults, and access by name, from one list.
+/// Generates the struct `Settings`, its defaults and the access by name from one list.
 macro_rules! settings {
     ($(
         $(#[doc = $english:literal])+
         $name:ident: $type:ty = $default:expr, $min:expr, $max:expr, $japanese:literal;
     )+) => {
-        /// The settings in force. They always agree with one another: see [`Settings::with`].
+        /// A valid set of settings: all rules between them hold. See [`Settings::with_changes`].
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Settings {
             $(pub(super) $name: $type,)+
@@ -44,14 +44,14 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Every setting, in the order people read about them.
-            pub fn definitions() -> Vec<Definition> {
-                vec![$(Definition {
+            /// The definitions of all settings, in the order of the reference page.
+            pub fn definitions() -> Vec<SettingDefinition> {
+                vec![$(SettingDefinition {
                     name: stringify!($name),
-                    default: <$type as Value>::show($default),
-                    min: <$type as Value>::show($min),
-                    max: <$type as Value>::show($max),
-                    expected: <$type as Value>::EXPECTED,
+                    default: <$type as SettingValue>::format($default),
+                    min: <$type as SettingValue>::format($min),
+                    max: <$type as SettingValue>::format($max),
+                    expected: <$type as SettingValue>::EXPECTED,
                     english: concat!($($english),+).trim_ascii(),
                     japanese: $japanese,
                 },)+]
@@ -64,37 +64,42 @@ macro_rules! settings {
                 }
             )+
 
-            /// The value of a setting as people read it.
+            /// The value of the setting with this name as text; `None`: there is no such setting.
             pub fn get(&self, name: &str) -> Option<String> {
                 match name {
-                    $(stringify!($name) => Some(self.$name.show()),)+
+                    $(stringify!($name) => Some(self.$name.format()),)+
                     _ => None,
                 }
             }
 
-            /// Changes one value within its limits. The rules between values are not looked at, so
-            /// this stays inside: [`Settings::with`] is the way in.
-            pub(super) fn set(&mut self, name: &str, typed: &str) -> Result<(), Problem> {
+            /// Changes one value within its limits. It does not check the rules between settings, so it
+            /// is not public: callers use [`Settings::with_changes`].
+            pub(super) fn set(&mut self, name: &str, typed: &str) -> Result<(), SettingsProblem> {
                 match name {
                     $(stringify!($name) => {
-                        self.$name = read(stringify!($name), typed, $min, $max)?;
+                        self.$name = parse_in_limits(stringify!($name), typed, $min, $max)?;
                         Ok(())
                     })+
-                    _ => Err(Problem::unknown(name)),
+                    _ => Err(SettingsProblem::unknown(name)),
                 }
             }
         }
     };
 }
 
-fn read<V: Value>(name: &'static str, typed: &str, min: V, max: V) -> Result<V, Problem> {
+fn parse_in_limits<V: SettingValue>(
+    name: &'static str,
+    typed: &str,
+    min: V,
+    max: V,
+) -> Result<V, SettingsProblem> {
     let fits = |value: &V| value.is_unlimited() || (min <= *value && *value <= max);
-    V::read(typed).filter(fits).ok_or_else(|| {
-        let expected = match (min.show(), max.show()) {
+    V::parse(typed).filter(fits).ok_or_else(|| {
+        let expected = match (min.format(), max.format()) {
             (min, max) if min == "false" && max == "true" => V::EXPECTED.to_owned(),
             (min, max) => format!("{}, from {min} to {max}", V::EXPECTED),
         };
-        Problem::Value(Invalid::typed(name, typed, expected))
+        SettingsProblem::Value(InvalidInput::from_text(name, typed, expected))
     })
 }
 
@@ -111,116 +116,118 @@ const fn days(days: u64) -> Duration {
 }
 
 settings! {
-    /// How often the leader looks for work to plan. Work that arrives wakes it sooner, so this
-    /// matters for housekeeping, not for punctuality.
+    /// Interval at which the leader plans. New work triggers planning earlier, so this mainly sets
+    /// the frequency of maintenance tasks and has little effect on punctuality.
     leader_tick: Duration = s(1), ms(10), s(60),
-        "リーダーが計画を見直す間隔。仕事が届けばそれより早く起きるため、主に保守処理の頻度を決める。";
-    /// How long before its time a run is made and given to a worker, which then starts it on the
-    /// instant by its own timer. Longer bridges longer changes of leader.
+        "リーダーが計画処理を行う間隔。新しい仕事が届けばすぐに計画するため、主に保守処理の頻度を決める値であり、実行の遅れにはほとんど影響しない。";
+    /// How long before its planned time a run is created and assigned to a worker. The worker then
+    /// starts it with its own timer. A longer time bridges a longer change of leader.
     assign_ahead: Duration = s(30), ms(0), s(3_600),
-        "予定時刻のどれだけ前に実行を作成してワーカーに割り当てるか。長いほどリーダー交代の影響を受けにくい。";
-    /// How often the leader renews its lease.
+        "予定時刻のどれだけ前に実行を作成してワーカーに割り当てるか。ワーカーは自分のタイマーで開始する。長いほどリーダー交代の影響を受けにくい。";
+    /// Interval at which the leader renews its lease.
     leader_renew: Duration = s(1), ms(10), s(60),
         "リーダーが自分のリースを更新する間隔。";
-    /// How long the leader's lease lasts without renewal. Shorter finds a dead leader sooner;
-    /// longer forgives slow networks.
+    /// How long the leader's lease is valid without renewal. A shorter time detects a dead leader
+    /// earlier; a longer time tolerates slow networks.
     leader_ttl: Duration = s(5), ms(30), s(300),
         "リーダーのリースが更新なしで有効な時間。短いほど障害検知が早く、長いほど遅いネットワークに耐える。";
-    /// How long before the end of its lease a leader stops acting by itself.
+    /// How long before the end of its lease a leader that cannot renew it stops acting.
     leader_margin: Duration = s(1), ms(0), s(60),
-        "リーダーがリース終了のどれだけ前に自ら動作を止めるか。";
-    /// How old the leader's last sign of life may be before subleaders look after it.
+        "リースを更新できないリーダーが、リース終了のどれだけ前に動作を止めるか。";
+    /// Maximum age of the leader's last heartbeat. Above it, subleaders start to check the leader.
     leader_stale: Duration = s(5), ms(30), s(300),
-        "リーダーの最終生存時刻がこれより古いとサブリーダーが確認を始める。";
-    /// How often a subleader looks after the leader.
+        "リーダーの最後のハートビートがこれより古いと、サブリーダーがリーダーの確認を始める。";
+    /// Interval at which a subleader checks the leader.
     subleader_check: Duration = s(1), ms(10), s(60),
         "サブリーダーがリーダーを確認する間隔。";
-    /// How often a worker shows that it is alive.
+    /// Interval at which a worker sends its heartbeat.
     heartbeat_interval: Duration = s(1), ms(10), s(60),
-        "ワーカーが生存を報告する間隔。";
-    /// How old a worker's heartbeat may be before it gets no new work.
+        "ワーカーがハートビートを送る間隔。";
+    /// Maximum age of a worker's heartbeat. Above it, the worker gets no new runs.
     heartbeat_ttl: Duration = s(5), ms(30), s(300),
-        "ハートビートがこれより古いワーカーには新しい仕事を割り当てない。";
-    /// How long a silent worker is given before it is detached.
+        "ハートビートがこれより古いワーカーには新しい実行を割り当てない。";
+    /// How long a worker may stay without a heartbeat after heartbeat_ttl before the leader detaches it.
     worker_detach_grace: Duration = s(5), ms(0), s(600),
-        "応答のないワーカーを切り離すまでの猶予。";
-    /// How long after its time an assigned run may stay unstarted before it is given to another
-    /// worker.
+        "heartbeat_ttl を過ぎてもハートビートのないワーカーを切り離すまでの猶予。";
+    /// How long after its planned time an assigned run may stay unstarted before it is assigned to
+    /// another worker.
     reassign_after: Duration = s(15), ms(20), s(3_600),
-        "割り当て済みの実行が予定時刻を過ぎても開始されないとき、別のワーカーに渡すまでの時間。";
-    /// How often a run may be handed round without starting before it is given up as EXPIRED.
+        "割り当て済みの実行が予定時刻を過ぎても開始されないとき、別のワーカーに割り当てるまでの時間。";
+    /// How many times a run may be assigned without starting. After that it becomes EXPIRED.
     max_releases: u32 = 20, 1, 10_000,
-        "開始されないまま再割り当てを繰り返せる回数。超えると EXPIRED になる。";
-    /// How often a worker renews the leases of what it runs.
+        "実行が開始されないまま割り当てを繰り返せる回数。これに達すると EXPIRED になる。";
+    /// Interval at which a worker renews the leases of its runs.
     lease_renew: Duration = s(3), ms(10), s(60),
-        "ワーカーが実行中のリースを更新する間隔。";
-    /// How long a run's lease lasts without renewal. Work of a lost node is recovered after this
-    /// and steal_grace.
+        "ワーカーが自分の実行のリースを更新する間隔。";
+    /// How long the lease of a run is valid without renewal. The runs of a lost node are recovered
+    /// after this time plus steal_grace.
     lease_ttl: Duration = s(30), ms(40), s(3_600),
-        "実行のリースが更新なしで有効な時間。失われたノードの仕事はこの時間と steal_grace の後に回収される。";
-    /// How long the database may be away without any running work being stopped.
+        "実行のリースが更新なしで有効な時間。失われたノードの実行は、この時間に steal_grace を加えた時間の後に回収される。";
+    /// How long the database may be unavailable before running processes are stopped.
     outage_tolerance: Duration = s(15), ms(0), s(3_600),
-        "データベースに接続できなくても実行中の処理を止めない時間。";
-    /// How long before the end of its lease running work is killed if the lease cannot be renewed.
+        "データベースに接続できない状態がこの時間続くまでは、実行中のプロセスを止めない。";
+    /// How long before the end of a lease that cannot be renewed its running processes get KILL.
     kill_margin: Duration = s(3), ms(1), s(600),
-        "リースを更新できないとき、リース終了のどれだけ前に実行中の処理を強制終了するか。";
-    /// How long after a lease has lapsed its runs are recovered.
+        "リースを更新できないとき、リース終了のどれだけ前に実行中のプロセスへ KILL を送るか。";
+    /// How long after the end of a lease its runs are recovered.
     steal_grace: Duration = s(3), ms(0), s(600),
         "リースが切れてから実行を回収するまでの猶予。";
-    /// How many commands a worker runs at once.
-    max_jobs_per_worker: Slots = Slots::Auto, Slots::Fixed(1), Slots::Fixed(10_000),
-        "1つのワーカーが同時に実行するコマンドの数。";
-    /// How many functions of the default queue a worker runs at once.
+    /// Maximum number of commands that a worker runs at the same time.
+    max_jobs_per_worker: SlotSetting = SlotSetting::Auto, SlotSetting::Fixed(1), SlotSetting::Fixed(10_000),
+        "1つのワーカーが同時に実行するコマンドの最大数。";
+    /// Maximum number of functions of the default queue that a worker runs at the same time.
     function_slots: u32 = 256, 1, 100_000,
-        "1つのワーカーが同時に実行する、既定のキューの関数の数。";
-    /// How often a detached worker asks whether it may go on.
+        "1つのワーカーが同時に実行する、既定のキューの関数の最大数。";
+    /// How many times a detached worker requests permission to continue its runs.
     continuation_retry_count: u32 = 3, 1, 1_000,
-        "切り離されたワーカーが継続の可否を問い合わせる回数。";
-    /// How long a detached worker waits between two such questions.
+        "切り離されたワーカーが実行の継続の許可を求める回数。";
+    /// Interval between two such requests.
     continuation_retry_interval: Duration = ms(300), ms(1), s(60),
-        "切り離されたワーカーが継続の可否を問い合わせる間隔。";
-    /// How late a planned run may start; what is later is SKIPPED, so that nothing floods a cluster
-    /// that comes back. A job can choose another misfire policy.
+        "切り離されたワーカーが実行の継続の許可を求める間隔。";
+    /// How late a scheduled run may start. A later run is SKIPPED, so that a cluster that recovers
+    /// from an outage is not flooded. A job can choose another misfire policy.
     skip_late_after: Duration = s(300), ms(30), days(366),
-        "予定された実行の遅れがこれを超えると SKIPPED になる。復旧直後に滞留分が一斉に動くのを防ぐ。ジョブごとに別の方針を選べる。";
-    /// How often a failed command is tried again, unless its job says otherwise. A script is not
-    /// rerun unless its owner says so.
+        "予定された実行の開始がこれより遅れると SKIPPED になる。障害の復旧直後に大量の実行が一斉に始まるのを防ぐ。ジョブごとに別の方針を選べる。";
+    /// How many times a failed command is retried, if its job does not set a number. The default is
+    /// no retry, because it may be unsafe to run a script twice.
     max_retries_command: u32 = 0, 0, 1_000,
-        "失敗したコマンドを再試行する回数（ジョブで変更可能）。所有者が指定しない限りスクリプトは再実行されない。";
-    /// How often a failed task or function is tried again, unless it says otherwise.
+        "失敗したコマンドを再試行する回数（ジョブで変更可能）。スクリプトを2回実行すると安全でない場合があるため、既定では再試行しない。";
+    /// How many times a failed function is retried, if its job does not set a number.
     max_retries_function: u32 = 3, 0, 1_000,
-        "失敗したタスクや関数を再試行する回数（個別に変更可能）。";
-    /// How long to wait before the second try; each further wait is twice the one before.
+        "失敗した関数を再試行する回数（ジョブで変更可能）。";
+    /// Delay before the first retry. Each further delay is twice the previous one.
     retry_backoff: Duration = s(30), ms(0), days(7),
-        "最初の再試行までの待ち時間。以後は倍々に延びる。";
-    /// The longest wait between two tries.
+        "最初の再試行までの待ち時間。以後は毎回2倍になる。";
+    /// Maximum delay before a retry.
     retry_backoff_cap: Duration = s(900), ms(0), days(30),
         "再試行までの待ち時間の上限。";
-    /// The share of each wait, in percent, that chance may take away, so that what failed together
-    /// does not return together.
+    /// The share of each delay, in percent, by which a random number may shorten it, so that runs
+    /// that failed at the same time are not retried at the same time.
     retry_jitter_percent: u32 = 0, 0, 100,
-        "再試行の待ち時間のうち乱数で短縮してよい割合（%）。同時に失敗した処理が同時に戻るのを防ぐ。";
-    /// How long one attempt may run, unless its job says otherwise; then it is TIMED_OUT.
+        "再試行の待ち時間のうち乱数で短縮してよい割合（%）。同時に失敗した実行が同時に再試行されるのを防ぐ。";
+    /// Maximum run time of one attempt, if its job does not set one. A longer attempt is stopped as
+    /// TIMED_OUT.
     timeout: Duration = s(1_800), ms(10), days(366),
         "1回の試行の最大実行時間（ジョブで変更可能）。超えると TIMED_OUT になる。";
-    /// How long a job may be silent before it is ended as HEARTBEAT_TIMEOUT, unless the job says
-    /// otherwise.
+    /// How long an attempt may run without a heartbeat before it is stopped with HEARTBEAT_TIMEOUT, if
+    /// its job does not set a time.
     heartbeat_timeout: Option<Duration> = None, Some(ms(10)), Some(days(366)),
-        "ジョブがこの時間沈黙すると HEARTBEAT_TIMEOUT として終了する（ジョブで変更可能）。";
-    /// The same for handlers that report progress.
+        "試行がこの時間ハートビートを送らないと HEARTBEAT_TIMEOUT として停止する（ジョブで変更可能）。";
+    /// The heartbeat timeout of a handler that has reported progress at least once. It replaces
+    /// heartbeat_timeout for such an attempt, if its job does not set a time.
     progress_heartbeat_timeout: Option<Duration> = Some(s(300)), Some(ms(10)), Some(days(366)),
-        "進捗を報告するハンドラーに適用される沈黙の上限。";
-    /// How long work that got TERM is given before KILL.
+        "一度でも進捗を報告したハンドラーに対して heartbeat_timeout の代わりに使う時間（ジョブで変更可能）。";
+    /// Time between TERM and KILL when a process is stopped.
     stop_grace: Duration = s(10), ms(0), s(3_600),
         "TERM を送ってから KILL を送るまでの猶予。";
-    /// How often lost runs are looked for.
+    /// Interval at which the leader searches for lost runs.
     recovery_interval: Duration = s(5), ms(10), s(3_600),
-        "失われた実行を探す間隔。";
-    /// Whether lost runs are recovered at all. Turn it off only to look at a broken cluster in
-    /// peace.
+        "リーダーが失われた実行を探す間隔。";
+    /// Whether lost runs are recovered. Turn it off only to preserve the state of a broken cluster
+    /// for investigation.
     recovery_enabled: bool = true, false, true,
-        "失われた実行を回収するかどうか。障害調査のために状態を保存したいときだけ無効にする。";
-    /// How many days the text of logs stays in the database before it moves to the archive.
+        "失われた実行を回収するかどうか。障害調査のために状態を保ちたいときだけ無効にする。";
+    /// How many days log text stays in the database before it is moved to the archive.
     log_retention_days_db: u32 = 7, 0, 36_500,
-        "ログ本文をデータベースに保持する日数。過ぎるとアーカイブに移る。";
+        "ログ本文をデータベースに保持する日数。過ぎるとアーカイブに移動する。";
 }

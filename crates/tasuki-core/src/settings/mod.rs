@@ -1,8 +1,7 @@
-//! How a cluster behaves: typed values with defaults, limits and rules between them.
+//! The settings of a cluster: typed values with defaults, limits, and rules between them.
 //!
-//! Settings are rows in the database, changed from pages, REST or CLI. Whoever changes them asks
-//! [`Settings::with`], which answers with all that is wrong or with settings that are right as a
-//! whole; there is no other way to change them.
+//! Settings are rows in the database that users change with pages, REST or CLI. Every change goes through
+//! [`Settings::with_changes`], which returns either settings that are valid as a whole, or all problems.
 
 mod definitions;
 mod reference;
@@ -12,171 +11,180 @@ mod value;
 use std::fmt;
 use std::time::Duration;
 
-pub use definitions::{Definition, Settings};
-pub use reference::markdown;
-pub use rules::{BrokenRule, RULES, Rule};
-pub use value::Slots;
+pub use definitions::{SettingDefinition, Settings};
+pub use reference::reference_markdown;
+pub use rules::{BrokenRule, RULES, SettingsRule};
+pub use value::SlotSetting;
 
-use crate::did_you_mean::nearest;
-use crate::{Invalid, Language};
+use crate::did_you_mean::did_you_mean;
+use crate::{InvalidInput, Language};
 
 impl Settings {
-    /// These settings with some of them changed, checked one by one and then together. On any
-    /// problem nothing is changed and every problem is told.
+    /// Returns these settings with some of them changed. Each value is checked, then the rules between the
+    /// values. If there are problems, it returns all of them.
     ///
     /// ```
     /// use tasuki_core::Settings;
     ///
-    /// let hurried = [("heartbeat_interval", "100ms"), ("heartbeat_ttl", "300ms")];
-    /// assert!(Settings::default().with(&hurried).is_ok());
+    /// let faster = [("heartbeat_interval", "100ms"), ("heartbeat_ttl", "300ms")];
+    /// assert!(Settings::default().with_changes(&faster).is_ok());
     ///
-    /// let problems = Settings::default().with(&[("heartbeat_ttl", "2s")]).unwrap_err();
+    /// let problems = Settings::default().with_changes(&[("heartbeat_ttl", "2s")]).unwrap_err();
     /// assert_eq!(
     ///     problems[0].to_string(),
     ///     "heartbeat_ttl (2s) must be at least three times heartbeat_interval (1s)"
     /// );
     /// ```
-    pub fn with<N: AsRef<str>, V: AsRef<str>>(
+    pub fn with_changes<N: AsRef<str>, V: AsRef<str>>(
         &self,
         changes: &[(N, V)],
-    ) -> Result<Self, Vec<Problem>> {
+    ) -> Result<Self, Vec<SettingsProblem>> {
         let mut changed = self.clone();
-        let problems: Vec<Problem> = changes
+        let problems: Vec<SettingsProblem> = changes
             .iter()
             .filter_map(|(name, typed)| changed.set(name.as_ref(), typed.as_ref()).err())
             .collect();
         if !problems.is_empty() {
             return Err(problems);
         }
-        match rules::broken(&changed) {
+        match rules::find_broken_rules(&changed) {
             broken if broken.is_empty() => Ok(changed),
-            broken => Err(broken.into_iter().map(Problem::Rule).collect()),
+            broken => Err(broken.into_iter().map(SettingsProblem::Rule).collect()),
         }
     }
 
-    /// When a worker that cannot renew sends TERM to its running work, counted from the renewal
-    /// that last succeeded.
+    /// The time after the last successful renewal at which a worker that cannot renew its leases sends
+    /// TERM to the processes of its runs.
     pub fn term_after(&self) -> Duration {
         self.lease_ttl * 2 / 3
     }
 
-    /// When it sends KILL: before the database lets anyone take over.
+    /// The time after the last successful renewal at which it sends KILL. It is before the end of the
+    /// lease, so that no other worker can recover the runs while the processes still exist.
     pub fn kill_after(&self) -> Duration {
         self.lease_ttl.saturating_sub(self.kill_margin)
     }
 }
 
-/// What is wrong with a change of settings.
+/// A problem of a change of settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Problem {
-    /// There is no such setting.
+pub enum SettingsProblem {
+    /// No setting has this name.
     Unknown {
-        /// What was typed.
+        /// The name as the user typed it.
         name: String,
-        /// What was probably meant.
-        meant: Option<&'static str>,
+        /// A setting with a similar name.
+        suggestion: Option<&'static str>,
     },
-    /// The value will not do.
-    Value(Invalid),
-    /// The values do not agree.
+    /// The value is invalid.
+    Value(InvalidInput),
+    /// The values break a rule between settings.
     Rule(BrokenRule),
 }
 
-impl Problem {
+impl SettingsProblem {
     fn unknown(name: &str) -> Self {
         let names = Settings::definitions().into_iter().map(|definition| definition.name);
-        Self::Unknown { name: name.to_owned(), meant: nearest(name, names) }
+        Self::Unknown { name: name.to_owned(), suggestion: did_you_mean(name, names) }
     }
 
-    /// What is wrong, in words. Refused values are told in English only.
+    /// The message for users. Messages about invalid values are in English only.
     pub fn message(&self, language: Language) -> String {
         match (self, language) {
             (Self::Rule(broken), language) => broken.message(language).to_owned(),
             (Self::Value(invalid), _) => invalid.to_string(),
-            (Self::Unknown { name, meant }, _) => {
+            (Self::Unknown { name, suggestion: meant }, _) => {
                 let meant = meant.map_or(String::new(), |meant| format!("; did you mean {meant}?"));
-                format!("no setting is called {name:?}{meant}")
+                format!("no setting is named {name:?}{meant}")
             }
         }
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for SettingsProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message(Language::English))
     }
 }
 
-impl std::error::Error for Problem {}
+impl std::error::Error for SettingsProblem {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_defaults_are_right_as_a_whole() {
+    fn the_defaults_are_valid_together() {
         let nothing: [(&str, &str); 0] = [];
-        assert_eq!(Settings::default().with(&nothing), Ok(Settings::default()));
+        assert_eq!(Settings::default().with_changes(&nothing), Ok(Settings::default()));
     }
 
     #[test]
-    fn what_is_shown_reads_back() {
+    fn formatted_values_parse_back() {
         let shown: Vec<(&str, String)> = Settings::definitions()
             .iter()
-            .map(|one| (one.name, Settings::default().get(one.name).unwrap()))
+            .map(|setting| (setting.name, Settings::default().get(setting.name).unwrap()))
             .collect();
-        assert_eq!(Settings::default().with(&shown), Ok(Settings::default()));
+        assert_eq!(Settings::default().with_changes(&shown), Ok(Settings::default()));
     }
 
     #[test]
     fn every_setting_has_help_limits_and_a_default_within_them() {
-        for one in Settings::definitions() {
-            assert!(one.english.ends_with('.') && one.english.len() > 20, "{}", one.name);
-            assert!(one.japanese.ends_with('。'), "{}", one.name);
-            for limit in [&one.default, &one.min, &one.max] {
+        for setting in Settings::definitions() {
+            assert!(
+                setting.english.ends_with('.') && setting.english.len() > 20,
+                "{}",
+                setting.name
+            );
+            assert!(setting.japanese.ends_with('。'), "{}", setting.name);
+            for limit in [&setting.default, &setting.min, &setting.max] {
                 let mut settings = Settings::default();
-                assert_eq!(settings.set(one.name, limit), Ok(()), "{} = {limit}", one.name);
+                assert_eq!(settings.set(setting.name, limit), Ok(()), "{} = {limit}", setting.name);
             }
         }
     }
 
     #[test]
-    fn limits_are_told() {
-        let refused = Settings::default().with(&[("leader_tick", "0s")]).unwrap_err();
+    fn an_invalid_value_is_a_problem_that_names_the_limits() {
+        let problems = Settings::default().with_changes(&[("leader_tick", "0s")]).unwrap_err();
         assert_eq!(
-            refused[0].to_string(),
+            problems[0].to_string(),
             "leader_tick: found \"0s\", expected a duration such as 300ms, 1.5s, 5m, 2h or 7d, from 10ms to 1m"
         );
-        let refused = Settings::default().with(&[("recovery_enabled", "maybe")]).unwrap_err();
+        let problems =
+            Settings::default().with_changes(&[("recovery_enabled", "maybe")]).unwrap_err();
         assert_eq!(
-            refused[0].to_string(),
+            problems[0].to_string(),
             "recovery_enabled: found \"maybe\", expected true or false"
         );
     }
 
     #[test]
-    fn all_problems_are_told_at_once_and_nothing_is_changed() {
+    fn all_problems_are_returned_and_nothing_is_changed() {
         let settings = Settings::default();
         let changes = [("leader_tik", "1s"), ("lease_ttl", "soon"), ("max_releases", "5")];
-        let problems = settings.with(&changes).unwrap_err();
-        let told: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        assert_eq!(told[0], "no setting is called \"leader_tik\"; did you mean leader_tick?");
-        assert!(told[1].starts_with("lease_ttl: found \"soon\", expected a duration"));
-        assert_eq!((told.len(), settings), (2, Settings::default()));
-        assert_eq!(Problem::unknown("qqqqqq").to_string(), "no setting is called \"qqqqqq\"");
+        let problems = settings.with_changes(&changes).unwrap_err();
+        let messages: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        assert_eq!(messages[0], "no setting is named \"leader_tik\"; did you mean leader_tick?");
+        assert!(messages[1].starts_with("lease_ttl: found \"soon\", expected a duration"));
+        assert_eq!((messages.len(), settings), (2, Settings::default()));
+        assert_eq!(
+            SettingsProblem::unknown("qqqqqq").to_string(),
+            "no setting is named \"qqqqqq\""
+        );
     }
 
     #[test]
-    fn a_change_that_is_only_right_together_is_right() {
+    fn changes_that_are_only_valid_together_are_accepted() {
         let together = [("lease_ttl", "60s"), ("lease_renew", "10s"), ("outage_tolerance", "30s")];
-        assert!(Settings::default().with(&together).is_ok());
-        assert!(Settings::default().with(&together[1..]).is_err());
+        assert!(Settings::default().with_changes(&together).is_ok());
+        assert!(Settings::default().with_changes(&together[1..]).is_err());
     }
 
-    /// Every duration can be made small enough for a test that wants to see leases lapse.
+    /// Every duration can be set to a small value, for tests in which leases expire.
     #[test]
-    fn a_cluster_can_be_hurried() {
-        let hurried = [
+    fn all_durations_can_be_short() {
+        let short = [
             ("leader_tick", "20ms"),
             ("assign_ahead", "100ms"),
             ("leader_renew", "50ms"),
@@ -200,7 +208,7 @@ mod tests {
             ("recovery_interval", "20ms"),
             ("stop_grace", "50ms"),
         ];
-        let settings = Settings::default().with(&hurried).unwrap();
+        let settings = Settings::default().with_changes(&short).unwrap();
         assert_eq!(settings.term_after(), Duration::from_millis(200));
         assert_eq!(settings.kill_after(), Duration::from_millis(250));
     }

@@ -1,31 +1,36 @@
-//! The reference page of settings, made from their definitions.
+//! Generates the reference page of the settings from their definitions.
 
 use std::fmt::Write as _;
 
 use super::{RULES, Settings};
 
-/// The page as it stands in `docs/reference/settings.md`.
-pub fn markdown() -> String {
+/// The content of `docs/reference/settings.md`.
+pub fn reference_markdown() -> String {
     let mut page = String::from(
         "# Settings\n\n\
-         How a cluster behaves. Settings live in the database and are checked one by one and together.\n\
-         This page is made from the code; a test compares the two.\n\n\
+         Settings control the behaviour of a cluster. They are stored in the database. Each value has limits, and rules\n\
+         connect several values. This page is generated from the code, and a test compares the two.\n\n\
          | setting | default | from | to | what it does | 説明 |\n\
          |---|---|---|---|---|---|\n",
     );
-    for one in Settings::definitions() {
+    for setting in Settings::definitions() {
         writeln!(
             page,
             "| `{}` | {} | {} | {} | {} | {} |",
-            one.name, one.default, one.min, one.max, one.english, one.japanese
+            setting.name,
+            setting.default,
+            setting.min,
+            setting.max,
+            setting.english,
+            setting.japanese
         )
-        .expect("a string takes all");
+        .expect("writing to a string cannot fail");
     }
     page.push_str("\n## Rules between settings\n\n");
     for rule in RULES {
-        let marked = |text: &str| text.replace(['{', '}'], "`");
-        writeln!(page, "- {}.\n  {}。", marked(rule.english), marked(rule.japanese))
-            .expect("a string takes all");
+        let as_code = |text: &str| text.replace(['{', '}'], "`");
+        writeln!(page, "- {}.\n  {}。", as_code(rule.english), as_code(rule.japanese))
+            .expect("writing to a string cannot fail");
     }
     page
 }

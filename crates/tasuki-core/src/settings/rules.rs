@@ -1,21 +1,21 @@
-//! The rules between settings.
+//! Rules between settings.
 
 use std::fmt::Write as _;
 
 use super::Settings;
 use crate::Language;
 
-/// Two or more settings that must agree.
+/// A condition on the values of two or more settings.
 #[derive(Debug, Clone, Copy)]
-pub struct Rule {
-    /// What must hold, in English; names in braces are settings.
+pub struct SettingsRule {
+    /// The condition in English. Names in braces are settings.
     pub english: &'static str,
-    /// The same in Japanese.
+    /// The condition in Japanese. Names in braces are settings.
     pub japanese: &'static str,
     holds: fn(&Settings) -> bool,
 }
 
-/// A rule that does not hold, with the values that break it.
+/// A rule that does not hold, with the current values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenRule {
     english: String,
@@ -23,7 +23,7 @@ pub struct BrokenRule {
 }
 
 impl BrokenRule {
-    /// The rule and the values: `heartbeat_ttl (2s) must be at least three times …`
+    /// The rule with the values: `heartbeat_ttl (2s) must be at least three times …`
     pub fn message(&self, language: Language) -> &str {
         match language {
             Language::English => &self.english,
@@ -32,67 +32,67 @@ impl BrokenRule {
     }
 }
 
-/// Every rule there is.
-pub const RULES: &[Rule] = &[
-    Rule {
+/// All rules.
+pub const RULES: &[SettingsRule] = &[
+    SettingsRule {
         english: "{leader_ttl} must be at least three times {leader_renew}",
         japanese: "{leader_ttl} は {leader_renew} の3倍以上でなければなりません",
         holds: |s| s.leader_ttl >= 3 * s.leader_renew,
     },
-    Rule {
+    SettingsRule {
         english: "{leader_ttl} must be at least twice {leader_renew} plus {leader_margin}, or a leader would stop acting between two renewals",
         japanese: "{leader_ttl} は {leader_renew} の2倍と {leader_margin} の和以上でなければなりません（さもないとリーダーが更新の合間に停止します）",
         holds: |s| s.leader_ttl >= 2 * s.leader_renew + s.leader_margin,
     },
-    Rule {
-        english: "{leader_stale} must be at least three times {leader_tick}, or a healthy leader would be deposed",
+    SettingsRule {
+        english: "{leader_stale} must be at least three times {leader_tick}, or a healthy leader would be demoted",
         japanese: "{leader_stale} は {leader_tick} の3倍以上でなければなりません（さもないと健全なリーダーが降格されます）",
         holds: |s| s.leader_stale >= 3 * s.leader_tick,
     },
-    Rule {
+    SettingsRule {
         english: "{heartbeat_ttl} must be at least three times {heartbeat_interval}",
         japanese: "{heartbeat_ttl} は {heartbeat_interval} の3倍以上でなければなりません",
         holds: |s| s.heartbeat_ttl >= 3 * s.heartbeat_interval,
     },
-    Rule {
-        english: "{reassign_after} must be at least twice {leader_tick}, or runs would be taken back before they can start",
-        japanese: "{reassign_after} は {leader_tick} の2倍以上でなければなりません（さもないと開始前に実行が取り上げられます）",
+    SettingsRule {
+        english: "{reassign_after} must be at least twice {leader_tick}, or the leader would reassign runs before they can start",
+        japanese: "{reassign_after} は {leader_tick} の2倍以上でなければなりません（さもないと開始前の実行が再割り当てされます）",
         holds: |s| s.reassign_after >= 2 * s.leader_tick,
     },
-    Rule {
+    SettingsRule {
         english: "{lease_ttl} must be at least four times {lease_renew}",
         japanese: "{lease_ttl} は {lease_renew} の4倍以上でなければなりません",
         holds: |s| s.lease_ttl >= 4 * s.lease_renew,
     },
-    Rule {
-        english: "two thirds of {lease_ttl}, when running work gets TERM, must be at least {outage_tolerance} plus {lease_renew}",
-        japanese: "{lease_ttl} の3分の2（実行中の処理に TERM を送る時点）は {outage_tolerance} と {lease_renew} の和以上でなければなりません",
+    SettingsRule {
+        english: "two thirds of {lease_ttl}, when running processes get TERM, must be at least {outage_tolerance} plus {lease_renew}",
+        japanese: "{lease_ttl} の3分の2（実行中のプロセスに TERM を送る時点）は {outage_tolerance} と {lease_renew} の和以上でなければなりません",
         holds: |s| s.term_after() >= s.outage_tolerance + s.lease_renew,
     },
-    Rule {
-        english: "{lease_ttl} less {kill_margin}, when running work gets KILL, must be later than two thirds of it, when it gets TERM",
+    SettingsRule {
+        english: "{lease_ttl} minus {kill_margin}, when running processes get KILL, must be later than two thirds of it, when they get TERM",
         japanese: "{lease_ttl} から {kill_margin} を引いた時点（KILL）は、その3分の2の時点（TERM）より後でなければなりません",
         holds: |s| s.kill_after() > s.term_after(),
     },
-    Rule {
+    SettingsRule {
         english: "{continuation_retry_count} times {continuation_retry_interval} must be at most half of {lease_ttl}",
         japanese: "{continuation_retry_count} × {continuation_retry_interval} は {lease_ttl} の半分以下でなければなりません",
         holds: |s| 2 * s.continuation_retry_count * s.continuation_retry_interval <= s.lease_ttl,
     },
-    Rule {
-        english: "{skip_late_after} must be at least {assign_ahead} plus {leader_ttl}, or a change of leader would skip runs",
-        japanese: "{skip_late_after} は {assign_ahead} と {leader_ttl} の和以上でなければなりません（さもないとリーダー交代で実行が飛ばされます）",
+    SettingsRule {
+        english: "{skip_late_after} must be at least {assign_ahead} plus {leader_ttl}, or runs would be skipped when the leader changes",
+        japanese: "{skip_late_after} は {assign_ahead} と {leader_ttl} の和以上でなければなりません（さもないとリーダー交代時に実行がスキップされます）",
         holds: |s| s.skip_late_after >= s.assign_ahead + s.leader_ttl,
     },
-    Rule {
+    SettingsRule {
         english: "{retry_backoff_cap} must be at least {retry_backoff}",
         japanese: "{retry_backoff_cap} は {retry_backoff} 以上でなければなりません",
         holds: |s| s.retry_backoff_cap >= s.retry_backoff,
     },
 ];
 
-impl Rule {
-    /// The settings it speaks of, in order.
+impl SettingsRule {
+    /// The names of the settings in the rule, in order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.english.split('{').skip(1).map(|rest| rest.split_once('}').expect("closed").0)
     }
@@ -105,7 +105,7 @@ impl Rule {
                 _ => part.split_once('}').expect("every brace in a rule is closed"),
             };
             if let Some(value) = settings.get(name) {
-                write!(message, "{name} ({value})").expect("a string takes all");
+                write!(message, "{name} ({value})").expect("writing to a string cannot fail");
             }
             message.push_str(rest);
         }
@@ -113,8 +113,8 @@ impl Rule {
     }
 }
 
-/// The rules that do not hold.
-pub(super) fn broken(settings: &Settings) -> Vec<BrokenRule> {
+/// The rules that these settings break.
+pub(super) fn find_broken_rules(settings: &Settings) -> Vec<BrokenRule> {
     let broken = RULES.iter().filter(|rule| !(rule.holds)(settings));
     broken
         .map(|rule| BrokenRule {
@@ -128,17 +128,17 @@ pub(super) fn broken(settings: &Settings) -> Vec<BrokenRule> {
 mod tests {
     use super::*;
 
-    fn complaints(changes: &[(&str, &str)]) -> Vec<String> {
-        match Settings::default().with(changes) {
+    fn problems_of(changes: &[(&str, &str)]) -> Vec<String> {
+        match Settings::default().with_changes(changes) {
             Ok(_) => Vec::new(),
             Err(problems) => problems.iter().map(ToString::to_string).collect(),
         }
     }
 
-    /// Each rule, broken once and alone, by the smallest change; and the same change one step
-    /// milder, which is allowed.
+    /// For each rule: the smallest change that breaks only this rule, and a slightly smaller change that
+    /// is valid.
     #[test]
-    fn every_rule_is_violated_once_and_explains_itself() {
+    fn every_rule_has_a_limit_and_a_message_with_the_values() {
         let table: &[(&[(&str, &str)], &[(&str, &str)], &str)] = &[
             (
                 &[("leader_ttl", "2s"), ("leader_margin", "0s")],
@@ -153,7 +153,7 @@ mod tests {
             (
                 &[("leader_stale", "2s")],
                 &[("leader_stale", "3s")],
-                "leader_stale (2s) must be at least three times leader_tick (1s), or a healthy leader would be deposed",
+                "leader_stale (2s) must be at least three times leader_tick (1s), or a healthy leader would be demoted",
             ),
             (
                 &[("heartbeat_ttl", "2s")],
@@ -163,7 +163,7 @@ mod tests {
             (
                 &[("reassign_after", "1999ms")],
                 &[("reassign_after", "2s")],
-                "reassign_after (1999ms) must be at least twice leader_tick (1s), or runs would be taken back before they can start",
+                "reassign_after (1999ms) must be at least twice leader_tick (1s), or the leader would reassign runs before they can start",
             ),
             (
                 &[("lease_renew", "8s"), ("outage_tolerance", "10s")],
@@ -173,12 +173,12 @@ mod tests {
             (
                 &[("outage_tolerance", "18s")],
                 &[("outage_tolerance", "17s")],
-                "two thirds of lease_ttl (30s), when running work gets TERM, must be at least outage_tolerance (18s) plus lease_renew (3s)",
+                "two thirds of lease_ttl (30s), when running processes get TERM, must be at least outage_tolerance (18s) plus lease_renew (3s)",
             ),
             (
                 &[("kill_margin", "10s")],
                 &[("kill_margin", "9s")],
-                "lease_ttl (30s) less kill_margin (10s), when running work gets KILL, must be later than two thirds of it, when it gets TERM",
+                "lease_ttl (30s) minus kill_margin (10s), when running processes get KILL, must be later than two thirds of it, when they get TERM",
             ),
             (
                 &[("continuation_retry_count", "16"), ("continuation_retry_interval", "1s")],
@@ -188,7 +188,7 @@ mod tests {
             (
                 &[("skip_late_after", "34s")],
                 &[("skip_late_after", "35s")],
-                "skip_late_after (34s) must be at least assign_ahead (30s) plus leader_ttl (5s), or a change of leader would skip runs",
+                "skip_late_after (34s) must be at least assign_ahead (30s) plus leader_ttl (5s), or runs would be skipped when the leader changes",
             ),
             (
                 &[("retry_backoff", "16m")],
@@ -196,26 +196,29 @@ mod tests {
                 "retry_backoff_cap (15m) must be at least retry_backoff (16m)",
             ),
         ];
-        assert_eq!(table.len(), RULES.len(), "a rule without its violation");
-        for ((breaking, mild, message), rule) in table.iter().zip(RULES) {
-            assert_eq!(complaints(breaking), [*message]);
-            assert_eq!(complaints(mild), [""; 0], "{mild:?}");
+        assert_eq!(table.len(), RULES.len(), "every rule needs a test case");
+        for ((broken, valid, message), rule) in table.iter().zip(RULES) {
+            assert_eq!(problems_of(broken), [*message]);
+            assert_eq!(problems_of(valid), [""; 0], "{valid:?}");
             for name in rule.names() {
-                assert!(message.contains(&format!("{name} (")), "{name} and its value are named");
+                assert!(message.contains(&format!("{name} (")), "the message lacks {name}");
             }
         }
     }
 
     #[test]
-    fn both_languages_name_the_same_settings_and_values() {
+    fn the_rules_name_the_same_settings_in_both_languages() {
         for rule in RULES {
             for name in rule.names() {
-                assert!(Settings::default().get(name).is_some(), "{name} is no setting");
-                assert!(rule.japanese.contains(&format!("{{{name}}}")), "{name} in Japanese");
+                assert!(Settings::default().get(name).is_some(), "{name} is not a setting");
+                assert!(
+                    rule.japanese.contains(&format!("{{{name}}}")),
+                    "the Japanese rule lacks {name}"
+                );
             }
         }
-        let refused = Settings::default().with(&[("heartbeat_ttl", "2s")]).unwrap_err();
-        let message = refused[0].message(Language::Japanese);
+        let problems = Settings::default().with_changes(&[("heartbeat_ttl", "2s")]).unwrap_err();
+        let message = problems[0].message(Language::Japanese);
         assert_eq!(
             message,
             "heartbeat_ttl (2s) は heartbeat_interval (1s) の3倍以上でなければなりません"

@@ -1,76 +1,76 @@
-//! The kinds of values a setting can have, as people type and read them.
+//! The types of setting values, with parsing and formatting.
 
 use std::time::Duration;
 
 use crate::duration;
 
-/// What a setting holds.
-pub(super) trait Value: Copy + PartialOrd + PartialEq {
-    /// What to type, for help and for refusals.
+/// A type that a setting can have.
+pub(super) trait SettingValue: Copy + PartialOrd + PartialEq {
+    /// A description of the valid text, for help and error messages.
     const EXPECTED: &'static str;
 
-    /// Reads what was typed.
-    fn read(typed: &str) -> Option<Self>;
+    /// Parses the text of a value; `None`: it is invalid.
+    fn parse(typed: &str) -> Option<Self>;
 
-    /// Writes it so that it reads back as the same value.
-    fn show(self) -> String;
+    /// Formats the value. The text parses back to the same value.
+    fn format(self) -> String;
 
-    /// Whether limits do not concern it: `off`, `auto`.
+    /// Whether minimum and maximum do not apply to the value: `off`, `auto`.
     fn is_unlimited(self) -> bool {
         false
     }
 }
 
-impl Value for Duration {
-    const EXPECTED: &'static str = duration::EXPECTED;
+impl SettingValue for Duration {
+    const EXPECTED: &'static str = duration::EXPECTED_FORMAT;
 
-    fn read(typed: &str) -> Option<Self> {
+    fn parse(typed: &str) -> Option<Self> {
         duration::parse(typed)
     }
 
-    fn show(self) -> String {
-        duration::show(self)
+    fn format(self) -> String {
+        duration::format(self)
     }
 }
 
-impl Value for u32 {
+impl SettingValue for u32 {
     const EXPECTED: &'static str = "a whole number";
 
-    fn read(typed: &str) -> Option<Self> {
+    fn parse(typed: &str) -> Option<Self> {
         let typed = typed.trim();
         typed.bytes().all(|byte| byte.is_ascii_digit()).then(|| typed.parse().ok()).flatten()
     }
 
-    fn show(self) -> String {
+    fn format(self) -> String {
         self.to_string()
     }
 }
 
-impl Value for bool {
+impl SettingValue for bool {
     const EXPECTED: &'static str = "true or false";
 
-    fn read(typed: &str) -> Option<Self> {
+    fn parse(typed: &str) -> Option<Self> {
         typed.trim().parse().ok()
     }
 
-    fn show(self) -> String {
+    fn format(self) -> String {
         self.to_string()
     }
 }
 
-/// A duration that can be left out.
-impl Value for Option<Duration> {
+/// A duration that can be turned off.
+impl SettingValue for Option<Duration> {
     const EXPECTED: &'static str = "off, or a duration such as 300ms, 1.5s, 5m, 2h or 7d";
 
-    fn read(typed: &str) -> Option<Self> {
+    fn parse(typed: &str) -> Option<Self> {
         match typed.trim() {
             "off" => Some(None),
-            duration => Duration::read(duration).map(Some),
+            duration => Duration::parse(duration).map(Some),
         }
     }
 
-    fn show(self) -> String {
-        self.map_or_else(|| "off".to_owned(), Duration::show)
+    fn format(self) -> String {
+        self.map_or_else(|| "off".to_owned(), Duration::format)
     }
 
     fn is_unlimited(self) -> bool {
@@ -78,18 +78,18 @@ impl Value for Option<Duration> {
     }
 }
 
-/// How many at once: as the machine has cores, or as somebody says.
+/// A number of slots: fixed, or derived from the number of cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Slots {
-    /// Four for each core.
+pub enum SlotSetting {
+    /// Four slots per core.
     Auto,
-    /// This many.
+    /// This number of slots.
     Fixed(u32),
 }
 
-impl Slots {
-    /// The number on a machine with so many cores.
-    pub fn on(self, cores: u32) -> u32 {
+impl SlotSetting {
+    /// The number of slots on a machine with this number of cores.
+    pub fn count_for_cores(self, cores: u32) -> u32 {
         match self {
             Self::Auto => cores.max(1).saturating_mul(4),
             Self::Fixed(slots) => slots,
@@ -97,20 +97,20 @@ impl Slots {
     }
 }
 
-impl Value for Slots {
+impl SettingValue for SlotSetting {
     const EXPECTED: &'static str = "auto (four for each core), or a whole number";
 
-    fn read(typed: &str) -> Option<Self> {
+    fn parse(typed: &str) -> Option<Self> {
         match typed.trim() {
             "auto" => Some(Self::Auto),
-            number => u32::read(number).map(Self::Fixed),
+            number => u32::parse(number).map(Self::Fixed),
         }
     }
 
-    fn show(self) -> String {
+    fn format(self) -> String {
         match self {
             Self::Auto => "auto".to_owned(),
-            Self::Fixed(slots) => slots.show(),
+            Self::Fixed(slots) => slots.format(),
         }
     }
 
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_typed_with_a_unit_and_shown_in_the_largest_that_fits() {
+    fn a_duration_needs_a_unit_and_is_shown_in_the_largest_one_that_fits() {
         for (typed, millis, shown) in [
             ("300ms", 300, "300ms"),
             ("0.3s", 300, "300ms"),
@@ -138,10 +138,10 @@ mod tests {
             ("0s", 0, "0s"),
             ("0ms", 0, "0s"),
         ] {
-            let read = Duration::read(typed);
-            assert_eq!(read, Some(Duration::from_millis(millis)), "{typed}");
-            assert_eq!(read.unwrap().show(), shown);
-            assert_eq!(Duration::read(shown), read, "reads back");
+            let parsed = Duration::parse(typed);
+            assert_eq!(parsed, Some(Duration::from_millis(millis)), "{typed}");
+            assert_eq!(parsed.unwrap().format(), shown);
+            assert_eq!(Duration::parse(shown), parsed, "{shown} parses back");
         }
         for wrong in [
             "",
@@ -158,19 +158,26 @@ mod tests {
             "１s",
             "99999999999999999d",
         ] {
-            assert_eq!(Duration::read(wrong), None, "{wrong:?}");
+            assert_eq!(Duration::parse(wrong), None, "{wrong:?}");
         }
     }
 
     #[test]
-    fn numbers_switches_and_special_words() {
-        assert_eq!(u32::read(" 42 "), Some(42));
+    fn numbers_booleans_off_and_auto_are_parsed() {
+        assert_eq!(u32::parse(" 42 "), Some(42));
         assert!(
-            ["", "-1", "+1", "1.0", "4294967296"].iter().all(|wrong| u32::read(wrong).is_none())
+            ["", "-1", "+1", "1.0", "4294967296"].iter().all(|wrong| u32::parse(wrong).is_none())
         );
-        assert_eq!((bool::read("true"), bool::read("yes")), (Some(true), None));
-        assert_eq!(Option::<Duration>::read("off"), Some(None));
-        assert_eq!(Slots::read("auto"), Some(Slots::Auto));
-        assert_eq!((Slots::Auto.on(2), Slots::Auto.on(0), Slots::Fixed(3).on(64)), (8, 4, 3));
+        assert_eq!((bool::parse("true"), bool::parse("yes")), (Some(true), None));
+        assert_eq!(Option::<Duration>::parse("off"), Some(None));
+        assert_eq!(SlotSetting::parse("auto"), Some(SlotSetting::Auto));
+        assert_eq!(
+            (
+                SlotSetting::Auto.count_for_cores(2),
+                SlotSetting::Auto.count_for_cores(0),
+                SlotSetting::Fixed(3).count_for_cores(64)
+            ),
+            (8, 4, 3)
+        );
     }
 }

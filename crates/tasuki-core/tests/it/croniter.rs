@@ -1,7 +1,7 @@
-//! Python's croniter as a second opinion, on zones whose clocks do not change.
+//! Compares cron schedules with the Python library croniter, in zones without clock changes.
 //!
-//! It is installed into a private environment under the build directory, once. If that cannot be
-//! done the test fails: an opinion that was not heard is not agreement.
+//! croniter is installed once into a private virtual environment under the build directory. If that is
+//! not possible, the test fails: a comparison that did not happen must not count as a success.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -20,7 +20,8 @@ const CRONITER: &str = "croniter==6.2.4";
 const ZONES: [&str; 2] = ["UTC", "Asia/Tokyo"];
 const FIRES: usize = 8;
 
-/// Reads `zone TAB start TAB expression` lines, answers with the next fires as seconds since 1970.
+/// Reads lines `zone TAB start TAB count TAB expression`. For each line, prints the next fires as
+/// seconds since 1970.
 const SCRIPT: &str = r#"
 import sys
 from datetime import datetime
@@ -37,29 +38,29 @@ for line in sys.stdin:
 "#;
 
 #[test]
-fn croniter_agrees_on_plain_zones() {
+fn fires_match_croniter_in_zones_without_clock_changes() {
     let expressions = expressions();
     assert!(expressions.len() >= 200);
     let starts = ["2026-11-15T21:31:05Z", "2024-02-28T14:59:59Z", "2027-12-31T23:59:00Z"];
-    let mut questions = Vec::new();
+    let mut cases = Vec::new();
     for expression in &expressions {
         for zone in ZONES {
             for start in starts {
-                questions.push((expression, zone, start.parse::<Timestamp>().unwrap()));
+                cases.push((expression, zone, start.parse::<Timestamp>().unwrap()));
             }
         }
     }
 
-    let input: String = questions
+    let input: String = cases
         .iter()
         .map(|(expression, zone, start)| {
             format!("{zone}\t{}\t{FIRES}\t{expression}\n", start.as_second())
         })
         .collect();
-    let answers = ask(&environment(), &input);
-    assert_eq!(answers.len(), questions.len());
+    let results = run_script(&environment(), &input);
+    assert_eq!(results.len(), cases.len());
 
-    for ((expression, zone, start), answer) in questions.into_iter().zip(answers) {
+    for ((expression, zone, start), expected) in cases.into_iter().zip(results) {
         let schedule =
             Schedule::parse(ScheduleKind::Cron, expression, zone, DstChoice::default()).unwrap();
         let fires: Vec<String> = schedule
@@ -67,14 +68,14 @@ fn croniter_agrees_on_plain_zones() {
             .take(FIRES)
             .map(|fire| fire.at.as_second().to_string())
             .collect();
-        let ours = if fires.is_empty() { "never".to_owned() } else { fires.join(" ") };
-        assert_eq!(ours, answer, "{expression:?} in {zone} after {start}");
+        let found = if fires.is_empty() { "never".to_owned() } else { fires.join(" ") };
+        assert_eq!(found, expected, "{expression:?} in {zone} after {start}");
     }
 }
 
-/// Some that people write, and many that they could.
+/// Common expressions, and many random ones.
 fn expressions() -> Vec<String> {
-    let written = [
+    let common = [
         "* * * * *",
         "*/5 * * * *",
         "0 * * * *",
@@ -103,10 +104,10 @@ fn expressions() -> Vec<String> {
         "30 0 0 * * *",
         "15,45 30 6 1 * *",
     ];
-    let mut expressions: Vec<String> = written.iter().map(ToString::to_string).collect();
+    let mut expressions: Vec<String> = common.iter().map(ToString::to_string).collect();
     let mut runner = TestRunner::deterministic();
-    let minutes = model::by_the_minute().prop_filter("cron", |m| m.kind == ScheduleKind::Cron);
-    let seconds = model::by_the_second();
+    let minutes = model::minute_schedules().prop_filter("cron", |m| m.kind == ScheduleKind::Cron);
+    let seconds = model::second_schedules();
     for _ in 0..180 {
         expressions.push(minutes.new_tree(&mut runner).unwrap().current().value);
     }
@@ -116,13 +117,13 @@ fn expressions() -> Vec<String> {
     expressions
 }
 
-/// The interpreter of the private environment, which is made if it is not there.
+/// The Python interpreter of the private environment, which is created if it does not exist.
 fn environment() -> PathBuf {
     let base = Path::new(env!("CARGO_TARGET_TMPDIR"));
     fs::create_dir_all(base).unwrap();
     let home = base.join(CRONITER.replace("==", "-"));
     let lock = File::create(home.with_extension("lock")).unwrap();
-    lock.lock().expect("one at a time");
+    lock.lock().expect("the lock file can be locked");
     let (python, ready) = (home.join("bin/python"), home.join("ready"));
     if !ready.exists() {
         let _ = fs::remove_dir_all(&home);
@@ -139,18 +140,19 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}\n{errors}", output.status);
 }
 
-fn ask(python: &Path, input: &str) -> Vec<String> {
+/// Runs the script with this input and returns its output lines.
+fn run_script(python: &Path, input: &str) -> Vec<String> {
     let mut child = Command::new(python)
         .args(["-c", SCRIPT])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
-        .expect("the environment has an interpreter");
+        .expect("the environment has a Python interpreter");
     let mut stdin = child.stdin.take().unwrap();
-    let answers = std::thread::scope(|scope| {
+    let output = std::thread::scope(|scope| {
         scope.spawn(move || stdin.write_all(input.as_bytes()).unwrap());
         child.wait_with_output().unwrap()
     });
-    assert!(answers.status.success(), "croniter: {}", answers.status);
-    String::from_utf8(answers.stdout).unwrap().lines().map(str::to_owned).collect()
+    assert!(output.status.success(), "croniter: {}", output.status);
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
 }

@@ -1,6 +1,6 @@
-//! Documents that repeat what the code says are compared with it.
+//! Compares documents that are generated from the code with the code.
 //!
-//! `TASUKI_UPDATE_DOCS=1 ./test documents` writes them anew.
+//! `TASUKI_UPDATE_DOCS=1 ./test documents` updates them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,31 +16,31 @@ fn compare(file: &str, expected: impl Fn(&str) -> String) {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     let expected = expected(&found);
     if std::env::var_os("TASUKI_UPDATE_DOCS").is_some() {
-        std::fs::write(&path, &expected).expect("the document can be written");
+        std::fs::write(&path, &expected).expect("the document is writable");
         return;
     }
     assert!(
         found == expected,
-        "{file} no longer says what the code says; TASUKI_UPDATE_DOCS=1 ./test documents writes it anew"
+        "{file} differs from the code; run TASUKI_UPDATE_DOCS=1 ./test documents to update it"
     );
 }
 
-/// What stands between two marks is ours; what stands around it is left alone.
-fn with_section(document: &str, name: &str, text: &str) -> String {
+/// Replaces the text between the two markers of a section and keeps the rest of the document.
+fn replace_section(document: &str, name: &str, text: &str) -> String {
     let (begin, end) = (format!("<!-- {name}: begin -->\n"), format!("<!-- {name}: end -->"));
-    let (before, rest) = document.split_once(&begin).expect("the section begins");
-    let (_, after) = rest.split_once(&end).expect("the section ends");
+    let (before, rest) = document.split_once(&begin).expect("the begin marker exists");
+    let (_, after) = rest.split_once(&end).expect("the end marker exists");
     format!("{before}{begin}\n{text}\n{end}{after}")
 }
 
 #[test]
-fn the_table_in_architecture_is_the_table_in_the_code() {
+fn the_transition_table_in_architecture_md_matches_the_code() {
     compare("ARCHITECTURE.md", |document| {
-        with_section(document, "transitions", &transition::markdown())
+        replace_section(document, "transitions", &transition::table_markdown())
     });
 }
 
 #[test]
-fn the_settings_page_is_the_settings_in_the_code() {
-    compare("docs/reference/settings.md", |_| settings::markdown());
+fn the_settings_page_matches_the_code() {
+    compare("docs/reference/settings.md", |_| settings::reference_markdown());
 }

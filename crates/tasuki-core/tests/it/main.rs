@@ -1,6 +1,6 @@
-//! What needs something outside the crate to be shown: documents, oracles, other implementations.
+//! Integration tests: generated documents, a brute-force oracle, and comparison with croniter.
 
-// In a test an unwrap is an assertion.
+// In tests, `unwrap` is an assertion.
 #![allow(clippy::unwrap_used)]
 
 mod croniter;

@@ -1,18 +1,18 @@
-//! Schedules made up by chance, each with what it means. The text goes to tasuki, the meaning to the
-//! oracle, so that neither parser nor engine can vouch for itself.
+//! Random schedules, each as text and as a model of its times. tasuki gets the text, the oracle gets the
+//! model, so the test checks both the parser and the search for the next fire.
 
 use jiff::civil::DateTime;
 use proptest::prelude::*;
 use tasuki_core::schedule::ScheduleKind;
 
-/// A schedule and what it means.
+/// A schedule as text, with the times that it matches.
 #[derive(Debug, Clone)]
 pub(crate) struct Model {
     pub(crate) kind: ScheduleKind,
     pub(crate) value: String,
-    /// Goes by the minute or hour rather than by times of day.
-    pub(crate) is_rhythm: bool,
-    /// `None` is any.
+    /// Whether it fires every few minutes or hours and not at times of day.
+    pub(crate) is_periodic: bool,
+    /// Times of day; `None`: the fields apply.
     times: Option<Vec<(i8, i8, i8)>>,
     fields: [Option<Vec<i8>>; 3],
     days_of_month: Option<Vec<i8>>,
@@ -26,7 +26,7 @@ impl Model {
         Self {
             kind,
             value,
-            is_rhythm: false,
+            is_periodic: false,
             times: None,
             fields: [Some(vec![0]), None, None],
             days_of_month: None,
@@ -36,8 +36,8 @@ impl Model {
         }
     }
 
-    /// Whether this second on the wall is one of its times.
-    pub(crate) fn names(&self, wall: DateTime) -> bool {
+    /// Whether the schedule matches this wall-clock time.
+    pub(crate) fn matches(&self, wall: DateTime) -> bool {
         let any =
             |list: &Option<Vec<i8>>, number| list.as_ref().is_none_or(|l| l.contains(&number));
         let of_month = any(&self.days_of_month, wall.day())
@@ -59,7 +59,7 @@ impl Model {
     }
 }
 
-/// A field of a cron expression: its text and its members.
+/// A field of a cron expression: its text, and the numbers that it matches (`None`: all).
 #[derive(Debug, Clone)]
 struct Field {
     text: String,
@@ -80,10 +80,10 @@ fn field(first: i8, last: i8) -> impl Strategy<Value = Field> {
     field_within(first, last, last)
 }
 
-/// Numbers from a part of the field; a star still means all of it.
+/// A field with numbers from a part of its range; a star still means the whole range.
 fn field_within(first: i8, last: i8, top: i8) -> impl Strategy<Value = Field> {
     let single = (first..=last).prop_map(|n| (n.to_string(), vec![n]));
-    // At least two long: croniter reads 4-4/6 as a range round the whole clock.
+    // At least two numbers: croniter interprets 4-4/6 as a range around the whole clock.
     let bounds = (first..last, first..last).prop_map(|(a, b)| (a.min(b), a.max(b) + 1));
     let range = bounds.clone().prop_map(|(a, b)| (format!("{a}-{b}"), (a..=b).collect()));
     let stepped = (bounds, 1..=15usize)
@@ -97,12 +97,12 @@ fn field_within(first: i8, last: i8, top: i8) -> impl Strategy<Value = Field> {
     })
 }
 
-/// Mostly `*`, so that something fires within a few days.
+/// Mostly `*`, so that most schedules fire within a few days.
 fn mostly_star(first: i8, last: i8) -> impl Strategy<Value = Field> {
     prop_oneof![5 => Just(star()), 2 => field(first, last)]
 }
 
-/// Hours near the usual changes of the clocks, most of the time.
+/// Mostly hours near the usual clock changes.
 fn hour() -> impl Strategy<Value = Field> {
     prop_oneof![3 => field_within(0, 4, 23), 1 => field(0, 23), 2 => Just(star())]
 }
@@ -124,7 +124,7 @@ fn cron(second: Option<Field>, rest: [Field; 5]) -> Model {
     let text: Vec<&str> = second.iter().chain(&rest).map(|field| field.text.as_str()).collect();
     let mut model = Model::new(ScheduleKind::Cron, text.join(" "));
     let [minute, hour, day, month, weekday] = rest;
-    model.is_rhythm = [&minute, &hour].iter().any(|field| field.starts_with_star())
+    model.is_periodic = [&minute, &hour].iter().any(|field| field.starts_with_star())
         || second.as_ref().is_some_and(Field::starts_with_star);
     let second = second.map_or(Some(vec![0]), |field| field.members);
     model.fields = [second, minute.members, hour.members];
@@ -153,7 +153,7 @@ fn hourly() -> impl Strategy<Value = Model> {
     prop::collection::vec(0..=59i8, 1..=4).prop_map(|minutes| {
         let text: Vec<String> = minutes.iter().map(ToString::to_string).collect();
         let mut model = Model::new(ScheduleKind::HourlyAt, text.join(","));
-        model.is_rhythm = true;
+        model.is_periodic = true;
         model.fields[1] = Some(minutes);
         model
     })
@@ -192,7 +192,7 @@ fn at_times() -> impl Strategy<Value = Model> {
 }
 
 /// Schedules that fire on whole minutes.
-pub(crate) fn by_the_minute() -> impl Strategy<Value = Model> {
+pub(crate) fn minute_schedules() -> impl Strategy<Value = Model> {
     prop_oneof![
         5 => cron_fields().prop_map(|fields| cron(None, fields)),
         2 => at_times(),
@@ -200,8 +200,8 @@ pub(crate) fn by_the_minute() -> impl Strategy<Value = Model> {
     ]
 }
 
-/// Cron expressions with seconds.
-pub(crate) fn by_the_second() -> impl Strategy<Value = Model> {
+/// Cron expressions with a seconds field.
+pub(crate) fn second_schedules() -> impl Strategy<Value = Model> {
     let second = prop_oneof![3 => field(0, 59), 1 => Just(star())];
     (second, cron_fields()).prop_map(|(second, fields)| cron(Some(second), fields))
 }

@@ -1,8 +1,8 @@
-//! The next fire against brute force.
+//! Compares the next fires with a brute-force search (the oracle).
 //!
-//! The oracle knows no calendar arithmetic: it walks real time step by step, reads the wall at each
-//! step, and notices when the wall jumps forward or shows a time again. What it says a schedule does
-//! around a change of the clocks, the engine must say too, slot for slot.
+//! The oracle uses no calendar arithmetic. It steps through elapsed time, reads the local time at each
+//! step, and detects when the local time jumps forward or repeats. The fires of a schedule around clock
+//! changes must be the same, slot by slot.
 
 use std::sync::LazyLock;
 
@@ -16,19 +16,19 @@ use tasuki_core::schedule::{DstChoice, FoldRule, GapRule, Slot};
 
 use crate::model::{self, Model};
 
-/// Six zones with every habit of changing clocks, and two that once did something wild.
+/// Zones with all kinds of clock changes.
 const ZONES: [&str; 8] = [
     "Europe/Berlin",
     "America/New_York",
-    "Australia/Lord_Howe", // by half an hour
-    "America/Santiago",    // at midnight, in the southern summer
-    "Asia/Beirut",         // at midnight
-    "Asia/Tokyo",          // never
-    "Antarctica/Troll",    // by two hours
+    "Australia/Lord_Howe", // shifts by half an hour
+    "America/Santiago",    // shifts at midnight, in the southern summer
+    "Asia/Beirut",         // shifts at midnight
+    "Asia/Tokyo",          // no clock changes
+    "Antarctica/Troll",    // shifts by two hours
     "Pacific/Apia",        // skipped 30 December 2011
 ];
 
-/// A stretch of real time and what the wall showed.
+/// A period of elapsed time with the local time at each step.
 struct Window {
     zone: &'static str,
     step: i64,
@@ -39,7 +39,7 @@ fn windows(step: i64, reach: SignedDuration) -> Vec<Window> {
     let mut windows = Vec::new();
     for zone in ZONES {
         let rules = TimeZone::get(zone).unwrap();
-        for centre in centres(&rules) {
+        for centre in find_centres(&rules) {
             let (begin, end) = (centre - reach, centre + reach);
             let seconds = (begin.as_second()..end.as_second()).step_by(step as usize);
             let read = |second| {
@@ -52,49 +52,49 @@ fn windows(step: i64, reach: SignedDuration) -> Vec<Window> {
     windows
 }
 
-/// Changes of the clocks, and a leap day and a turn of the year for good measure.
-fn centres(rules: &TimeZone) -> Vec<Timestamp> {
+/// Clock changes, and also a leap day and an end of a year.
+fn find_centres(rules: &TimeZone) -> Vec<Timestamp> {
     let noon = |date: jiff::civil::Date| rules.to_timestamp(date.at(12, 0, 0, 0)).unwrap();
-    let (start, wild) = (noon(date(2025, 1, 1)), noon(date(2011, 12, 1)));
+    let (start, samoa) = (noon(date(2025, 1, 1)), noon(date(2011, 12, 1)));
     let changes =
         rules.following(start).take_while(|change| change.timestamp() < noon(date(2028, 1, 1)));
-    let wild_changes =
-        rules.following(wild).take_while(|change| change.timestamp() < noon(date(2012, 1, 15)));
+    let samoa_changes =
+        rules.following(samoa).take_while(|change| change.timestamp() < noon(date(2012, 1, 15)));
     let mut centres: Vec<Timestamp> =
-        changes.chain(wild_changes).map(|change| change.timestamp()).collect();
+        changes.chain(samoa_changes).map(|change| change.timestamp()).collect();
     centres.extend([noon(date(2028, 2, 29)), noon(date(2026, 12, 31))]);
     centres
 }
 
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct OracleFire {
     at: Timestamp,
     slot: Slot,
 }
 
-/// What a schedule does in a window, found by looking at every step.
-fn walk(window: &Window, model: &Model, gap: GapRule, fold: FoldRule) -> Vec<Seen> {
+/// The fires of a schedule in a window, found by checking every step.
+fn oracle_fires(window: &Window, model: &Model, gap: GapRule, fold: FoldRule) -> Vec<OracleFire> {
     let step = SignedDuration::from_secs(window.step);
-    let mut seen = Vec::new();
+    let mut fires = Vec::new();
     let mut expected = window.wall[0].1;
     let mut newest: Option<DateTime> = None;
     for &(at, wall) in &window.wall {
-        if expected < wall && gap == GapRule::Shift && !model.names(wall) {
+        if expected < wall && gap == GapRule::Shift && !model.matches(wall) {
             let lost = std::iter::successors(Some(expected), |time| Some(*time + step));
-            let lost = lost.take_while(|time| *time < wall).find(|time| model.names(*time));
+            let lost = lost.take_while(|time| *time < wall).find(|time| model.matches(*time));
             if let Some(time) = lost {
-                seen.push(Seen { at, slot: Slot::Wall { time, pass: 1 } });
+                fires.push(OracleFire { at, slot: Slot::Wall { time, pass: 1 } });
             }
         }
         let repeated = newest.is_some_and(|newest| wall <= newest);
-        if model.names(wall) && !(repeated && fold == FoldRule::Once) {
+        if model.matches(wall) && !(repeated && fold == FoldRule::Once) {
             let pass = if repeated { 2 } else { 1 };
-            seen.push(Seen { at, slot: Slot::Wall { time: wall, pass } });
+            fires.push(OracleFire { at, slot: Slot::Wall { time: wall, pass } });
         }
         newest = newest.max(Some(wall));
         expected = wall + step;
     }
-    seen
+    fires
 }
 
 fn check(
@@ -104,26 +104,26 @@ fn check(
     choice: DstChoice,
 ) -> Result<(), TestCaseError> {
     let schedule = Schedule::parse(model.kind, &model.value, window.zone, choice)
-        .map_err(|refused| TestCaseError::fail(format!("{}: {refused}", model.value)))?;
-    let (gap, fold) = match model.is_rhythm {
+        .map_err(|error| TestCaseError::fail(format!("{}: {error}", model.value)))?;
+    let (gap, fold) = match model.is_periodic {
         true => (GapRule::Skip, FoldRule::Twice),
         false => (GapRule::Shift, FoldRule::Once),
     };
     let (gap, fold) = (choice.gap.unwrap_or(gap), choice.fold.unwrap_or(fold));
 
-    const COMPARED: usize = 40;
+    const MAX_COMPARED: usize = 40;
     let start = window.wall[start].0;
     let end = window.wall.last().unwrap().0;
-    let expected: Vec<Seen> = walk(window, model, gap, fold)
+    let expected: Vec<OracleFire> = oracle_fires(window, model, gap, fold)
         .into_iter()
-        .filter(|seen| seen.at > start)
-        .take(COMPARED)
+        .filter(|fire| fire.at > start)
+        .take(MAX_COMPARED)
         .collect();
-    let found: Vec<Seen> = schedule
+    let found: Vec<OracleFire> = schedule
         .fires_after(start)
         .take_while(|fire| fire.at <= end)
-        .take(COMPARED)
-        .map(|fire| Seen { at: fire.at, slot: fire.slot })
+        .take(MAX_COMPARED)
+        .map(|fire| OracleFire { at: fire.at, slot: fire.slot })
         .collect();
     prop_assert_eq!(found, expected, "{} after {}, {} {}", schedule, start, gap, fold);
     Ok(())
@@ -144,12 +144,12 @@ fn cases(cases: u32) -> ProptestConfig {
     }
 }
 
-static BY_THE_MINUTE: LazyLock<Vec<Window>> =
+static MINUTE_WINDOWS: LazyLock<Vec<Window>> =
     LazyLock::new(|| windows(60, SignedDuration::from_hours(30)));
-static BY_THE_SECOND: LazyLock<Vec<Window>> =
+static SECOND_WINDOWS: LazyLock<Vec<Window>> =
     LazyLock::new(|| windows(1, SignedDuration::from_hours(3)));
 
-/// Somewhere in a window, but late enough that a repeated hour is seen from its beginning.
+/// A start within a window, late enough that a repeated hour is seen from its beginning.
 fn start(window: &Window, share: f64) -> usize {
     let length = window.wall.len() as f64;
     (length * (0.1 + 0.8 * share)) as usize
@@ -159,10 +159,10 @@ proptest! {
     #![proptest_config(cases(20_000))]
 
     #[test]
-    fn the_next_fire_is_what_brute_force_finds(
-        model in model::by_the_minute(), choice in choice(), which: prop::sample::Index, share in 0.0..1.0,
+    fn fires_match_the_oracle_by_minute(
+        model in model::minute_schedules(), choice in choice(), index: prop::sample::Index, share in 0.0..1.0,
     ) {
-        let window = which.get(&BY_THE_MINUTE);
+        let window = index.get(&MINUTE_WINDOWS);
         check(window, start(window, share), &model, choice)?;
     }
 }
@@ -171,29 +171,29 @@ proptest! {
     #![proptest_config(cases(1_000))]
 
     #[test]
-    fn also_to_the_second(
-        model in model::by_the_second(), choice in choice(), which: prop::sample::Index, share in 0.0..1.0,
+    fn fires_match_the_oracle_by_second(
+        model in model::second_schedules(), choice in choice(), index: prop::sample::Index, share in 0.0..1.0,
     ) {
-        let window = which.get(&BY_THE_SECOND);
+        let window = index.get(&SECOND_WINDOWS);
         check(window, start(window, share), &model, choice)?;
     }
 }
 
-/// The cases are worth something only if most of them fire and many of them near a change.
+/// The comparison is only useful if most cases fire, and many of them near a clock change.
 #[test]
-fn the_cases_are_not_empty() {
+fn most_random_cases_fire_and_many_near_a_clock_change() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let mut runner = TestRunner::deterministic();
     let (mut firing, mut special) = (0, 0);
     for round in 0..500 {
-        let model = model::by_the_minute().new_tree(&mut runner).unwrap().current();
-        let window = &BY_THE_MINUTE[round * 7 % BY_THE_MINUTE.len()];
-        let all = walk(window, &model, GapRule::Shift, FoldRule::Twice);
-        let least = walk(window, &model, GapRule::Skip, FoldRule::Once);
+        let model = model::minute_schedules().new_tree(&mut runner).unwrap().current();
+        let window = &MINUTE_WINDOWS[round * 7 % MINUTE_WINDOWS.len()];
+        let all = oracle_fires(window, &model, GapRule::Shift, FoldRule::Twice);
+        let least = oracle_fires(window, &model, GapRule::Skip, FoldRule::Once);
         firing += usize::from(!all.is_empty());
         special += usize::from(all.len() != least.len());
     }
-    assert!(firing > 300, "{firing} of 500 fire at all");
-    assert!(special > 60, "{special} of 500 touch a gap or a fold");
+    assert!(firing > 300, "only {firing} of 500 cases fire");
+    assert!(special > 60, "only {special} of 500 cases touch a gap or a fold");
 }

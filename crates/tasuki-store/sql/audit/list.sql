@@ -1,6 +1,6 @@
--- audit/list: in the order things were done.
+-- audit/list: audit entries in the order in which they were written.
 select *
   from tasuki_audit
  where seq > :after
  order by seq
- limit :most
+ limit :limit

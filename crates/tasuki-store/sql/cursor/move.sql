@@ -1,5 +1,6 @@
--- cursor/move: with the runs it stands for, and only from where it was read.
--- Compared by a difference, which no index answers: by next_fire it would read every schedule of that instant.
+-- cursor/move: move a cursor behind the slots whose runs this transaction creates. Guard: the cursor has not moved
+-- since it was read. The guard compares a difference, because otherwise the planner could use the index on next_fire
+-- and read every schedule of that instant.
 update tasuki_cursor
    set next_fire = :to
  where job_id = :job_id

@@ -1,4 +1,4 @@
--- event/delete: retention. Only what was taken long ago.
+-- event/delete: retention: delete these events. Guard: they were processed long ago.
 delete from tasuki_event
  where id = any(:ids)
-   and processed_at < :now - :age
+   and processed_at < :now - :min_age

@@ -1,6 +1,6 @@
--- event/list: newest first, from where the last page ended.
+-- event/list: events, newest first, from where the last page ended.
 select *
   from tasuki_event
  where id < :before
  order by id desc
- limit :most
+ limit :limit

@@ -1,7 +1,7 @@
--- job/list: definitions by name, from where the last page ended, with what their runs are made of now.
+-- job/list: jobs by name, from where the last page ended, with their newest versions.
 select *
-  from tasuki_job_now
+  from tasuki_job_current
  where name > :after
    and deleted_at is null
  order by name
- limit :most
+ limit :limit

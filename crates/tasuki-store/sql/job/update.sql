@@ -1,4 +1,4 @@
--- job/update: a definition becomes another, if it is still the one that was seen.
+-- job/update: change a job. Guard: it still has the version that was read.
 update tasuki_job
    set enabled = :enabled,
        trigger_type = :trigger_type,
@@ -18,4 +18,4 @@ update tasuki_job
        updated_at = :updated_at,
        version = version + 1
  where id = :id
-   and version = :seen
+   and version = :expected

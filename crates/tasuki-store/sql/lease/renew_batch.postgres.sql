@@ -1,5 +1,5 @@
--- lease/renew_batch: T3 for all leases of a worker in one round trip, and what is still carried under each. Whose they are
--- is asked in a way that no index answers: the token's is the only one to go by.
+-- lease/renew_batch: T3 for all leases of a worker in one round trip; returns the assigned or running runs of each
+-- lease. The worker is compared in an expression, so that the planner uses only the primary key.
 with clock as materialized (
     select :now as now
 ), touched as (
@@ -11,9 +11,9 @@ with clock as materialized (
        and case when l.worker_id = :worker_id then 1 else 0 end = 1
     returning l.token, l.run_ids
 )
-select touched.token, carried.id, carried.state, carried.cancel_requested_at,
+select touched.token, runs.id, runs.state, runs.cancel_requested_at,
        exists (select from tasuki_worker w
                 where w.id = :worker_id and w.detached_at is null and w.dead_at is null and w.gone_at is null)::int as attached
   from touched
-  left join lateral tasuki_carried(touched.token, touched.run_ids) as carried on true
- order by touched.token, carried.id
+  left join lateral tasuki_leased_runs(touched.token, touched.run_ids) as runs on true
+ order by touched.token, runs.id

@@ -1,4 +1,5 @@
--- log/delete: retention, with their runs. Joined: a subquery would be asked for every row of the table.
+-- log/delete: retention: delete the log rows of these runs. A join, because MariaDB evaluates a subquery again for
+-- every row of the table.
 delete t
   from json_table(:ids, '$[*]' columns (id bigint path '$')) x
   straight_join tasuki_log t force index (primary) on t.run_id = x.id

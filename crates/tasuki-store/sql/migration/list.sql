@@ -1,4 +1,4 @@
--- migration/list: what has been applied.
+-- migration/list: the recorded migrations.
 select version, name, checksum, applied_at
   from tasuki_migration
  order by version

@@ -1,5 +1,5 @@
--- run/assign: T1, a waiting run -> ASSIGNED. The leader gives it to a worker.
--- As read, uncanceled, soon enough, and not too late to start.
+-- run/assign: T1, a waiting run -> ASSIGNED: the leader assigns it to a worker. Guard: unchanged since it was read, not
+-- canceled, due soon, and not past its skip time.
 update tasuki_run
    set state = 'ASSIGNED',
        attempt_no = attempt_no + 1,

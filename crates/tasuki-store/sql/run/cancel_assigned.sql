@@ -1,4 +1,5 @@
--- run/cancel_assigned: T9, ASSIGNED -> CANCELED. The attempt stays on the row as its last one; its start will find no match.
+-- run/cancel_assigned: T9, ASSIGNED -> CANCELED. The attempt stays on the row as the last one; its start will find no
+-- matching row.
 update tasuki_run
    set state = 'CANCELED',
        outcome = 'CANCELED',
@@ -6,7 +7,7 @@ update tasuki_run
        error_code = 'CANCELED',
        reason = :reason,
        cancel_requested_at = :now,
-       cancel_requested_by = :asked_by,
+       cancel_requested_by = :requested_by,
        version = version + 1
  where id = :run_id
    and state = 'ASSIGNED'

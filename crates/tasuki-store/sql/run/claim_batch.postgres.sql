@@ -1,13 +1,13 @@
--- run/claim_batch: T1c for a whole batch in one round trip: due rows deleted, holds taken, runs moved, lease opened.
--- Nobody else can move a waiting run without its due row, and those are locked here; so what is picked is moved, and its
--- place (ctid) stays where it is. The last stretch is cut, so that no more are taken than were asked for.
+-- run/claim_batch: T1c for a batch in one round trip: delete due rows, acquire holds, update runs, create the lease. No
+-- other transaction can take a waiting run without its due row, and those rows are locked here; so every picked run is
+-- claimed, and the ctid of a picked row stays valid. The last id range is split if it has more runs than requested.
 with clock as materialized (
     select :now as now
 ), needed as materialized (
-    -- How many rows stand for so many runs, whoever has them now: only so many are locked.
-    select count(*) as rows, max(more) as more
-      from (select d.more, sum(d.more + 1) over (order by d.due_at, d.run_id) - (d.more + 1) as before
-              from (select d.due_at, d.run_id, d.more
+    -- How many due rows contain the requested number of runs, including rows that others have locked: lock no more rows than that.
+    select count(*) as rows, max(extra_runs) as extra_runs
+      from (select d.extra_runs, sum(d.extra_runs + 1) over (order by d.due_at, d.run_id) - (d.extra_runs + 1) as runs_before
+              from (select d.due_at, d.run_id, d.extra_runs
                       from tasuki_due d
                      where d.lane = :lane
                        and d.due_at <= (select now from clock)
@@ -18,17 +18,17 @@ with clock as materialized (
                                  from (select job_id, scope_kind, scope_id from tasuki_run where id = d.run_id offset 0) r
                                  join tasuki_hold h on h.job_id = r.job_id and h.scope_kind = r.scope_kind and h.scope_id = r.scope_id))
                      order by d.due_at, d.run_id
-                     limit :most) d) x
-     where before < :most::bigint
+                     limit :limit) d) x
+     where runs_before < :limit::bigint
 ), picked as materialized (
-    select d.ctid as place, d.due_at, d.run_id, d.exclusive, d.alone, d.more
+    select d.ctid as row_ctid, d.due_at, d.run_id, d.exclusive, d.isolated, d.extra_runs
       from tasuki_due d
      where d.lane = :lane
        and d.due_at <= (select now from clock)
        and (d.due_at, d.run_id) > (:after_at, :after_run)
        and (d.skip_at is null or d.skip_at >= (select now from clock))
-       -- Passed over here, so that a run that must wait does not use up the room of one that need not; the hold decides.
-       -- `offset 0`: each by its key, where the planner might think of reading all runs once.
+       -- Skip runs whose hold is taken, so that they do not use the limit up. The insert into tasuki_hold decides.
+       -- `offset 0` makes the planner read each run by its key; it might otherwise scan all runs once.
        and (d.exclusive = 0 or not exists (
                select
                  from (select job_id, scope_kind, scope_id from tasuki_run where id = d.run_id offset 0) r
@@ -39,42 +39,42 @@ with clock as materialized (
      order by d.due_at, d.run_id
      limit (select rows from needed)
        for update of d skip locked
-), lead as (
-    select run_id, alone from picked order by due_at, run_id limit 1
-), fit as materialized (
-    -- A run that was once lost together with others is taken singly.
-    select p.*, least(p.more + 1, :most::bigint - p.before) as taken
-      from (select p.*, sum(p.more + 1) over (order by p.due_at, p.run_id) - (p.more + 1) as before from picked p) p, lead
-     where p.before < :most::bigint
-       and case when lead.alone = 1 then p.run_id = lead.run_id else p.alone = 0 end
+), first_row as (
+    select run_id, isolated from picked order by due_at, run_id limit 1
+), fitting as materialized (
+    -- An isolated run, which was lost together with others before, is claimed without any other run.
+    select p.*, least(p.extra_runs + 1, :limit::bigint - p.runs_before) as claimed
+      from (select p.*, sum(p.extra_runs + 1) over (order by p.due_at, p.run_id) - (p.extra_runs + 1) as runs_before from picked p) p, first_row
+     where p.runs_before < :limit::bigint
+       and case when first_row.isolated = 1 then p.run_id = first_row.run_id else p.isolated = 0 end
 ), held as (
     insert into tasuki_hold (job_id, scope_kind, scope_id, run_id, token)
     select r.job_id, r.scope_kind, r.scope_id, r.id, :token
-      from fit
-      join tasuki_run r on r.id = fit.run_id
-     where fit.exclusive = 1
-     order by r.job_id, r.scope_kind, r.scope_id, fit.due_at, fit.run_id
+      from fitting
+      join tasuki_run r on r.id = fitting.run_id
+     where fitting.exclusive = 1
+     order by r.job_id, r.scope_kind, r.scope_id, fitting.due_at, fitting.run_id
     on conflict do nothing
     returning run_id
-), gone as (
+), removed as (
     delete from tasuki_due d
-     using fit
-     where d.ctid = fit.place
-       and fit.taken > fit.more
-       and (fit.exclusive = 0 or fit.run_id in (select run_id from held))
-    returning fit.run_id, fit.taken
-), cut as (
+     using fitting
+     where d.ctid = fitting.row_ctid
+       and fitting.claimed > fitting.extra_runs
+       and (fitting.exclusive = 0 or fitting.run_id in (select run_id from held))
+    returning fitting.run_id, fitting.claimed
+), split as (
     update tasuki_due d
-       set run_id = d.run_id + fit.taken,
-           more = d.more - fit.taken
-      from fit
-     where d.ctid = fit.place
-       and fit.taken <= fit.more
-    returning fit.run_id, fit.taken
-), stretches as materialized (
-    -- By themselves: who has to wait for a run looks at its row again, and at this, but cannot delete due rows again.
-    -- In the order of ids, in which others lock runs, too.
-    select run_id, taken from gone union all select run_id, taken from cut
+       set run_id = d.run_id + fitting.claimed,
+           extra_runs = d.extra_runs - fitting.claimed
+      from fitting
+     where d.ctid = fitting.row_ctid
+       and fitting.claimed <= fitting.extra_runs
+    returning fitting.run_id, fitting.claimed
+), ranges as materialized (
+    -- Materialized: if the update below waits for a run's lock, PostgreSQL evaluates the row again, but it cannot delete
+    -- due rows again. Ordered by id, because other statements lock runs in this order too.
+    select run_id, claimed from removed union all select run_id, claimed from split
      order by run_id
 ), moved as (
     update tasuki_run r
@@ -87,10 +87,10 @@ with clock as materialized (
            assigned_at = clock.now,
            started_at = clock.now,
            version = r.version + 1
-      from clock, stretches g
-     -- The index is gone down once for each row of due, not once for each run.
+      from clock, ranges g
+     -- A range condition, so that the index is descended once for each due row and not once for each run.
      where r.id >= g.run_id
-       and r.id < g.run_id + g.taken
+       and r.id < g.run_id + g.claimed
        and r.state in ('PENDING', 'ORPHANED', 'RETRY_WAIT')
        and r.cancel_requested_at is null
        and r.tries < r.tries_allowed
@@ -103,9 +103,10 @@ with clock as materialized (
     having count(*) > 0
 )
 select * from moved
--- Or a row of nothing: who had a stretch in hand when this began may have left some of it. A run by itself is taken.
+-- A row of nulls tells the caller to try again: the transaction that had an id range locked may have left runs in it.
+-- (A locked row of a single run would be gone.)
  union all
 select null, null, null, null, null, null, null, null, null, null, null, null
   from needed
- where more > 0
+ where extra_runs > 0
    and not exists (select from moved)

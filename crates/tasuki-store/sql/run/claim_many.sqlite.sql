@@ -1,5 +1,5 @@
 -- run/claim_many: T1c for runs whose due rows this transaction has deleted.
-update tasuki_run_life
+update tasuki_run_state
    set state = 'RUNNING',
        attempt_no = attempt_no + 1,
        tries = tries + 1,

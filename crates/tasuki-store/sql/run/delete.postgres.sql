@@ -1,3 +1,4 @@
--- run/delete: retention. Locked, and looked at; the trigger refuses what has not ended.
+-- run/delete: retention: delete these runs. The caller has locked and checked them; a trigger refuses runs that have
+-- not ended.
 delete from tasuki_run
  where id = any(:ids)

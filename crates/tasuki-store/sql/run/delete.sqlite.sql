@@ -1,3 +1,4 @@
--- run/delete: retention. Locked, and looked at; the trigger refuses what has not ended.
-delete from tasuki_run_life
+-- run/delete: retention: delete these runs. The caller has locked and checked them; a trigger refuses runs that have
+-- not ended.
+delete from tasuki_run_state
  where id in (select value from json_each(:ids))

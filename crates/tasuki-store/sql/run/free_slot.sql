@@ -1,4 +1,4 @@
--- run/free_slot: a run that was withdrawn before its time leaves its slot to the run that is made anew.
+-- run/free_slot: change the slot text of a run that was canceled before its time, so that a new run can have the slot.
 update tasuki_run
    set slot = :slot,
        version = version + 1

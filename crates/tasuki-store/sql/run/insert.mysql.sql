@@ -1,5 +1,5 @@
--- run/insert: T0, none -> PENDING. A conflict on the slot or the idempotency key changes nothing, which last_insert_id
--- cannot tell from a new row, so the count of rows does: 1 is new. There is no `returning` here.
+-- run/insert: T0, none -> PENDING. A conflict on the slot or the idempotency key fails the insert, and the caller reads
+-- the existing run. MariaDB and MySQL have no common `returning`.
 insert into tasuki_run (job_id, job_version, origin, scope_kind, scope_id, lane, exclusive, max_attempts, tries_allowed,
     scheduled_for, created_at, slot, idempotency_key, event_id, rerun_of, args, skip_at, expires_at)
 values (:job_id, :job_version, :origin, :scope_kind, :scope_id, :lane, :exclusive, :max_attempts, :max_attempts,

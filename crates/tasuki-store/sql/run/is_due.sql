@@ -1,2 +1,2 @@
--- run/is_due: whether its time has come.
+-- run/is_due: whether the run is due.
 select id from tasuki_run where id = :run_id and coalesce(next_retry_at, scheduled_for) <= :now

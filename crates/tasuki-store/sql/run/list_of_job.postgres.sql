@@ -1,10 +1,10 @@
--- run/list_of_job: of one job, newest first. By id, which is what the index of a job is ordered by, and
--- nothing but the id and how many it stands for, so that the index answers alone.
--- As a pair and not as an equality: with that the planner walked down all ids and threw other jobs' away.
-select '' as lane, 0::bigint as due_at, id as run_id, more
+-- run/list_of_job: runs of one job, newest first. Ordered by id, like the index on the job, and only with columns of
+-- that index, so that no run is read. A row comparison instead of an equality, because with the equality the planner
+-- scanned all ids backwards and discarded other jobs' runs.
+select '' as lane, 0::bigint as due_at, id as run_id, extra_runs
   from tasuki_run
- where more is not null
+ where extra_runs is not null
    and job_id >= :job_id
    and (job_id, id) < (:job_id, :id)
  order by job_id desc, id desc
- limit :most
+ limit :limit

@@ -1,2 +1,2 @@
--- run/lock: one run, held still while its move is decided.
+-- run/lock: lock one run while its transition is decided.
 select * from tasuki_run where id = :run_id for update

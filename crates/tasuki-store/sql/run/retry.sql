@@ -1,4 +1,4 @@
--- run/retry: T14, a bad end -> RETRY_WAIT. Somebody gives it one more try.
+-- run/retry: T14, an end without success -> RETRY_WAIT: a manual retry allows one more try.
 update tasuki_run
    set state = 'RETRY_WAIT',
        next_retry_at = :now,
@@ -18,7 +18,7 @@ update tasuki_run
        continuation_started_at = null,
        continuation_deadline = null,
        finished_at = null,
-       ended_badly_at = null,
+       failed_at = null,
        outcome = null,
        exit_code = null,
        exit_signal = null,

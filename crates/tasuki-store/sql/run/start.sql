@@ -1,5 +1,5 @@
--- run/start: T2, ASSIGNED -> RUNNING. The worker takes the sash.
--- Held back unless this worker still holds the token it was given, in time and uncanceled.
+-- run/start: T2, ASSIGNED -> RUNNING: the worker starts the attempt. Guard: this worker still has the lease token, in
+-- time, and no cancel was requested.
 update tasuki_run
    set state = 'RUNNING',
        tries = tries + 1,

@@ -1,10 +1,10 @@
--- run/start_batch: T2 for a whole batch in one round trip. The lease first: without its row, or for a worker that was cut
--- off, nothing starts, whatever the runs say; and the clock is read after the wait for it. One row always comes back, to
--- tell whether the lease was there.
+-- run/start_batch: T2 for a batch in one round trip. The lease comes first: without its row, or for a detached worker,
+-- nothing starts, whatever the runs contain. The clock is read after the wait for the lease. At least one row is
+-- returned, which shows whether the lease was there.
 with held as materialized (
-    select tasuki_hold_lease(:token, :worker_id) as mine
+    select tasuki_lock_lease(:token, :worker_id) as is_ours
 ), clock as materialized (
-    select :now as now from held where mine
+    select :now as now from held where is_ours
 ), touched as (
     update tasuki_lease l
        set lease_until = clock.now + :ttl,

@@ -1,5 +1,6 @@
--- run/succeed_many: T4 for runs under one token; how each ended is an object in a JSON list.
-update json_table(:ends, '$[*]' columns (
+-- run/succeed_many: T4 for runs with one token. Each element of the JSON list is the report of one run.
+-- The clock may have been set back since the start; a run never ends before its start.
+update json_table(:reports, '$[*]' columns (
            id bigint path '$.id',
            exit_code bigint path '$.exit_code',
            result longtext path '$.result',
@@ -8,7 +9,7 @@ update json_table(:ends, '$[*]' columns (
   straight_join tasuki_run r force index (primary) on r.id = x.id
    set r.state = 'SUCCEEDED',
        r.outcome = 'SUCCEEDED',
-       r.finished_at = :now,
+       r.finished_at = greatest(:now, r.started_at),
        r.exit_code = x.exit_code,
        r.result = x.result,
        r.rows_affected = x.rows_affected,

@@ -1,5 +1,5 @@
--- stat/add_many: counted in the transaction that ended them.
-insert into tasuki_stat (minute, job_id, outcome, worker_id, part, runs, wait_us, run_us)
+-- stat/add_many: count ended runs, in the transaction that ended them.
+insert into tasuki_stat (minute, job_id, outcome, worker_id, shard, runs, wait_us, run_us)
 select max(r.finished_at) div 60000000, r.job_id, r.state, r.worker_id, connection_id() & 7, count(*),
        sum(greatest(r.started_at - coalesce(r.next_retry_at, r.scheduled_for), 0)),
        sum(greatest(r.finished_at - r.started_at, 0))

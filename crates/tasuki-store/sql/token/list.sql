@@ -1,4 +1,4 @@
--- token/list: every token there was, revoked ones too: they are still named in the audit.
+-- token/list: all tokens, including revoked ones, because the audit log still refers to them.
 select t.*,
        :now as clock
   from tasuki_api_token t

@@ -1,4 +1,4 @@
--- token/revoke: it counts no more. Held back where it was revoked before, so that the first time stays known.
+-- token/revoke: revoke a token. Guard: not revoked before, so that the first instant is kept.
 update tasuki_api_token
    set revoked_at = :now
  where id = :id

@@ -1,4 +1,4 @@
--- worker/detach: cut off.
+-- worker/detach: detach a worker.
 update tasuki_worker
    set detached_at = :now,
        detach_reason = :reason

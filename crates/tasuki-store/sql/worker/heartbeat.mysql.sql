@@ -1,4 +1,5 @@
--- worker/heartbeat: it is alive; what it has to know it asks apart. One that was declared gone or dead stays so.
+-- worker/heartbeat: record a heartbeat. The worker reads what it needs with a second statement
+-- (worker/find_heartbeat_reply). A worker that was marked gone or dead stays so.
 update tasuki_worker
    set heartbeat_at = :now
  where id = :id

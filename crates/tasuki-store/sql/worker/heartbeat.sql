@@ -1,5 +1,5 @@
--- worker/heartbeat: it is alive, and what it has to know: the clock, and whether there is anything else for it to read.
--- One that was declared gone or dead stays so.
+-- worker/heartbeat: record a heartbeat, and return what a worker needs regularly: the clock, and whether there is
+-- anything else for it to read. A worker that was marked gone or dead stays so.
 update tasuki_worker
    set heartbeat_at = :now
  where id = :id

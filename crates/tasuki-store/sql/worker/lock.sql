@@ -1,2 +1,2 @@
--- worker/lock: one worker, held still while work is given to it.
+-- worker/lock: lock one worker while runs are assigned to it.
 select * from tasuki_worker where id = :id for update

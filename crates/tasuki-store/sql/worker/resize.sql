@@ -1,4 +1,4 @@
--- worker/resize: the settings give it more or less room.
+-- worker/resize: change the number of slots of a worker, after a change of the settings.
 update tasuki_worker
    set slots = :slots,
        function_slots = :function_slots

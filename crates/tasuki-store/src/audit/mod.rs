@@ -1,5 +1,5 @@
-//! The audit: who did what, on what, from where. Told in the transaction that does it, and each row
-//! holds the hash of the one before, so that nobody can change the past and leave no trace.
+//! The audit: who did what, to which object, from which address. The transaction that makes a change also writes its
+//! audit entry. Each entry contains the hash of the entry before it, so that a later change of the audit is detectable.
 
 pub(crate) mod verify;
 
@@ -8,79 +8,79 @@ use std::str::FromStr;
 
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
-use tasuki_core::Invalid;
+use tasuki_core::InvalidInput;
 
+use crate::db::instant::timestamp;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::run::timestamp;
 use crate::{Error, Store};
 
-static LOCK: Sql = sql!("audit/lock");
-static APPEND: Sql = sql!("audit/append");
-static ADVANCE: Sql = sql!("audit/advance");
-static HEAD: Sql = sql!("audit/head");
+static LOCK_HEAD: Sql = sql!("audit/lock_head");
+static INSERT: Sql = sql!("audit/insert");
+static UPDATE_HEAD: Sql = sql!("audit/update_head");
+static FIND_HEAD: Sql = sql!("audit/find_head");
 static LIST: Sql = sql!("audit/list");
 
-/// Who acts, and from where. A bare name acts from nowhere in particular.
+/// Who acts, and from which address. It can be made from a name alone, without an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Actor<'a> {
-    /// What people call them.
+pub struct AuditActor<'a> {
+    /// Name of the user, token or component.
     pub name: &'a str,
-    /// The address the request came from.
+    /// The address from which the request came.
     pub address: Option<&'a str>,
 }
 
-impl<'a> From<&'a str> for Actor<'a> {
+impl<'a> From<&'a str> for AuditActor<'a> {
     fn from(name: &'a str) -> Self {
         Self { name, address: None }
     }
 }
 
-/// What was done, to be told.
-pub(crate) struct Act {
+/// A change to be recorded in the audit.
+pub(crate) struct AuditAction {
     pub(crate) action: &'static str,
     pub(crate) object: String,
     pub(crate) before: Option<serde_json::Value>,
     pub(crate) after: Option<serde_json::Value>,
 }
 
-/// One thing that was done.
+/// One entry of the audit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AuditRow {
-    /// Its place in the chain, from 1, without gaps.
+pub struct AuditEntry {
+    /// Its number in the chain, from 1, without gaps.
     pub seq: i64,
-    /// When.
+    /// When the change was made.
     pub at: Timestamp,
-    /// By whom.
+    /// Name of the actor.
     pub actor: String,
-    /// Which verb.
+    /// The verb of the action, for example `create`.
     pub action: String,
-    /// On what: `run 17`, `job 3`, `settings`.
+    /// The object that was changed: `run 17`, `job 3`, `settings`.
     pub object: String,
-    /// From where.
+    /// The address from which the request came.
     pub address: Option<String>,
-    /// What it was before, as JSON.
+    /// The state of the object before, as JSON.
     pub before: Option<String>,
-    /// What it was after, as JSON.
+    /// The state of the object after, as JSON.
     pub after: Option<String>,
-    /// The hash of the row before.
+    /// The hash of the entry before it.
     pub prev_hash: [u8; 32],
-    /// The hash of that and of everything above.
+    /// The hash of this entry, including `prev_hash`.
     pub hash: [u8; 32],
 }
 
-/// The end of the chain. Whoever keeps one elsewhere can later prove that nothing before it was
-/// changed or cut off.
+/// The end of the audit chain. A copy that is kept elsewhere can prove later that no entry up to it was changed or
+/// deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AuditHead {
-    /// The last row.
+    /// Number of the last entry; 0 if there is none.
     pub seq: i64,
-    /// Its hash.
+    /// Hash of the last entry.
     pub hash: [u8; 32],
 }
 
 impl AuditHead {
-    /// Where every chain begins.
+    /// The head of an empty chain.
     pub const START: Self = Self { seq: 0, hash: [0; 32] };
 }
 
@@ -92,27 +92,28 @@ impl fmt::Display for AuditHead {
 }
 
 impl FromStr for AuditHead {
-    type Err = Invalid;
+    type Err = InvalidInput;
 
-    fn from_str(typed: &str) -> Result<Self, Invalid> {
-        let refused = || Invalid::typed("audit head", typed, "a number, a colon and 64 hex digits");
-        let (seq, digits) = typed.split_once(':').ok_or_else(refused)?;
+    fn from_str(text: &str) -> Result<Self, InvalidInput> {
+        let invalid =
+            || InvalidInput::from_text("audit head", text, "a number, a colon and 64 hex digits");
+        let (seq, digits) = text.split_once(':').ok_or_else(invalid)?;
         if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return Err(refused());
+            return Err(invalid());
         }
         let mut hash = [0; 32];
         for (index, byte) in hash.iter_mut().enumerate() {
             let pair = &digits[2 * index..2 * index + 2];
-            *byte = u8::from_str_radix(pair, 16).map_err(|_| refused())?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| invalid())?;
         }
         match seq.parse() {
             Ok(seq) if seq >= 0 => Ok(Self { seq, hash }),
-            _ => Err(refused()),
+            _ => Err(invalid()),
         }
     }
 }
 
-impl AuditRow {
+impl AuditEntry {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             seq: row.int("seq")?,
@@ -123,21 +124,21 @@ impl AuditRow {
             address: row.opt_text("address")?,
             before: row.opt_text("before_state")?,
             after: row.opt_text("after_state")?,
-            prev_hash: hash_in(row, "prev_hash")?,
-            hash: hash_in(row, "hash")?,
+            prev_hash: hash_from_row(row, "prev_hash")?,
+            hash: hash_from_row(row, "hash")?,
         })
     }
 
-    /// What its hash must be. Every text goes in with its length and every absence as such, so that
-    /// no two rows are the same bytes.
-    pub(crate) fn right_hash(&self) -> [u8; 32] {
+    /// Computes the hash that the entry must have. Each text is hashed with its length, and a missing text has a
+    /// marker of its own, so that two different entries never hash the same bytes.
+    pub(crate) fn compute_hash(&self) -> [u8; 32] {
         let mut sum = Sha256::new();
         sum.update(self.prev_hash);
         sum.update(self.seq.to_be_bytes());
         sum.update(self.at.as_microsecond().to_be_bytes());
         let optional = [&self.address, &self.before, &self.after].map(Option::as_deref);
-        let given = [&self.actor, &self.action, &self.object].map(|text| Some(text.as_str()));
-        for text in given.into_iter().chain(optional) {
+        let required = [&self.actor, &self.action, &self.object].map(|text| Some(text.as_str()));
+        for text in required.into_iter().chain(optional) {
             match text {
                 None => sum.update([0]),
                 Some(text) => {
@@ -152,67 +153,73 @@ impl AuditRow {
 }
 
 impl Store {
-    /// The end of the chain.
-    pub async fn audit_head(&self) -> Result<AuditHead, Error> {
-        let rows = self.db.rows(&HEAD, params! {}).await?;
-        head_in(rows.first())
+    /// Reads the end of the chain.
+    pub async fn find_audit_head(&self) -> Result<AuditHead, Error> {
+        let rows = self.db.query(&FIND_HEAD, params! {}).await?;
+        head_from_row(rows.first())
     }
 
-    /// What was done after this row of the chain, in order, at most so many.
-    pub async fn audit_list(&self, after_seq: i64, most: u32) -> Result<Vec<AuditRow>, Error> {
-        let rows = self.db.rows(&LIST, params! { after: after_seq, most: most }).await?;
-        rows.iter().map(AuditRow::from_row).collect()
+    /// Lists the entries with numbers above `after_seq`, in order, at most `limit` of them.
+    pub async fn list_audit(&self, after_seq: i64, limit: u32) -> Result<Vec<AuditEntry>, Error> {
+        let rows = self.db.query(&LIST, params! { after: after_seq, limit: limit }).await?;
+        rows.iter().map(AuditEntry::from_row).collect()
     }
 }
 
-/// Tells what this transaction does. The last write before the commit: until then everybody else who
-/// has something to tell waits.
-pub(crate) async fn append(tx: &mut Tx<'_>, by: Actor<'_>, act: Act) -> Result<(), Error> {
-    let rows = tx.rows(&LOCK, params! {}).await?;
-    let head = head_in(rows.first())?;
+/// Appends an audit entry in the transaction that makes the change. It must be the last write before the commit,
+/// because it locks the end of the chain and all other writers of audit entries wait for this lock.
+pub(crate) async fn append(
+    tx: &mut Tx<'_>,
+    actor: AuditActor<'_>,
+    action: AuditAction,
+) -> Result<(), Error> {
+    let rows = tx.query(&LOCK_HEAD, params! {}).await?;
+    let head = head_from_row(rows.first())?;
     let clock = rows.first().map(|row| row.int("clock")).transpose()?.unwrap_or_default();
-    let mut row = AuditRow {
+    let mut entry = AuditEntry {
         seq: head.seq + 1,
         at: timestamp(clock)?,
-        actor: by.name.to_owned(),
-        action: act.action.to_owned(),
-        object: act.object,
-        address: by.address.map(str::to_owned),
-        before: act.before.map(|json| json.to_string()),
-        after: act.after.map(|json| json.to_string()),
+        actor: actor.name.to_owned(),
+        action: action.action.to_owned(),
+        object: action.object,
+        address: actor.address.map(str::to_owned),
+        before: action.before.map(|json| json.to_string()),
+        after: action.after.map(|json| json.to_string()),
         prev_hash: head.hash,
         hash: [0; 32],
     };
-    row.hash = row.right_hash();
+    entry.hash = entry.compute_hash();
     let end = params! {
-        seq: row.seq,
-        hash: row.hash.to_vec(),
-        prev_hash: row.prev_hash.to_vec(),
+        seq: entry.seq,
+        hash: entry.hash.to_vec(),
+        prev_hash: entry.prev_hash.to_vec(),
     };
-    let told = params! {
+    let content = params! {
         at: clock,
-        actor: row.actor,
-        action: row.action,
-        object: row.object,
-        address: row.address,
-        before_state: row.before,
-        after_state: row.after,
+        actor: entry.actor,
+        action: entry.action,
+        object: entry.object,
+        address: entry.address,
+        before_state: entry.before,
+        after_state: entry.after,
     };
-    tx.execute(&APPEND, [end.clone(), told].concat()).await?;
-    match tx.execute(&ADVANCE, end).await? {
+    tx.execute(&INSERT, [end.clone(), content].concat()).await?;
+    match tx.execute(&UPDATE_HEAD, end).await? {
         1 => Ok(()),
-        _ => Err(Error::broken("the end of the audit moved while it was locked")),
+        _ => Err(Error::broken("the head of the audit chain changed while it was locked")),
     }
 }
 
-fn head_in(row: Option<&Row>) -> Result<AuditHead, Error> {
-    let row = row.ok_or_else(|| Error::broken("the audit has no end"))?;
-    Ok(AuditHead { seq: row.int("seq")?, hash: hash_in(row, "hash")? })
+fn head_from_row(row: Option<&Row>) -> Result<AuditHead, Error> {
+    let row = row.ok_or_else(|| Error::broken("the audit chain has no head row"))?;
+    Ok(AuditHead { seq: row.int("seq")?, hash: hash_from_row(row, "hash")? })
 }
 
-fn hash_in(row: &Row, name: &str) -> Result<[u8; 32], Error> {
+fn hash_from_row(row: &Row, name: &str) -> Result<[u8; 32], Error> {
     let bytes = row.bytes(name)?;
-    bytes.try_into().map_err(|_| Error::broken(format!("{name} of the audit is no hash")))
+    bytes
+        .try_into()
+        .map_err(|_| Error::broken(format!("column {name} of the audit is not a hash of 32 bytes")))
 }
 
 #[cfg(test)]
@@ -220,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_reads_back_and_a_wrong_one_is_refused() {
+    fn a_head_is_parsed_and_invalid_text_is_rejected() {
         let head = AuditHead { seq: 7, hash: [0xa5; 32] };
         assert_eq!(head.to_string().parse(), Ok(head));
         let short = head.to_string();
@@ -230,9 +237,9 @@ mod tests {
     }
 
     #[test]
-    fn no_two_rows_are_the_same_bytes() {
-        let row =
-            |actor: &str, action: &str, address: Option<&str>, before: Option<&str>| AuditRow {
+    fn different_entries_have_different_hashes() {
+        let entry =
+            |actor: &str, action: &str, address: Option<&str>, before: Option<&str>| AuditEntry {
                 seq: 1,
                 at: Timestamp::UNIX_EPOCH,
                 actor: actor.to_owned(),
@@ -244,17 +251,17 @@ mod tests {
                 prev_hash: [0; 32],
                 hash: [0; 32],
             };
-        let rows = [
-            row("ab", "c", None, None),
-            row("a", "bc", None, None),
-            row("ab", "c", Some(""), None),
-            row("ab", "c", None, Some("")),
-            row("ab", "c", Some("x"), None),
-            row("ab", "c", None, Some("x")),
+        let entries = [
+            entry("ab", "c", None, None),
+            entry("a", "bc", None, None),
+            entry("ab", "c", Some(""), None),
+            entry("ab", "c", None, Some("")),
+            entry("ab", "c", Some("x"), None),
+            entry("ab", "c", None, Some("x")),
         ];
-        let mut hashes: Vec<_> = rows.iter().map(AuditRow::right_hash).collect();
+        let mut hashes: Vec<_> = entries.iter().map(AuditEntry::compute_hash).collect();
         hashes.sort_unstable();
         hashes.dedup();
-        assert_eq!(hashes.len(), rows.len());
+        assert_eq!(hashes.len(), entries.len());
     }
 }

@@ -1,106 +1,115 @@
-//! Whether the audit is what it was.
+//! Verification of the audit chain: finds entries that were edited, moved, inserted or deleted.
 
 use std::fmt;
 
-use crate::{AuditHead, AuditRow, Error, Store};
+use crate::{AuditEntry, AuditHead, Error, Store};
 
-/// How many rows are looked at in one go.
-const PAGE: u32 = 500;
+/// How many entries are read with one query.
+const PAGE_SIZE: u32 = 500;
 
-/// What a walk along the whole chain found.
+/// The result of [`Store::verify_audit`].
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verified {
-    /// Every row follows the one before, up to this end.
-    Whole(AuditHead),
-    /// It does not hold. What comes after this row was not looked at.
+pub enum AuditVerification {
+    /// Every entry follows the one before it, up to this end of the chain.
+    Intact(AuditHead),
+    /// The chain is broken. The entries after this one were not checked.
     Broken {
-        /// The first row that is wrong.
+        /// Number of the first entry that is wrong.
         seq: i64,
         /// What is wrong with it.
-        flaw: Flaw,
+        error: ChainError,
     },
 }
 
-/// What is wrong with a row of the audit.
+/// What is wrong with an entry of the audit chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
-    /// It is not there, or not in its place.
+pub enum ChainError {
+    /// The entry is missing or out of order.
     Missing,
-    /// It does not hold the hash of the one before: that one was hashed anew, or this one moved here.
+    /// The entry does not contain the hash of the one before it: that one was hashed again, or this one was moved here.
     Unlinked,
-    /// What it says is not what was hashed.
+    /// The content of the entry does not match its hash.
     Edited,
-    /// The chain ends before it.
-    Cut,
-    /// It is not the row whose hash was saved: everything up to it was written anew.
+    /// The chain ends before this entry, although it should contain it.
+    Truncated,
+    /// The entry has another hash than the saved head: the chain up to it was written again.
     Rewritten,
-    /// The chain goes on to here, but the head stands elsewhere or has another hash.
-    Head,
+    /// The entry is the last one, but the stored head has another number or another hash.
+    HeadMismatch,
 }
 
-impl fmt::Display for Flaw {
+impl fmt::Display for ChainError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Missing => "is missing or out of its place",
-            Self::Unlinked => "does not follow the row before it",
+            Self::Missing => "is missing or out of order",
+            Self::Unlinked => "does not follow the entry before it",
             Self::Edited => "was edited",
-            Self::Cut => "was cut off with everything after it",
-            Self::Rewritten => "is not the row that was saved",
-            Self::Head => "is the last row, but the head says otherwise",
+            Self::Truncated => "was deleted with everything after it",
+            Self::Rewritten => "differs from the saved head",
+            Self::HeadMismatch => "is the last entry, but the stored head differs from it",
         })
     }
 }
 
 impl Store {
-    /// Walks the chain from its beginning, in bounded pages, while others append to it. With a head
-    /// that was saved earlier it also finds a chain that was cut or written anew as a whole.
-    pub async fn audit_verify(&self, saved: Option<AuditHead>) -> Result<Verified, Error> {
+    /// Verifies the whole chain from its beginning, page by page. Other transactions may append meanwhile. With a
+    /// head that was saved earlier it also detects a chain that was truncated or written again as a whole.
+    pub async fn verify_audit(&self, saved: Option<AuditHead>) -> Result<AuditVerification, Error> {
         let mut end = AuditHead::START;
-        // From the very beginning: a row may have been put before the first.
-        let mut page = self.audit_list(i64::MIN, PAGE).await?;
+        // Not from 1: somebody may have inserted an entry before the first one.
+        let mut page = self.list_audit(i64::MIN, PAGE_SIZE).await?;
         loop {
-            for row in &page {
-                if let Some(flaw) = flaw(end, row) {
-                    let seq = if flaw == Flaw::Missing { end.seq + 1 } else { row.seq };
-                    return Ok(Verified::Broken { seq, flaw });
+            for entry in &page {
+                if let Some(error) = find_chain_error(end, entry) {
+                    let is_missing = error == ChainError::Missing;
+                    let seq = if is_missing { end.seq + 1 } else { entry.seq };
+                    return Ok(AuditVerification::Broken { seq, error });
                 }
-                end = AuditHead { seq: row.seq, hash: row.hash };
+                end = AuditHead { seq: entry.seq, hash: entry.hash };
                 if saved.is_some_and(|saved| saved.seq == end.seq && saved != end) {
-                    return Ok(Verified::Broken { seq: end.seq, flaw: Flaw::Rewritten });
+                    return Ok(AuditVerification::Broken {
+                        seq: end.seq,
+                        error: ChainError::Rewritten,
+                    });
                 }
             }
-            page = self.audit_list(end.seq, PAGE).await?;
+            page = self.list_audit(end.seq, PAGE_SIZE).await?;
             if page.is_empty() {
-                let head = self.audit_head().await?;
-                // Rows and head are committed together: if the head is ahead, its rows are there now.
+                let head = self.find_audit_head().await?;
+                // Entries and head are committed together: if the head is ahead, its entries are visible now.
                 page = match head.seq > end.seq {
-                    true => self.audit_list(end.seq, PAGE).await?,
+                    true => self.list_audit(end.seq, PAGE_SIZE).await?,
                     false => Vec::new(),
                 };
                 if page.is_empty() {
-                    return Ok(ends(end, head, saved));
+                    return Ok(check_end(end, head, saved));
                 }
             }
         }
     }
 }
 
-fn flaw(end: AuditHead, row: &AuditRow) -> Option<Flaw> {
-    match row {
-        row if row.seq != end.seq + 1 => Some(Flaw::Missing),
-        row if row.prev_hash != end.hash => Some(Flaw::Unlinked),
-        row if row.hash != row.right_hash() => Some(Flaw::Edited),
+/// Checks one entry against the end of the chain before it.
+fn find_chain_error(end: AuditHead, entry: &AuditEntry) -> Option<ChainError> {
+    match entry {
+        entry if entry.seq != end.seq + 1 => Some(ChainError::Missing),
+        entry if entry.prev_hash != end.hash => Some(ChainError::Unlinked),
+        entry if entry.hash != entry.compute_hash() => Some(ChainError::Edited),
         _ => None,
     }
 }
 
-/// Whether the chain ends where it should.
-fn ends(end: AuditHead, head: AuditHead, saved: Option<AuditHead>) -> Verified {
+/// Checks that the chain ends at the stored head, and not before the saved head.
+fn check_end(end: AuditHead, head: AuditHead, saved: Option<AuditHead>) -> AuditVerification {
     let expected = saved.map_or(head.seq, |saved| saved.seq.max(head.seq));
     match (end, head) {
-        (end, _) if expected > end.seq => Verified::Broken { seq: end.seq + 1, flaw: Flaw::Cut },
-        (end, head) if end != head => Verified::Broken { seq: end.seq, flaw: Flaw::Head },
-        (end, _) => Verified::Whole(end),
+        (end, _) if expected > end.seq => {
+            AuditVerification::Broken { seq: end.seq + 1, error: ChainError::Truncated }
+        }
+        (end, head) if end != head => {
+            AuditVerification::Broken { seq: end.seq, error: ChainError::HeadMismatch }
+        }
+        (end, _) => AuditVerification::Intact(end),
     }
 }

@@ -1,4 +1,5 @@
-//! Who leads: terms are minted here and nowhere else, and fence what leaders write.
+//! The leader: its lease and its terms. Only this file begins a term. Every write of a leader names its epoch, and a
+//! write of an older epoch is refused.
 
 use std::time::Duration;
 
@@ -6,49 +7,51 @@ use jiff::Timestamp;
 use serde_json::json;
 use tasuki_core::{Epoch, WorkerId};
 
-use crate::audit::{self, Act, Actor};
+use crate::audit::{self, AuditAction, AuditActor};
+use crate::db::instant::{micros, timestamp};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::run::{micros, timestamp};
-use crate::{Error, Store, uuid};
+use crate::{Error, Store, to_uuid};
 
-static LOCK_SHARE: Sql = sql!("leader/lock_share", ".sqlite", ".postgres", ".mysql");
-static LOCK_MINT: Sql = sql!("leader/lock_mint", ".sqlite", ".postgres", ".mysql");
-static CHECK: Sql = sql!("leader/check");
-static SHOW: Sql = sql!("leader/show");
-static MINT_LEASE: Sql = sql!("leader/mint_lease");
-static MINT_TERM: Sql = sql!("leader/mint_term");
-static MINT_HISTORY: Sql = sql!("leader/mint_history");
-static RENEW: Sql = sql!("leader/renew");
-static RESIGN: Sql = sql!("leader/resign");
-static HISTORY: Sql = sql!("leader/history");
-static RECENT: Sql = sql!("leader/recent");
+static LOCK_TERM_SHARED: Sql = sql!("leader/lock_term_shared", ".sqlite", ".postgres", ".mysql");
+static LOCK_TERM_EXCLUSIVE: Sql =
+    sql!("leader/lock_term_exclusive", ".sqlite", ".postgres", ".mysql");
+static FIND_EPOCH: Sql = sql!("leader/find_epoch");
+static FIND: Sql = sql!("leader/find");
+static TAKE_LEASE: Sql = sql!("leader/take_lease");
+static BEGIN_TERM: Sql = sql!("leader/begin_term");
+static INSERT_TERM: Sql = sql!("leader/insert_term");
+static RENEW: Sql = sql!("leader/renew_lease");
+static END_LEASE: Sql = sql!("leader/end_lease");
+static LIST_TERMS: Sql = sql!("leader/list_terms");
+static LIST_RECENT_TERMS: Sql = sql!("leader/list_recent_terms");
 
-/// No epoch comes this far. What is mirrored may be anything, and must not be able to use all epochs up.
-const HIGHEST_MIRROR: i64 = 1 << 53;
+/// Upper bound for a mirrored epoch. No real epoch comes near it. The mirror may contain any value, and a wrong one
+/// must not use up all epochs.
+const MAX_MIRRORED_EPOCH: i64 = 1 << 53;
 
-/// The leadership as the database has it.
+/// The current leader and its lease, as stored in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Leader {
-    /// The newest term.
+pub struct LeaderRecord {
+    /// Epoch of the newest term.
     pub epoch: Epoch,
-    /// Who holds it.
+    /// The worker that leads, or led last; `None` before the first term.
     pub holder: Option<WorkerId>,
-    /// Until when, if it is not renewed.
+    /// End of the lease, unless it is renewed. In the past: there is no leader.
     pub lease_until: Timestamp,
     /// The database's clock when this was read.
     pub clock: Timestamp,
 }
 
-/// One term there was.
+/// One term of the history.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Term {
-    /// Its number.
+    /// Number of the term.
     pub epoch: Epoch,
-    /// Who held it.
+    /// The worker that led.
     pub holder: WorkerId,
-    /// Since when.
-    pub minted_at: Timestamp,
+    /// When the term began.
+    pub began_at: Timestamp,
 }
 
 impl Term {
@@ -56,14 +59,14 @@ impl Term {
         Ok(Self {
             epoch: Epoch(row.int("epoch")?),
             holder: WorkerId::from_bytes(row.uuid("holder")?.into_bytes()),
-            minted_at: timestamp(row.int("minted_at")?)?,
+            began_at: timestamp(row.int("began_at")?)?,
         })
     }
 }
 
-impl Leader {
+impl LeaderRecord {
     fn from_rows(rows: &[Row]) -> Result<Self, Error> {
-        let row = rows.first().ok_or_else(|| Error::broken("there is no leader row"))?;
+        let row = rows.first().ok_or_else(|| Error::broken("the row of the leader is missing"))?;
         Ok(Self {
             epoch: Epoch(row.int("epoch")?),
             holder: row.opt_uuid("holder")?.map(|id| WorkerId::from_bytes(id.into_bytes())),
@@ -74,41 +77,43 @@ impl Leader {
 }
 
 impl Store {
-    /// Who leads.
-    pub async fn leader(&self) -> Result<Leader, Error> {
-        let rows = self.db.rows(&SHOW, params! {}).await?;
-        Leader::from_rows(&rows)
+    /// Reads the current leader.
+    pub async fn find_leader(&self) -> Result<LeaderRecord, Error> {
+        let rows = self.db.query(&FIND, params! {}).await?;
+        LeaderRecord::from_rows(&rows)
     }
 
-    /// Takes the lead if nobody has it, at the epoch that was seen. `mirror` is the highest epoch
-    /// known elsewhere: the new one goes above both, so that a Redis that lost its memory cannot send
-    /// time backwards. `None`: somebody has it, or was quicker.
-    pub async fn mint(
+    /// Takes the leadership at a new epoch, if there is no leader and the epoch is still `expected_epoch`.
+    /// `mirrored_epoch` is the highest epoch known outside the database (Redis). The new epoch is higher than both,
+    /// so that epochs never go back, even if Redis has lost its data. `None`: there is a leader, or another candidate
+    /// was faster.
+    pub async fn take_leadership(
         &self,
         holder: WorkerId,
-        seen: Epoch,
-        mirror: Epoch,
+        expected_epoch: Epoch,
+        mirrored_epoch: Epoch,
         ttl: Duration,
     ) -> Result<Option<Epoch>, Error> {
         let mut tx = self.db.begin().await?;
-        tx.rows(&LOCK_MINT, params! {}).await?;
-        let epoch = Epoch(seen.0.max(mirror.0.min(HIGHEST_MIRROR)) + 1);
-        let holder = uuid(holder.as_bytes());
-        let taken = params! { epoch: epoch.0, holder: holder, seen: seen.0, ttl: micros(ttl) };
+        tx.query(&LOCK_TERM_EXCLUSIVE, params! {}).await?;
+        let epoch = Epoch(expected_epoch.0.max(mirrored_epoch.0.min(MAX_MIRRORED_EPOCH)) + 1);
+        let holder = to_uuid(holder.as_bytes());
+        let lease = params! { epoch: epoch.0, holder: holder, expected: expected_epoch.0, ttl: micros(ttl) };
         let term = params! { epoch: epoch.0, holder: holder };
-        if tx.execute(&MINT_LEASE, taken).await? == 0
-            || tx.execute(&MINT_TERM, term.clone()).await? == 0
+        if tx.execute(&TAKE_LEASE, lease).await? == 0
+            || tx.execute(&BEGIN_TERM, term.clone()).await? == 0
         {
             tx.rollback().await?;
             return Ok(None);
         }
-        tx.execute(&MINT_HISTORY, term).await?;
+        tx.execute(&INSERT_TERM, term).await?;
         tx.commit().await?;
         Ok(Some(epoch))
     }
 
-    /// Keeps the lead. `false`: it is lost, act no more.
-    pub async fn renew_term(
+    /// Renews the leader's lease for `ttl`. `renew` is the usual renewal interval: a longer gap is recorded. `false`:
+    /// the leadership is lost, and the caller must not act as the leader any more.
+    pub async fn renew_leadership(
         &self,
         holder: WorkerId,
         epoch: Epoch,
@@ -116,45 +121,48 @@ impl Store {
         renew: Duration,
     ) -> Result<bool, Error> {
         let lease = params! {
-            holder: uuid(holder.as_bytes()),
+            holder: to_uuid(holder.as_bytes()),
             epoch: epoch.0,
             ttl: micros(ttl),
-            gap: micros(2 * renew),
+            max_gap: micros(2 * renew),
         };
-        Ok(self.db.change(&RENEW, lease).await? == 1)
+        Ok(self.db.execute(&RENEW, lease).await? == 1)
     }
 
-    /// Gives the lead up, or takes it from a leader that was seen at this epoch and is silent. `false`:
-    /// the epoch is no longer that, or it was given up already. A worker acts under its own id.
-    pub async fn depose<'a>(&self, by: impl Into<Actor<'a>>, epoch: Epoch) -> Result<bool, Error> {
-        self.end_lease("depose", by.into(), epoch, None).await
-    }
-
-    /// Somebody wants another leader than the one that was seen at this epoch. `false`: there is
-    /// another already.
-    pub async fn demote<'a>(
+    /// Ends the term of this epoch: the leader resigns, or a worker ends the term of a leader that no longer responds.
+    /// `false`: the epoch has changed, or the term was ended before. If a worker calls this, the actor is its own id.
+    pub async fn end_term<'a>(
         &self,
-        by: impl Into<Actor<'a>>,
+        by: impl Into<AuditActor<'a>>,
+        epoch: Epoch,
+    ) -> Result<bool, Error> {
+        self.end_term_as("end_term", by.into(), epoch, None).await
+    }
+
+    /// Ends the term of this epoch, because an operator wants another leader. `false`: the epoch has changed.
+    pub async fn demote_leader<'a>(
+        &self,
+        by: impl Into<AuditActor<'a>>,
         epoch: Epoch,
         reason: &str,
     ) -> Result<bool, Error> {
-        self.end_lease("demote", by.into(), epoch, Some(reason)).await
+        self.end_term_as("demote", by.into(), epoch, Some(reason)).await
     }
 
-    async fn end_lease(
+    async fn end_term_as(
         &self,
         action: &'static str,
-        by: Actor<'_>,
+        by: AuditActor<'_>,
         epoch: Epoch,
         reason: Option<&str>,
     ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
-        if tx.execute(&RESIGN, params! { epoch: epoch.0 }).await? == 0 {
+        if tx.execute(&END_LEASE, params! { epoch: epoch.0 }).await? == 0 {
             tx.rollback().await?;
             return Ok(false);
         }
-        let leader = Leader::from_rows(&tx.rows(&SHOW, params! {}).await?)?;
-        let act = Act {
+        let leader = LeaderRecord::from_rows(&tx.query(&FIND, params! {}).await?)?;
+        let act = AuditAction {
             action,
             object: format!("leader of epoch {epoch}"),
             before: Some(json!({ "holder": leader.holder.map(|holder| holder.to_string()) })),
@@ -165,25 +173,29 @@ impl Store {
         Ok(true)
     }
 
-    /// Every term there was, in order.
-    pub async fn terms(&self) -> Result<Vec<Term>, Error> {
-        let rows = self.db.rows(&HISTORY, params! {}).await?;
+    /// Lists all terms, oldest first.
+    pub async fn list_terms(&self) -> Result<Vec<Term>, Error> {
+        let rows = self.db.query(&LIST_TERMS, params! {}).await?;
         rows.iter().map(Term::from_row).collect()
     }
 
-    /// The newest terms, newest first, at most so many.
-    pub async fn recent_terms(&self, most: u32) -> Result<Vec<Term>, Error> {
-        let rows = self.db.rows(&RECENT, params! { most: most }).await?;
+    /// Lists the newest terms, newest first, at most `limit` of them.
+    pub async fn list_recent_terms(&self, limit: u32) -> Result<Vec<Term>, Error> {
+        let rows = self.db.query(&LIST_RECENT_TERMS, params! { limit: limit }).await?;
         rows.iter().map(Term::from_row).collect()
     }
 }
 
-/// The fence: no write of an older epoch lands. The lock first, then the check in a statement of its
-/// own; until this transaction ends no newer term can be minted.
-pub(crate) async fn fence(tx: &mut Tx<'_>, epoch: Epoch) -> Result<(), Error> {
-    tx.rows(&LOCK_SHARE, params! {}).await?;
-    let rows = tx.rows(&CHECK, params! {}).await?;
-    let current = rows.first().ok_or_else(|| Error::broken("there is no term"))?.int("epoch")?;
+/// Checks that `epoch` is the current one, and keeps it current until this transaction ends. First takes a shared
+/// lock, then reads the epoch with a separate statement, which sees every term that was committed before the lock was
+/// granted.
+pub(crate) async fn lock_epoch(tx: &mut Tx<'_>, epoch: Epoch) -> Result<(), Error> {
+    tx.query(&LOCK_TERM_SHARED, params! {}).await?;
+    let rows = tx.query(&FIND_EPOCH, params! {}).await?;
+    let current = rows
+        .first()
+        .ok_or_else(|| Error::broken("the row of the current term is missing"))?
+        .int("epoch")?;
     match current == epoch.0 {
         true => Ok(()),
         false => Err(Error::Fenced(epoch)),

@@ -1,5 +1,5 @@
-//! The leader, the workers, and notifications between processes.
+//! The leader and its terms, the workers, and notifications between processes.
 
 pub(crate) mod leader;
-pub(crate) mod news;
+pub(crate) mod notify;
 pub(crate) mod worker;

@@ -1,4 +1,4 @@
-//! Workers: one row for each incarnation.
+//! Workers: one row for each incarnation of a worker process.
 
 use std::collections::BTreeSet;
 
@@ -6,98 +6,99 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tasuki_core::{Epoch, NodeName, WorkerId};
 
-use crate::audit::{self, Act, Actor};
+use crate::audit::{self, AuditAction, AuditActor};
+use crate::db::instant::timestamp;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::run::timestamp;
-use crate::{Writer, Error, Store, uuid};
+use crate::{Error, Store, Writer, to_uuid};
 
-static REGISTER: Sql = sql!("worker/register");
+static REGISTER: Sql = sql!("worker/insert");
 static HEARTBEAT: Sql = sql!("worker/heartbeat", "", "", ".mysql");
-static NOW: Sql = sql!("worker/now", ".mysql", ".mysql", ".mysql");
-static SHOW: Sql = sql!("worker/show");
+static FIND_HEARTBEAT_REPLY: Sql =
+    sql!("worker/find_heartbeat_reply", ".mysql", ".mysql", ".mysql");
+static FIND: Sql = sql!("worker/find");
 static LOCK: Sql = sql!("worker/lock");
 static LIST: Sql = sql!("worker/list");
 static RESIZE: Sql = sql!("worker/resize");
 static DRAIN: Sql = sql!("worker/drain");
 static DETACH: Sql = sql!("worker/detach");
-static DEAD: Sql = sql!("worker/dead");
-static GONE: Sql = sql!("worker/gone");
+static MARK_DEAD: Sql = sql!("worker/mark_dead");
+static MARK_GONE: Sql = sql!("worker/mark_gone");
 
-/// A worker that begins.
+/// A new incarnation of a worker, to be registered.
 #[derive(Debug, Clone)]
 pub struct NewWorker {
-    /// Its incarnation: never used before.
+    /// Random id of the incarnation, never used before.
     pub id: WorkerId,
-    /// Where it is.
+    /// Name of its node.
     pub node: NodeName,
-    /// Its process.
+    /// Process id.
     pub pid: Option<u32>,
-    /// Where it can be called.
+    /// Address for RPC calls.
     pub address: Option<String>,
-    /// What it is good for, as a JSON list.
+    /// Labels, as a JSON list. A job may require labels.
     pub labels: Option<String>,
-    /// How many commands at once.
+    /// Maximum number of commands that run at the same time.
     pub slots: u32,
-    /// How many functions at once.
+    /// Maximum number of functions that run at the same time.
     pub function_slots: u32,
 }
 
-/// A worker as its row has it.
+/// A worker as stored in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Worker {
-    /// Which incarnation.
+pub struct WorkerRecord {
+    /// Id of the incarnation.
     pub id: WorkerId,
-    /// Where.
+    /// Name of its node.
     pub node: NodeName,
-    /// Where it can be called.
+    /// Address for RPC calls.
     pub address: Option<String>,
-    /// How many commands at once.
+    /// Maximum number of commands that run at the same time.
     pub slots: u32,
-    /// How many functions at once.
+    /// Maximum number of functions that run at the same time.
     pub function_slots: u32,
-    /// What it is good for.
+    /// Labels. A job may require labels.
     pub labels: BTreeSet<String>,
-    /// When it was last known alive.
+    /// Last heartbeat.
     pub heartbeat_at: Timestamp,
-    /// Since when it takes no new work.
+    /// Since when it drains: it gets no new runs.
     pub draining_at: Option<Timestamp>,
-    /// Since when it is cut off.
+    /// Since when it is detached: the leader considers it dead.
     pub detached_at: Option<Timestamp>,
-    /// When its successor reported it dead.
+    /// When the next incarnation on its node reported it dead.
     pub dead_at: Option<Timestamp>,
-    /// When it left.
+    /// When it stopped in an orderly way, or was removed as silent for too long.
     pub gone_at: Option<Timestamp>,
 }
 
-/// A worker, and whether there is anything else for it to read.
+/// The response to a heartbeat: the worker's row, and whether there is anything else for the worker to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerNow {
-    /// Its row.
-    pub worker: Worker,
-    /// What the database's clock said just then.
+pub struct HeartbeatReply {
+    /// The worker's row.
+    pub worker: WorkerRecord,
+    /// The database's clock when the row was read.
     pub clock: Timestamp,
-    /// Which settings are in force.
+    /// Version of the current settings.
     pub settings_version: i64,
-    /// Whether it has a lease.
-    pub carries: bool,
-    /// The newest term.
+    /// Whether the worker has a lease.
+    pub has_leases: bool,
+    /// Epoch of the newest term.
     pub epoch: Epoch,
 }
 
-impl Worker {
-    /// Whether it takes new work.
-    pub fn is_active(&self) -> bool {
-        self.draining_at.is_none() && self.is_attached()
+impl WorkerRecord {
+    /// Whether it may get new runs.
+    pub fn accepts_work(&self) -> bool {
+        self.draining_at.is_none() && self.may_continue()
     }
 
-    /// Whether it may go on with what it has.
-    pub fn is_attached(&self) -> bool {
+    /// Whether it may continue its runs: it is neither detached nor dead nor gone.
+    pub fn may_continue(&self) -> bool {
         self.detached_at.is_none() && self.dead_at.is_none() && self.gone_at.is_none()
     }
 
-    /// As the audit tells it.
-    fn told(&self) -> Value {
+    /// The worker as shown in an audit entry.
+    fn audit_json(&self) -> Value {
         json!({
             "node": self.node.as_str(),
             "draining": self.draining_at.is_some(),
@@ -113,7 +114,7 @@ impl Worker {
             address: row.opt_text("address")?,
             slots: row.int("slots")? as u32,
             function_slots: row.int("function_slots")? as u32,
-            labels: crate::job::list_in(row, "labels")?,
+            labels: crate::job::read_string_set(row, "labels")?,
             heartbeat_at: timestamp(row.int("heartbeat_at")?)?,
             draining_at: instant("draining_at")?,
             detached_at: instant("detached_at")?,
@@ -123,23 +124,23 @@ impl Worker {
     }
 }
 
-impl WorkerNow {
+impl HeartbeatReply {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
-            worker: Worker::from_row(row)?,
+            worker: WorkerRecord::from_row(row)?,
             clock: timestamp(row.int("clock")?)?,
             settings_version: row.int("settings_version")?,
-            carries: row.int("leases")? > 0,
+            has_leases: row.int("leases")? > 0,
             epoch: Epoch(row.int("epoch")?),
         })
     }
 }
 
 impl Store {
-    /// A new incarnation begins.
+    /// Registers a new incarnation.
     pub async fn register_worker(&self, worker: &NewWorker) -> Result<(), Error> {
         let row = params! {
-            id: uuid(worker.id.as_bytes()),
+            id: to_uuid(worker.id.as_bytes()),
             node: worker.node.as_str(),
             pid: worker.pid.map(i64::from),
             address: worker.address.clone(),
@@ -148,140 +149,154 @@ impl Store {
             function_slots: worker.function_slots,
             version: env!("CARGO_PKG_VERSION"),
         };
-        self.change_worker(&REGISTER, row).await.map(drop)
+        self.execute_on_worker(&REGISTER, row).await.map(drop)
     }
 
-    /// It is alive, and learns what it has to know again and again. `None`: it was declared dead or gone and must
-    /// begin anew under another id.
-    pub async fn heartbeat(&self, worker: WorkerId) -> Result<Option<WorkerNow>, Error> {
-        let me = params! { id: uuid(worker.as_bytes()) };
+    /// Records a heartbeat and returns what the worker needs regularly. `None`: the worker was marked dead or gone,
+    /// and must register again with another id.
+    pub async fn heartbeat(&self, worker: WorkerId) -> Result<Option<HeartbeatReply>, Error> {
+        let key = params! { id: to_uuid(worker.as_bytes()) };
         let rows = match self.db.dialect() {
-            Dialect::Sqlite | Dialect::Postgres => self.db.write(&HEARTBEAT, me).await?,
-            Dialect::MySql => match self.change_worker(&HEARTBEAT, me.clone()).await? {
-                true => self.db.rows(&NOW, me).await?,
+            Dialect::Sqlite | Dialect::Postgres => self.db.write_returning(&HEARTBEAT, key).await?,
+            Dialect::MySql => match self.execute_on_worker(&HEARTBEAT, key.clone()).await? {
+                true => self.db.query(&FIND_HEARTBEAT_REPLY, key).await?,
                 false => Vec::new(),
             },
         };
-        rows.first().map(WorkerNow::from_row).transpose()
+        rows.first().map(HeartbeatReply::from_row).transpose()
     }
 
-    /// From now on it does so many commands and functions at once. `false`: it is gone.
+    /// Changes the numbers of slots of a worker. `false`: the worker is dead or gone.
     pub async fn resize_worker(
         &self,
         worker: WorkerId,
         slots: u32,
         function_slots: u32,
     ) -> Result<bool, Error> {
-        let room = params! {
-            id: uuid(worker.as_bytes()),
+        let row = params! {
+            id: to_uuid(worker.as_bytes()),
             slots: slots,
             function_slots: function_slots,
         };
-        self.change_worker(&RESIZE, room).await
+        self.execute_on_worker(&RESIZE, row).await
     }
 
-    /// No new work for it. `false`: it drains already, or is gone. A worker that drains by itself acts
-    /// under its own id.
+    /// Drains a worker: it gets no new runs. `false`: it drains already, or is gone. If a worker drains itself, the
+    /// actor is its own id.
     pub async fn drain_worker<'a>(
         &self,
-        by: impl Into<Actor<'a>>,
+        by: impl Into<AuditActor<'a>>,
         worker: WorkerId,
     ) -> Result<bool, Error> {
-        self.put_aside("drain", &DRAIN, Writer::Api, by.into(), worker, None).await
+        self.drain_or_detach("drain", &DRAIN, Writer::Api, by.into(), worker, None).await
     }
 
-    /// Cut off: no new work, and what is assigned to it goes elsewhere. `false`: it is cut off already,
-    /// or gone. A leader that detaches acts in its term and under its own id.
+    /// Detaches a worker: it gets no new runs, and runs that are assigned to it go to other workers. `false`: it is
+    /// detached already, or gone. If the leader detaches, `writer` has its epoch, and the actor is its own id.
     pub async fn detach_worker<'a>(
         &self,
-        author: Writer,
-        by: impl Into<Actor<'a>>,
+        writer: Writer,
+        by: impl Into<AuditActor<'a>>,
         worker: WorkerId,
         reason: &str,
     ) -> Result<bool, Error> {
-        self.put_aside("detach", &DETACH, author, by.into(), worker, Some(reason)).await
+        self.drain_or_detach("detach", &DETACH, writer, by.into(), worker, Some(reason)).await
     }
 
-    async fn put_aside(
+    async fn drain_or_detach(
         &self,
         action: &'static str,
         sql: &Sql,
-        author: Writer,
-        by: Actor<'_>,
+        writer: Writer,
+        by: AuditActor<'_>,
         worker: WorkerId,
         reason: Option<&str>,
     ) -> Result<bool, Error> {
-        let mut tx = self.begin_as(author).await?;
+        let mut tx = self.begin_for(writer).await?;
         let change = params! {
-            id: uuid(worker.as_bytes()),
+            id: to_uuid(worker.as_bytes()),
             reason: reason.map(str::to_owned),
         };
         let before = lock(&mut tx, worker).await?;
-        let hit = tx.execute(sql, change).await? == 1;
-        let (Some(before), true) = (before, hit) else {
+        let changed = tx.execute(sql, change).await? == 1;
+        let (Some(before), true) = (before, changed) else {
             tx.rollback().await?;
             return Ok(false);
         };
-        let after =
-            look(&mut tx, worker).await?.ok_or_else(|| Error::broken("a worker vanished"))?;
-        let mut told = after.told();
-        told["reason"] = reason.into();
-        if let Writer::Leader(epoch) = author {
-            told["epoch"] = epoch.0.into();
+        let after = find(&mut tx, worker)
+            .await?
+            .ok_or_else(|| Error::broken("the row of a locked worker is missing"))?;
+        let mut after_json = after.audit_json();
+        after_json["reason"] = reason.into();
+        if let Writer::Leader(epoch) = writer {
+            after_json["epoch"] = epoch.0.into();
         }
         let object = format!("worker {worker}");
-        let act = Act { action, object, before: Some(before.told()), after: Some(told) };
+        let act = AuditAction {
+            action,
+            object,
+            before: Some(before.audit_json()),
+            after: Some(after_json),
+        };
         audit::append(&mut tx, by, act).await?;
         tx.commit().await?;
         Ok(true)
     }
 
-    /// Reported dead by a newer incarnation on the same node, which holds the data directory's lock,
-    /// has swept its processes and reported its results.
-    pub async fn report_dead(&self, worker: WorkerId, node: &NodeName) -> Result<bool, Error> {
-        self.change_worker(&DEAD, params! { id: uuid(worker.as_bytes()), node: node.as_str() })
-            .await
+    /// Marks a worker as dead. Called by a newer incarnation on the same node, which has the lock of the data
+    /// directory, has killed the old worker's processes and reported its results. `false`: it is not on this node, or
+    /// is marked dead already.
+    pub async fn mark_worker_dead(&self, worker: WorkerId, node: &NodeName) -> Result<bool, Error> {
+        self.execute_on_worker(
+            &MARK_DEAD,
+            params! { id: to_uuid(worker.as_bytes()), node: node.as_str() },
+        )
+        .await
     }
 
-    /// It left in order.
-    pub async fn worker_gone(&self, worker: WorkerId) -> Result<bool, Error> {
-        self.change_worker(&GONE, params! { id: uuid(worker.as_bytes()) }).await
+    /// Marks a worker as gone after an orderly stop.
+    pub async fn mark_worker_gone(&self, worker: WorkerId) -> Result<bool, Error> {
+        self.execute_on_worker(&MARK_GONE, params! { id: to_uuid(worker.as_bytes()) }).await
     }
 
-    /// One worker.
-    pub async fn worker(&self, worker: WorkerId) -> Result<Option<Worker>, Error> {
-        let rows = self.db.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
-        rows.first().map(Worker::from_row).transpose()
+    /// Finds one worker.
+    pub async fn find_worker(&self, worker: WorkerId) -> Result<Option<WorkerRecord>, Error> {
+        let rows = self.db.query(&FIND, params! { id: to_uuid(worker.as_bytes()) }).await?;
+        rows.first().map(WorkerRecord::from_row).transpose()
     }
 
-    /// Those that have not left.
-    pub async fn workers(&self) -> Result<Vec<Worker>, Error> {
-        Ok(self.workers_now().await?.0)
+    /// Lists the workers that are not gone.
+    pub async fn list_workers(&self) -> Result<Vec<WorkerRecord>, Error> {
+        Ok(self.list_workers_with_clock().await?.0)
     }
 
-    /// The same, and what the database's clock said just then.
-    pub async fn workers_now(&self) -> Result<(Vec<Worker>, Timestamp), Error> {
-        let rows = self.db.rows(&LIST, params! {}).await?;
+    /// Lists the workers that are not gone, and returns the database's clock when they were read.
+    pub async fn list_workers_with_clock(&self) -> Result<(Vec<WorkerRecord>, Timestamp), Error> {
+        let rows = self.db.query(&LIST, params! {}).await?;
         let clock = match rows.first() {
             Some(row) => timestamp(row.int("clock")?)?,
-            None => self.clock().await?,
+            None => self.read_clock().await?,
         };
-        Ok((rows.iter().map(Worker::from_row).collect::<Result<_, _>>()?, clock))
+        Ok((rows.iter().map(WorkerRecord::from_row).collect::<Result<_, _>>()?, clock))
     }
 
-    async fn change_worker(&self, sql: &Sql, params: crate::db::Params<'_>) -> Result<bool, Error> {
-        Ok(self.db.change(sql, params).await? == 1)
+    async fn execute_on_worker(
+        &self,
+        sql: &Sql,
+        params: crate::db::Params<'_>,
+    ) -> Result<bool, Error> {
+        Ok(self.db.execute(sql, params).await? == 1)
     }
 }
 
-/// A worker, held still while work is given to it or started by it.
-pub(crate) async fn lock(tx: &mut Tx<'_>, worker: WorkerId) -> Result<Option<Worker>, Error> {
-    let rows = tx.rows(&LOCK, params! { id: uuid(worker.as_bytes()) }).await?;
-    rows.first().map(Worker::from_row).transpose()
+/// Reads a worker and locks its row, while runs are assigned to it or started by it.
+pub(crate) async fn lock(tx: &mut Tx<'_>, worker: WorkerId) -> Result<Option<WorkerRecord>, Error> {
+    let rows = tx.query(&LOCK, params! { id: to_uuid(worker.as_bytes()) }).await?;
+    rows.first().map(WorkerRecord::from_row).transpose()
 }
 
-/// A worker as this transaction sees it.
-pub(crate) async fn look(tx: &mut Tx<'_>, worker: WorkerId) -> Result<Option<Worker>, Error> {
-    let rows = tx.rows(&SHOW, params! { id: uuid(worker.as_bytes()) }).await?;
-    rows.first().map(Worker::from_row).transpose()
+/// Reads a worker within this transaction.
+pub(crate) async fn find(tx: &mut Tx<'_>, worker: WorkerId) -> Result<Option<WorkerRecord>, Error> {
+    let rows = tx.query(&FIND, params! { id: to_uuid(worker.as_bytes()) }).await?;
+    rows.first().map(WorkerRecord::from_row).transpose()
 }

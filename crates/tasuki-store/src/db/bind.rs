@@ -1,11 +1,11 @@
-//! Values for the parameters of a statement, and how each driver takes them.
+//! Parameter values of a statement, and how they are bound with each driver.
 
 use sqlx::{AssertSqlSafe, MySql, Postgres, Sqlite};
 use uuid::Uuid;
 
-use crate::db::sql::Ready;
+use crate::db::sql::Statement;
 
-/// A value for a named parameter. `None` still has a type: PostgreSQL wants to know it.
+/// The value of a named parameter. A null value still has a type, because PostgreSQL requires it.
 #[derive(Debug, Clone)]
 pub(crate) enum Param {
     Int(Option<i64>),
@@ -44,10 +44,10 @@ param_from! {
     Vec<Option<String>> => Texts(value) value;
 }
 
-/// Parameters by name.
+/// Parameter values by name.
 pub(crate) type Params<'a> = Vec<(&'a str, Param)>;
 
-/// `params! { run_id: 7, token: token }`
+/// Builds [`Params`]: `params! { run_id: 7, token: token }`.
 macro_rules! params {
     ($($name:ident: $value:expr),* $(,)?) => {
         vec![$((stringify!($name), crate::db::bind::Param::from($value))),*]
@@ -55,34 +55,35 @@ macro_rules! params {
 }
 pub(crate) use params;
 
-/// The values in the order in which a statement names them.
-pub(crate) fn in_order(
-    ready: &Ready,
+/// Returns the values in the order of `names`, the parameter names of the statement or of one of its rows. `:now` is
+/// the clock that a test has set. Panics if a parameter has no value.
+pub(crate) fn ordered_values(
+    statement: &Statement,
     names: &[String],
     mut params: Params<'_>,
     now: Option<i64>,
 ) -> Vec<Param> {
-    let value = |(at, name): (usize, &String)| {
-        let given = params.iter().position(|(given, _)| given == name);
-        match (given, now) {
-            // Cloned only where it is wanted once more: a list may be long.
-            (Some(given), _) if names[at + 1..].contains(name) => params[given].1.clone(),
-            (Some(given), _) => params.swap_remove(given).1,
+    let value = |(index, name): (usize, &String)| {
+        let param = params.iter().position(|(param, _)| param == name);
+        match (param, now) {
+            // Cloned only if the statement needs the value again, because a list may be long.
+            (Some(param), _) if names[index + 1..].contains(name) => params[param].1.clone(),
+            (Some(param), _) => params.swap_remove(param).1,
             (None, Some(now)) if name == "now" => Param::Int(Some(now)),
-            _ => panic!("no value for :{name} in {}", ready.statement),
+            _ => panic!("no value for parameter :{name} of statement {}", statement.name),
         }
     };
     names.iter().enumerate().map(value).collect()
 }
 
-/// Binds values that are in the order a statement wants them.
+/// Defines a function that binds values to a statement. The values are in the order that the statement expects.
 macro_rules! bind {
     ($function:ident, $database:ty, $arguments:ty, $query:ident, $lists:expr) => {
         pub(crate) fn $function<'q>(
-            ready: &'q Ready,
+            statement: &'q Statement,
             params: Vec<Param>,
         ) -> sqlx::query::Query<'q, $database, $arguments> {
-            let mut $query = sqlx::query::<$database>(AssertSqlSafe(ready.text.as_str()));
+            let mut $query = sqlx::query::<$database>(AssertSqlSafe(statement.text.as_str()));
             for param in params {
                 $query = match param {
                     Param::Int(value) => $query.bind(value),
@@ -127,13 +128,13 @@ bind!(
         .bind(json_list(list))
 );
 
-/// Where there are no arrays, a list is a JSON text.
+/// Encodes a list as a JSON text, for the databases that have no arrays.
 fn json_list(list: Param) -> String {
     let text = match list {
         Param::Ints(list) => serde_json::to_string(&list),
         Param::OptInts(list) => serde_json::to_string(&list),
         Param::Texts(list) => serde_json::to_string(&list),
-        _ => unreachable!("only lists of numbers and words come here"),
+        _ => unreachable!("SQLite and MySQL get only lists of numbers and texts"),
     };
-    text.expect("numbers and words can be written")
+    text.expect("numbers and texts can be encoded as JSON")
 }

@@ -1,10 +1,13 @@
-//! Sessions kept at hand between two uses.
+//! Cache of database connections for PostgreSQL and MySQL. It prefers the connection that has already prepared the
+//! statement, and skips the pool's ping.
 //!
-//! A pool asks every session that is given back whether it is still there: a round trip after each statement, and
-//! half of all that an idle node says. It also hands them out in turn, so that each of them has to parse and plan
-//! every statement before any of them is quick. So a few that are given back in order stay here: for a statement the
-//! one that has said it before, else what was used last; of too many the one goes that has said least. The pool is
-//! asked only where there is none.
+//! Why it exists: sqlx's pool pings every connection that is returned to it. That is one round trip after each
+//! statement, and half of the traffic of an idle node. The pool also gives its connections out in rotation, so every
+//! connection has to parse and plan every statement before all of them are fast.
+//!
+//! What it promises: a few connections that were returned in a clean state stay in the cache. A request for a statement
+//! gets the connection that has executed this statement before, or else the most recently used one. If too many are
+//! cached, the connection with the fewest prepared statements is removed. The pool is used only if the cache is empty.
 
 use std::collections::HashSet;
 use std::ops::{Deref, DerefMut};
@@ -15,212 +18,234 @@ use sqlx::pool::PoolConnection;
 use sqlx::{Connection as _, Database, Pool};
 use tokio::runtime::Handle;
 
-/// How many stay here: as many as a node mostly uses at a time.
-const MOST: usize = 4;
-/// After so long one goes to the pool all the same, which closes what has grown old.
-const TERM: Duration = Duration::from_mins(5);
-/// A session that was used so lately need not be asked whether it is still there: to ask is a round trip. Longer than
-/// the second after which an idle node says the same again, and shorter than what MySQL keeps an idle session for.
-pub(crate) const FRESH: Duration = Duration::from_millis(1_500);
-/// How long one has to say that it is.
-const ANSWER: Duration = Duration::from_secs(2);
-/// One that nobody needed for so long is closed, here and in the pool.
-pub(crate) const UNUSED: Duration = Duration::from_mins(1);
+/// Maximum number of cached connections: about as many as a node uses at the same time.
+const MAX_CACHED: usize = 4;
+/// A connection that left the pool longer ago than this is returned to it. The pool then closes old connections.
+const MAX_AGE: Duration = Duration::from_mins(5);
+/// A connection that was used this recently is not pinged before its next use, because a ping is a round trip. The
+/// value is longer than the second after which an idle node repeats its queries, and shorter than the time for which
+/// MySQL keeps an idle connection.
+pub(crate) const SKIP_PING_WITHIN: Duration = Duration::from_millis(1_500);
+/// Maximum time to wait for the response to a ping.
+const PING_TIMEOUT: Duration = Duration::from_secs(2);
+/// A connection that was not used for this long is closed, in this cache and in the pool.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A pool, and what of it is at hand.
+/// A connection pool with a small cache in front of it. Cheap to clone.
 pub(crate) struct ConnectionCache<D: Database> {
     pool: Pool<D>,
-    held: Arc<Mutex<Held<D>>>,
+    state: Arc<Mutex<CacheState<D>>>,
 }
 
-struct Held<D: Database> {
-    /// With when it was last used; the last used is last.
-    sessions: Vec<(Known<D>, Instant)>,
-    /// How many wait for one of the pool: what they wait for must not lie here.
+struct CacheState<D: Database> {
+    /// The cached connections, each with the time of its last use. The most recently used one is last.
+    connections: Vec<(CachedConnection<D>, Instant)>,
+    /// How many callers wait for a connection of the pool. While they wait, this cache must not keep
+    /// a connection that the pool needs.
     waiting: usize,
 }
 
-/// A session of the pool, and what is known of it.
-pub(crate) struct Known<D: Database> {
-    session: PoolConnection<D>,
-    /// When it came from the pool.
-    since: Instant,
-    /// What it has said since then by itself, by [`Ready::mark`](crate::db::sql::Ready::mark): that is mostly still parsed
-    /// and planned.
-    said: HashSet<usize>,
+/// A connection of the pool, with the statements that it has prepared.
+pub(crate) struct CachedConnection<D: Database> {
+    connection: PoolConnection<D>,
+    /// When it was acquired from the pool.
+    acquired_at: Instant,
+    /// The statements that were executed on it since then outside a transaction, by
+    /// [`Statement::id`](crate::db::sql::Statement::id). Most of them are still parsed and planned.
+    prepared: HashSet<usize>,
 }
 
-impl<D: Database> Known<D> {
-    fn new(session: PoolConnection<D>) -> Self {
-        Self { session, since: Instant::now(), said: HashSet::new() }
+impl<D: Database> CachedConnection<D> {
+    fn new(connection: PoolConnection<D>) -> Self {
+        Self { connection, acquired_at: Instant::now(), prepared: HashSet::new() }
     }
 }
 
-impl<D: Database> Deref for Known<D> {
+impl<D: Database> Deref for CachedConnection<D> {
     type Target = D::Connection;
 
     fn deref(&self) -> &D::Connection {
-        &self.session
+        &self.connection
     }
 }
 
-impl<D: Database> DerefMut for Known<D> {
+impl<D: Database> DerefMut for CachedConnection<D> {
     fn deref_mut(&mut self) -> &mut D::Connection {
-        &mut self.session
+        &mut self.connection
     }
 }
 
 impl<D: Database> Clone for ConnectionCache<D> {
     fn clone(&self) -> Self {
-        Self { pool: self.pool.clone(), held: Arc::clone(&self.held) }
+        Self { pool: self.pool.clone(), state: Arc::clone(&self.state) }
     }
 }
 
 impl<D: Database> ConnectionCache<D> {
-    /// Nothing at hand yet.
+    /// Creates an empty cache in front of a pool.
     pub(crate) fn new(pool: Pool<D>) -> Self {
-        let held = Held { sessions: Vec::new(), waiting: 0 };
-        Self { pool, held: Arc::new(Mutex::new(held)) }
+        let state = CacheState { connections: Vec::new(), waiting: 0 };
+        Self { pool, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// To be asked about, and for nothing else: sessions are taken here.
+    /// Returns the pool, to read its statistics only. Connections are acquired through this cache.
     pub(crate) fn pool(&self) -> &Pool<D> {
         &self.pool
     }
 
-    /// One to say this statement on, if it is known which: one that is at hand, or else one of the pool. Whoever lets
-    /// go of it without [`give`](Self::give) leaves it to the pool to find out what became of it.
-    pub(crate) async fn take(&self, statement: Option<usize>) -> Result<Known<D>, sqlx::Error> {
-        let mut known = self.any(statement).await?;
-        known.said.extend(statement);
-        Ok(known)
+    /// Acquires a connection: a cached one, or else one of the pool. `statement` is the id of the statement that the
+    /// caller will execute, if it is known. A connection that is dropped without [`put_back`](Self::put_back) returns
+    /// to the pool, which then checks its state.
+    pub(crate) async fn acquire(
+        &self,
+        statement: Option<usize>,
+    ) -> Result<CachedConnection<D>, sqlx::Error> {
+        let mut connection = self.acquire_any(statement).await?;
+        connection.prepared.extend(statement);
+        Ok(connection)
     }
 
-    async fn any(&self, statement: Option<usize>) -> Result<Known<D>, sqlx::Error> {
-        let waiting = loop {
-            let (known, used) = {
-                let mut held = self.held();
-                let said = held.sessions.iter().map(|(known, _)| &known.said);
-                let Some(best) = best(said, statement) else {
-                    held.waiting += 1;
-                    break Waiting(self);
+    async fn acquire_any(
+        &self,
+        statement: Option<usize>,
+    ) -> Result<CachedConnection<D>, sqlx::Error> {
+        let waiter = loop {
+            let (connection, last_used) = {
+                let mut state = self.lock_state();
+                let prepared = state.connections.iter().map(|(connection, _)| &connection.prepared);
+                let Some(best) = best_match(prepared, statement) else {
+                    state.waiting += 1;
+                    break WaiterGuard(self);
                 };
-                held.sessions.remove(best)
+                state.connections.remove(best)
             };
-            if used.elapsed() < FRESH {
-                return Ok(known);
+            if last_used.elapsed() < SKIP_PING_WITHIN {
+                return Ok(connection);
             }
-            if let Some(known) = still_there(known).await {
-                return Ok(known);
+            if let Some(connection) = ping_or_discard(connection).await {
+                return Ok(connection);
             }
         };
-        let taken = self.pool.acquire().await;
-        drop(waiting);
-        taken.map(Known::new)
+        let acquired = self.pool.acquire().await;
+        drop(waiter);
+        acquired.map(CachedConnection::new)
     }
 
-    /// Gives one back that was heard to its end and is in no transaction.
-    pub(crate) fn give(&self, known: Known<D>) {
-        let mut held = self.held();
-        if held.sessions.first().is_some_and(|(_, used)| used.elapsed() > UNUSED) {
-            throw_away(held.sessions.remove(0).0);
+    /// Puts a connection into the cache. Its last response must be complete, and no transaction may be open on it.
+    pub(crate) fn put_back(&self, connection: CachedConnection<D>) {
+        let mut state = self.lock_state();
+        if state
+            .connections
+            .first()
+            .is_some_and(|(_, last_used)| last_used.elapsed() > IDLE_TIMEOUT)
+        {
+            discard(state.connections.remove(0).0);
         }
-        let wanted_there = self.is_short_of(held.waiting) || known.since.elapsed() > TERM;
-        held.sessions.push((known, Instant::now()));
-        let leaves = match wanted_there || self.pool.is_closed() {
-            true => held.sessions.pop(),
+        let return_to_pool =
+            self.pool_is_exhausted_for(state.waiting) || connection.acquired_at.elapsed() > MAX_AGE;
+        state.connections.push((connection, Instant::now()));
+        let removed = match return_to_pool || self.pool.is_closed() {
+            true => state.connections.pop(),
             false => {
-                let said = held.sessions.iter().map(|(known, _)| &known.said);
-                surplus(said).map(|least| held.sessions.remove(least))
+                let prepared = state.connections.iter().map(|(connection, _)| &connection.prepared);
+                find_surplus(prepared).map(|index| state.connections.remove(index))
             }
         };
-        drop(held);
-        match leaves {
-            // The pool would ask it whether it is still there, and wait for the answer for ever.
-            Some((known, used)) if used.elapsed() >= FRESH => throw_away(known),
-            leaves => drop(leaves),
+        drop(state);
+        match removed {
+            // The pool would ping this connection, and it has no timeout for the response.
+            Some((connection, last_used)) if last_used.elapsed() >= SKIP_PING_WITHIN => {
+                discard(connection);
+            }
+            removed => drop(removed),
         }
     }
 
-    /// Whether the pool cannot give each of so many who wait a session: each is there, or may be opened, unless too many
-    /// are taken. Those who wait for one to be opened count twice.
-    fn is_short_of(&self, waiting: usize) -> bool {
-        let most = self.pool.options().get_max_connections() as usize;
-        let taken = (self.pool.size() as usize).saturating_sub(self.pool.num_idle());
-        waiting > 0 && taken + waiting > most
+    /// Whether the pool cannot serve this many waiting callers, neither with an idle connection nor with a new one.
+    /// A caller for whom the pool opens a connection right now counts twice.
+    fn pool_is_exhausted_for(&self, waiting: usize) -> bool {
+        let max_connections = self.pool.options().get_max_connections() as usize;
+        let in_use = (self.pool.size() as usize).saturating_sub(self.pool.num_idle());
+        waiting > 0 && in_use + waiting > max_connections
     }
 
-    /// Closes them all.
+    /// Closes the pool and all cached connections.
     pub(crate) async fn close(&self) {
-        // Whoever gives one back from now on gives it to the pool.
+        // From this call on `put_back` returns every connection to the closed pool.
         let closing = self.pool.close();
-        self.held().sessions.clear();
+        self.lock_state().connections.clear();
         closing.await;
     }
 
-    fn held(&self) -> MutexGuard<'_, Held<D>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock_state(&self) -> MutexGuard<'_, CacheState<D>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Which session is the next for a statement, of those that have said these: the last used that has said it before,
-/// else the last used.
-fn best<'s>(
-    mut said: impl DoubleEndedIterator<Item = &'s HashSet<usize>> + ExactSizeIterator,
+/// Chooses a connection for a statement, given the prepared statements of each: the most recently used connection that
+/// has prepared it, or else the most recently used one. Returns its index.
+fn best_match<'s>(
+    mut prepared: impl DoubleEndedIterator<Item = &'s HashSet<usize>> + ExactSizeIterator,
     statement: Option<usize>,
 ) -> Option<usize> {
-    let last = said.len().checked_sub(1);
-    statement.and_then(|asked| said.rposition(|said| said.contains(&asked))).or(last)
+    let last = prepared.len().checked_sub(1);
+    statement
+        .and_then(|statement| prepared.rposition(|prepared| prepared.contains(&statement)))
+        .or(last)
 }
 
-/// Which session is one too many, of those that have said these: the one that has said least. When a node starts, all of
-/// its loops ask at once, and what was planned for its first task must not go with the rush.
-fn surplus<'s>(said: impl ExactSizeIterator<Item = &'s HashSet<usize>>) -> Option<usize> {
-    let too_many = said.len() > MOST;
-    let least = said.enumerate().min_by_key(|(_, said)| said.len());
-    least.filter(|_| too_many).map(|(index, _)| index)
+/// Finds the connection to remove if more than [`MAX_CACHED`] are cached: the one with the fewest prepared statements.
+/// When a node starts, all of its loops use connections at once; the connection that has planned the statements of the
+/// first task must survive this burst.
+fn find_surplus<'s>(prepared: impl ExactSizeIterator<Item = &'s HashSet<usize>>) -> Option<usize> {
+    let too_many = prepared.len() > MAX_CACHED;
+    let fewest = prepared.enumerate().min_by_key(|(_, prepared)| prepared.len());
+    fewest.filter(|_| too_many).map(|(index, _)| index)
 }
 
-/// Asks a session whether it is still there. One that does not say so, or whom nobody waits for any more, is closed: what it
-/// says later would be taken for something else.
-async fn still_there<D: Database>(known: Known<D>) -> Option<Known<D>> {
-    let mut asked = Asked(Some(known));
-    let answer = tokio::time::timeout(ANSWER, asked.0.as_mut()?.ping()).await;
-    asked.0.take_if(|_| matches!(answer, Ok(Ok(()))))
+/// Pings a connection and returns it if it responds. Otherwise the connection is closed, also if the caller is canceled
+/// during the ping: a late response would be read as the response to the next statement.
+async fn ping_or_discard<D: Database>(
+    connection: CachedConnection<D>,
+) -> Option<CachedConnection<D>> {
+    let mut guard = DiscardGuard(Some(connection));
+    let response = tokio::time::timeout(PING_TIMEOUT, guard.0.as_mut()?.ping()).await;
+    guard.0.take_if(|_| matches!(response, Ok(Ok(()))))
 }
 
-struct Asked<D: Database>(Option<Known<D>>);
+/// Discards the connection when it is dropped, unless the connection was taken out before.
+struct DiscardGuard<D: Database>(Option<CachedConnection<D>>);
 
-impl<D: Database> Drop for Asked<D> {
+impl<D: Database> Drop for DiscardGuard<D> {
     fn drop(&mut self) {
-        if let Some(known) = self.0.take() {
-            throw_away(known);
+        if let Some(connection) = self.0.take() {
+            discard(connection);
         }
     }
 }
 
-/// Closes a session. Where there is no runtime nobody can be told, and the line is just cut.
-pub(crate) fn throw_away<D: Database>(known: Known<D>) {
-    let mut session = known.session;
+/// Closes a connection. Without a tokio runtime it cannot send a goodbye to the server, so it only closes the socket.
+pub(crate) fn discard<D: Database>(connection: CachedConnection<D>) {
+    let mut connection = connection.connection;
     match Handle::try_current() {
-        Ok(_) => session.close_on_drop(),
-        Err(_) => drop(session.detach()),
+        Ok(_) => connection.close_on_drop(),
+        Err(_) => drop(connection.detach()),
     }
 }
 
-/// Somebody waits, until this is dropped.
-struct Waiting<'a, D: Database>(&'a ConnectionCache<D>);
+/// Counts one waiting caller in [`CacheState::waiting`] until it is dropped.
+struct WaiterGuard<'a, D: Database>(&'a ConnectionCache<D>);
 
-impl<D: Database> Drop for Waiting<'_, D> {
+impl<D: Database> Drop for WaiterGuard<'_, D> {
     fn drop(&mut self) {
-        self.0.held().waiting -= 1;
+        self.0.lock_state().waiting -= 1;
     }
 }
 
-impl<D: Database> Drop for Held<D> {
-    /// To give them back would need a runtime, which may be gone by now.
+impl<D: Database> Drop for CacheState<D> {
+    /// Detaches the connections: returning them to the pool needs a tokio runtime, which may have stopped by now.
     fn drop(&mut self) {
-        self.sessions.drain(..).for_each(|(known, _)| drop(known.session.detach()));
+        self.connections.drain(..).for_each(|(connection, _)| drop(connection.connection.detach()));
     }
 }
 
@@ -231,66 +256,68 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_statement_goes_to_who_has_said_it() {
-        let said = [&[1, 2][..], &[1], &[]].map(|said| said.iter().copied().collect());
-        let next = |statement| best(said.iter(), statement);
-        assert_eq!(next(Some(1)), Some(1), "the last used of two");
-        assert_eq!(next(Some(2)), Some(0), "however long ago");
-        assert_eq!(next(Some(3)), Some(2), "new to all of them: the last used");
-        assert_eq!(next(None), Some(2), "nobody knows what is to be said");
-        assert_eq!(best([].iter(), Some(1)), None);
+    fn a_statement_gets_the_connection_that_has_prepared_it() {
+        let prepared = [&[1, 2][..], &[1], &[]].map(|ids| ids.iter().copied().collect());
+        let best = |statement| best_match(prepared.iter(), statement);
+        assert_eq!(best(Some(1)), Some(1), "two have prepared it: the most recently used one");
+        assert_eq!(best(Some(2)), Some(0), "only the least recently used one has prepared it");
+        assert_eq!(best(Some(3)), Some(2), "none has prepared it: the most recently used one");
+        assert_eq!(best(None), Some(2), "the statement is unknown: the most recently used one");
+        assert_eq!(best_match([].iter(), Some(1)), None);
     }
 
     #[test]
-    fn of_too_many_the_one_goes_that_has_said_least() {
-        let one_too_many = |counts: &[usize]| {
-            let said: Vec<HashSet<usize>> =
+    fn the_connection_with_the_fewest_prepared_statements_is_removed() {
+        let surplus = |counts: &[usize]| {
+            let prepared: Vec<HashSet<usize>> =
                 counts.iter().map(|count| (0..*count).collect()).collect();
-            surplus(said.iter())
+            find_surplus(prepared.iter())
         };
-        assert_eq!(one_too_many(&[3, 1, 2, 1, 2]), Some(1), "unused for longest of two");
-        assert_eq!(one_too_many(&[3, 1, 2, 1, 0]), Some(4), "also the one just given back");
-        assert_eq!(one_too_many(&[0; MOST]), None);
-        assert_eq!(one_too_many(&[]), None);
+        assert_eq!(surplus(&[3, 1, 2, 1, 2]), Some(1), "of two the least recently used one");
+        assert_eq!(surplus(&[3, 1, 2, 1, 0]), Some(4), "also the one that was just put back");
+        assert_eq!(surplus(&[0; MAX_CACHED]), None);
+        assert_eq!(surplus(&[]), None);
     }
 
-    /// The pool with so many sessions at most, nothing at hand.
-    async fn hand(most: u32) -> ConnectionCache<sqlx::Postgres> {
+    /// An empty cache in front of a pool with this many connections at most.
+    async fn empty_cache(max_connections: u32) -> ConnectionCache<sqlx::Postgres> {
         let url = std::env::var("TASUKI_TEST_PG")
             .expect("TASUKI_TEST_PG is not set: run ./test, which starts the server");
-        let options = sqlx::postgres::PgPoolOptions::new().max_connections(most);
+        let options = sqlx::postgres::PgPoolOptions::new().max_connections(max_connections);
         ConnectionCache::new(options.connect(&url).await.unwrap())
     }
 
-    /// What the sessions at hand have said, the last used last.
-    fn said(hand: &ConnectionCache<sqlx::Postgres>) -> Vec<HashSet<usize>> {
-        hand.held().sessions.iter().map(|(known, _)| known.said.clone()).collect()
+    /// The prepared statements of each cached connection, the most recently used one last.
+    fn list_prepared(cache: &ConnectionCache<sqlx::Postgres>) -> Vec<HashSet<usize>> {
+        let state = cache.lock_state();
+        state.connections.iter().map(|(connection, _)| connection.prepared.clone()).collect()
     }
 
     #[tokio::test]
-    async fn who_opens_a_session_takes_none_that_has_planned() {
-        let hand = hand(3).await;
-        let planned = hand.take(Some(1)).await.unwrap();
-        let mut opening = Box::pin(hand.take(Some(2)));
-        assert!((&mut opening).now_or_never().is_none(), "it takes a while");
-        hand.give(planned);
-        assert_eq!(said(&hand), [[1].into()]);
-        hand.give(opening.await.unwrap());
-        assert_eq!(said(&hand), [[1].into(), [2].into()]);
-        hand.close().await;
+    async fn opening_a_connection_does_not_remove_a_prepared_one_from_the_cache() {
+        let cache = empty_cache(3).await;
+        let prepared = cache.acquire(Some(1)).await.unwrap();
+        let mut opening = Box::pin(cache.acquire(Some(2)));
+        assert!((&mut opening).now_or_never().is_none(), "opening a connection takes time");
+        cache.put_back(prepared);
+        assert_eq!(list_prepared(&cache), [[1].into()]);
+        cache.put_back(opening.await.unwrap());
+        assert_eq!(list_prepared(&cache), [[1].into(), [2].into()]);
+        cache.close().await;
     }
 
     #[tokio::test]
-    async fn who_waits_for_a_session_gets_what_is_given_back() {
-        let hand = hand(2).await;
-        let (one, other) = (hand.take(None).await.unwrap(), hand.take(None).await.unwrap());
-        let mut waiting = Box::pin(hand.take(Some(1)));
-        assert!((&mut waiting).now_or_never().is_none(), "all are taken");
-        hand.give(one);
-        let waited = waiting.await.unwrap();
-        hand.give(waited);
-        hand.give(other);
-        assert_eq!(said(&hand), [[1].into(), [].into()]);
-        hand.close().await;
+    async fn a_waiting_caller_gets_the_connection_that_is_put_back() {
+        let cache = empty_cache(2).await;
+        let first = cache.acquire(None).await.unwrap();
+        let second = cache.acquire(None).await.unwrap();
+        let mut waiting = Box::pin(cache.acquire(Some(1)));
+        assert!((&mut waiting).now_or_never().is_none(), "all connections are in use");
+        cache.put_back(first);
+        let acquired = waiting.await.unwrap();
+        cache.put_back(acquired);
+        cache.put_back(second);
+        assert_eq!(list_prepared(&cache), [[1].into(), [].into()]);
+        cache.close().await;
     }
 }

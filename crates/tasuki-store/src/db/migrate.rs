@@ -1,7 +1,7 @@
-//! The schema: numbered files, the same numbers and names for each database.
+//! Schema migrations: numbered files, with the same numbers and names for each database.
 //!
-//! Our own small migrator, because the tables live in the application's database: its record must
-//! not be mixed up with the application's own, and two processes may start at once.
+//! This is a migrator of our own, because the tables are in the application's database: its list of applied migrations
+//! must be separate from the application's. Several processes may migrate at the same time; they take turns.
 
 use sha2::{Digest as _, Sha256};
 
@@ -9,14 +9,14 @@ use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Tx, params};
 use crate::{Error, Store};
 
-static LIST: Sql = sql!("migration/list");
-static BEGIN: Sql = sql!("migration/begin");
-static END: Sql = sql!("migration/end");
+static LIST_APPLIED: Sql = sql!("migration/list");
+static INSERT: Sql = sql!("migration/insert");
+static MARK_APPLIED: Sql = sql!("migration/mark_applied");
 
-/// One step of the schema.
+/// One migration of the schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migration {
-    /// Its number.
+    /// Its number, from 1.
     pub version: i64,
     /// Its name.
     pub name: &'static str,
@@ -33,9 +33,9 @@ macro_rules! migrations {
     };
 }
 
-static SQLITE: &[Migration] = migrations!("sqlite": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now", 8 "stretches");
-static POSTGRES: &[Migration] = migrations!("postgres": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now", 8 "stretches");
-static MYSQL: &[Migration] = migrations!("mysql": 1 "runs", 2 "people_and_places", 3 "records", 4 "rules", 5 "views", 6 "event_jobs", 7 "job_now", 8 "stretches");
+static SQLITE: &[Migration] = migrations!("sqlite": 1 "initial");
+static POSTGRES: &[Migration] = migrations!("postgres": 1 "initial");
+static MYSQL: &[Migration] = migrations!("mysql": 1 "initial");
 
 const TABLE: &str = "create table if not exists tasuki_migration (
     version bigint not null primary key,
@@ -45,7 +45,7 @@ const TABLE: &str = "create table if not exists tasuki_migration (
 )";
 
 impl Migration {
-    /// All of them, in order.
+    /// Returns all migrations for a kind of database, in order.
     pub fn all(dialect: Dialect) -> &'static [Self] {
         match dialect {
             Dialect::Sqlite => SQLITE,
@@ -54,7 +54,7 @@ impl Migration {
         }
     }
 
-    /// What it does, as SQL.
+    /// Returns its SQL script.
     pub(crate) fn text(&self) -> &'static str {
         self.text
     }
@@ -65,15 +65,15 @@ impl Migration {
 }
 
 impl Store {
-    /// Applies what is pending and tells what it applied. Two that run at once take turns.
+    /// Applies the pending migrations and returns them. Concurrent calls take turns.
     pub async fn migrate(&self) -> Result<Vec<&'static Migration>, Error> {
         let dialect = self.db.dialect();
         let mut tx = self.db.begin().await?;
-        // Where schema changes end a transaction, the lock belongs to the session instead.
+        // On MySQL schema changes end a transaction, so there the lock belongs to the session instead.
         match dialect {
             Dialect::Sqlite => {}
             Dialect::Postgres => {
-                tx.script(
+                tx.execute_script(
                     "set local lock_timeout = '60s'; select pg_advisory_xact_lock(8391473622817)",
                 )
                 .await?;
@@ -82,18 +82,19 @@ impl Store {
         }
         let outcome = apply_pending(&mut tx).await;
         if dialect == Dialect::MySql {
-            tx.script("select release_lock(concat('tasuki_migrate_', database()))").await?;
+            tx.execute_script("select release_lock(concat('tasuki_migrate_', database()))").await?;
         }
         let applied = outcome?;
         tx.commit().await?;
         Ok(applied)
     }
 
-    /// What `migrate` would apply. Only a look: it neither writes nor waits for who does.
-    pub async fn pending(&self) -> Result<Vec<&'static Migration>, Error> {
-        let mut tx = self.db.look().await?;
-        let pending = match has_table(&mut tx).await? {
-            true => pending(&mut tx).await?,
+    /// Returns the migrations that [`Store::migrate`] would apply. It only reads, and does not wait for a process that
+    /// is migrating.
+    pub async fn pending_migrations(&self) -> Result<Vec<&'static Migration>, Error> {
+        let mut tx = self.db.begin_read().await?;
+        let pending = match has_migration_table(&mut tx).await? {
+            true => list_pending(&mut tx).await?,
             false => Migration::all(tx.dialect()).iter().collect(),
         };
         tx.rollback().await?;
@@ -101,35 +102,39 @@ impl Store {
     }
 }
 
-/// The lock is the server's, so its name holds the database's.
+/// Locks against concurrent migrations on MySQL. The lock is global on the server, so its name contains the
+/// database's name.
 async fn lock_mysql(tx: &mut Tx<'_>) -> Result<(), Error> {
-    const TAKE: &str =
-        "select cast(get_lock(concat('tasuki_migrate_', database()), 60) as signed) as taken";
-    static LOCK: Sql = Sql::new("migration/lock", [TAKE; 3]);
-    let rows = tx.rows(&LOCK, vec![]).await?;
-    match rows.first().map(|row| row.opt_int("taken")).transpose()?.flatten() {
+    const GET_LOCK: &str =
+        "select cast(get_lock(concat('tasuki_migrate_', database()), 60) as signed) as acquired";
+    static LOCK: Sql = Sql::new("migration/lock", [GET_LOCK; 3]);
+    let rows = tx.query(&LOCK, vec![]).await?;
+    match rows.first().map(|row| row.opt_int("acquired")).transpose()?.flatten() {
         Some(1) => Ok(()),
-        _ => Err(Error::broken("another process has been migrating for a minute")),
+        _ => Err(Error::broken(
+            "cannot get the migration lock within 60 seconds: another process is migrating",
+        )),
     }
 }
 
 async fn apply_pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error> {
-    tx.script(TABLE).await?;
-    let pending = pending(tx).await?;
+    tx.execute_script(TABLE).await?;
+    let pending = list_pending(tx).await?;
     for migration in &pending {
-        let noted: Params<'_> = params! {
+        let params: Params<'_> = params! {
             version: migration.version,
             name: migration.name,
             checksum: migration.checksum(),
         };
-        tx.execute(&BEGIN, noted).await?;
-        tx.script(migration.text).await?;
-        tx.execute(&END, params! { version: migration.version }).await?;
+        tx.execute(&INSERT, params).await?;
+        tx.execute_script(migration.text).await?;
+        tx.execute(&MARK_APPLIED, params! { version: migration.version }).await?;
     }
     Ok(pending)
 }
 
-pub(crate) async fn has_table(tx: &mut Tx<'_>) -> Result<bool, Error> {
+/// Whether the table of applied migrations exists.
+pub(crate) async fn has_migration_table(tx: &mut Tx<'_>) -> Result<bool, Error> {
     static EXISTS: Sql = Sql::new(
         "migration/exists",
         [
@@ -138,14 +143,16 @@ pub(crate) async fn has_table(tx: &mut Tx<'_>) -> Result<bool, Error> {
             "select table_name from information_schema.tables where table_schema = database() and table_name = 'tasuki_migration'",
         ],
     );
-    Ok(!tx.rows(&EXISTS, vec![]).await?.is_empty())
+    Ok(!tx.query(&EXISTS, vec![]).await?.is_empty())
 }
 
-pub(crate) async fn pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error> {
+/// Lists the pending migrations. It fails if an applied migration is newer than this binary, differs from ours or was
+/// not completed.
+pub(crate) async fn list_pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error> {
     let known = Migration::all(tx.dialect());
     let newest = known.last().map_or(0, |migration| migration.version);
     let mut applied = Vec::new();
-    for row in tx.rows(&LIST, vec![]).await? {
+    for row in tx.query(&LIST_APPLIED, vec![]).await? {
         let (version, name) = (row.int("version")?, row.text("name")?);
         if version > newest {
             return Err(Error::NewerSchema { found: version, known: newest });
@@ -153,17 +160,17 @@ pub(crate) async fn pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, 
         let ours = known.iter().find(|migration| migration.version == version);
         let problem = if row.opt_int("applied_at")?.is_none() {
             Some(
-                "broke off half-way; undo what it did, delete its row in tasuki_migration, and migrate again",
+                "was not completed; undo its changes, delete its row in tasuki_migration, and migrate again",
             )
         } else if ours
             .is_none_or(|ours| ours.checksum() != row.text("checksum").unwrap_or_default())
         {
-            Some("is not the one this tasuki knows by that number")
+            Some("differs from the migration with this number in this version of tasuki")
         } else {
             None
         };
         if let Some(problem) = problem {
-            return Err(Error::Migration { version, name, problem });
+            return Err(Error::InvalidMigration { version, name, problem });
         }
         applied.push(version);
     }

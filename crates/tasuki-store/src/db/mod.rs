@@ -1,4 +1,5 @@
-//! The three drivers behind one face. Everything above reads as if there were one database.
+//! One interface to the three database drivers (SQLite, PostgreSQL, MySQL). The code above this module reads as if
+//! there were one database; only this module knows that there are three.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -6,99 +7,103 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use sqlx::{AssertSqlSafe, Executor as _};
-use tasuki_core::Invalid;
+use tasuki_core::InvalidInput;
 
 use crate::Error;
 pub(crate) use crate::db::bind::{Params, params};
-use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
-use crate::db::errands::{Asked, Going};
-use crate::db::connect::{LOOK, Pools};
+use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, ordered_values};
+use crate::db::connect::{BEGIN_SNAPSHOT, Pools};
 pub(crate) use crate::db::row::Row;
-use crate::db::session::{Opened, Session};
+use crate::db::server_connection::{ServerConnection, ServerTx};
 use crate::db::sql::{Dialect, Sql};
+use crate::db::sqlite::group_commit::{BoundScript, ScriptCall};
 
 pub(crate) mod bind;
-pub(crate) mod errands;
-pub(crate) mod connection_cache;
-pub(crate) mod migrate;
 pub(crate) mod connect;
+pub(crate) mod connection_cache;
+pub(crate) mod instant;
+pub(crate) mod migrate;
 pub(crate) mod row;
-pub(crate) mod session;
+pub(crate) mod server_connection;
 pub(crate) mod sql;
+pub(crate) mod sqlite;
 mod tx;
 
 pub use tx::AppTransaction;
 pub(crate) use tx::Tx;
-use tx::{Open, OpenTx};
+use tx::{SqliteTx, TxConnection};
 
-/// No instant: the clock is the database's own.
-const OWN_CLOCK: i64 = i64::MIN;
+/// Value of [`Db::test_clock`] while no test has set the clock: the database's own clock is used.
+const DATABASE_CLOCK: i64 = i64::MIN;
 
-/// What becomes of one exchange with the database, where tests have a say in it.
+/// The fault that a test injects into one request to the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Nothing befalls it.
+    /// The request and its response are delivered.
     None,
-    /// It does not reach the database.
-    Unsent,
-    /// It is done, and the answer is lost.
-    Unanswered,
+    /// The request does not reach the database.
+    RequestLost,
+    /// The database executes the request, but its response is lost.
+    ResponseLost,
 }
 
-/// Something on a line that takes its time.
-pub type Pause<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+/// A boxed future, as the methods of [`FaultInjector`] return it.
+pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// The line to a database, as tests make it: slow, or lossy. Nothing of the database is held while an
-/// exchange is under way on it.
-pub trait Line: Send + Sync {
-    /// Before an exchange: what becomes of it.
-    fn send(&self) -> Pause<'_, Fault>;
+/// Test hook that makes a database slow or unreliable: it delays requests and responses, or loses them.
+/// The store holds no connection and no lock while it awaits one of these futures.
+pub trait FaultInjector: Send + Sync {
+    /// Called before each request. May delay it, and decides which fault it meets.
+    fn on_request(&self) -> BoxFuture<'_, Fault>;
 
-    /// After it: the answer is under way.
-    fn answer(&self) -> Pause<'_, ()>;
+    /// Called after each request. May delay its response.
+    fn on_response(&self) -> BoxFuture<'_, ()>;
 }
 
-/// Which sessions with SQLite a statement goes through: the one that writes is apart.
+/// Whether a statement reads or writes. SQLite has separate connections for the two.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum AccessMode {
     Read,
     Write,
 }
 
-/// A database, and the clock tests may have put into it.
+/// A database. Tests can set its clock and inject faults. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Db {
     pools: Pools,
-    /// Microseconds since 1970, or [`OWN_CLOCK`].
-    bound_now: Arc<AtomicI64>,
-    line: Option<Arc<dyn Line>>,
+    /// The clock that a test has set, in microseconds since 1970, or [`DATABASE_CLOCK`].
+    test_clock: Arc<AtomicI64>,
+    fault_injector: Option<Arc<dyn FaultInjector>>,
 }
 
 impl Db {
     /// Opens a database by its URL: `sqlite:`, `postgres:` or `mysql:`.
     pub(crate) async fn open(url: &str, connections: u32) -> Result<Self, Error> {
-        let bound_now = Arc::new(AtomicI64::new(OWN_CLOCK));
-        Ok(Self { pools: Pools::open(url, connections).await?, bound_now, line: None })
+        let test_clock = Arc::new(AtomicI64::new(DATABASE_CLOCK));
+        Ok(Self { pools: Pools::open(url, connections).await?, test_clock, fault_injector: None })
     }
 
-    /// The same database on another line.
-    pub(crate) fn with_line(&self, line: Arc<dyn Line>) -> Self {
-        Self { line: Some(line), ..self.clone() }
+    /// Returns the same database with a fault injector.
+    pub(crate) fn with_fault_injector(&self, fault_injector: Arc<dyn FaultInjector>) -> Self {
+        Self { fault_injector: Some(fault_injector), ..self.clone() }
     }
 
-    async fn send(&self) -> Fault {
-        match &self.line {
-            Some(line) => line.send().await,
+    async fn request_fault(&self) -> Fault {
+        match &self.fault_injector {
+            Some(injector) => injector.on_request().await,
             None => Fault::None,
         }
     }
 
-    async fn answer(line: Option<&Arc<dyn Line>>, fault: Fault) -> Result<(), Error> {
-        if let Some(line) = line {
-            line.answer().await;
+    async fn inject_response_fault(
+        fault_injector: Option<&Arc<dyn FaultInjector>>,
+        fault: Fault,
+    ) -> Result<(), Error> {
+        if let Some(injector) = fault_injector {
+            injector.on_response().await;
         }
         match fault {
-            Fault::Unsent | Fault::Unanswered => Err(Error::timed_out()),
+            Fault::RequestLost | Fault::ResponseLost => Err(Error::timeout()),
             Fault::None => Ok(()),
         }
     }
@@ -111,167 +116,194 @@ impl Db {
         }
     }
 
-    /// From now on the clock stands at this instant; `None` gives the database its own clock back.
-    pub(crate) fn bind_now(&self, micros: Option<i64>) {
-        self.bound_now.store(micros.unwrap_or(OWN_CLOCK), Ordering::Relaxed);
+    /// For tests: sets the clock to this instant, in microseconds since 1970, where it then stands still.
+    /// `None` returns to the database's own clock.
+    pub(crate) fn set_test_clock(&self, micros: Option<i64>) {
+        self.test_clock.store(micros.unwrap_or(DATABASE_CLOCK), Ordering::Relaxed);
     }
 
+    /// The instant that a test has set; `None`: statements read the database's own clock.
     fn now(&self) -> Option<i64> {
-        Some(self.bound_now.load(Ordering::Relaxed)).filter(|&now| now != OWN_CLOCK)
+        Some(self.test_clock.load(Ordering::Relaxed)).filter(|&now| now != DATABASE_CLOCK)
     }
 
-    /// Begins a transaction that may write: read committed, and the write lock at once on SQLite, so
-    /// that a writer that had to wait checks its guard again instead of failing.
+    /// Begins a transaction that may write, with isolation level read committed. On SQLite it takes the write lock at
+    /// once, so that a writer that had to wait evaluates its guard again instead of failing.
     pub(crate) async fn begin(&self) -> Result<Tx<'static>, Error> {
-        // One exchange, as far as tests are concerned: decided now, and its answer is lost at the end.
-        let fault = self.send().await;
-        if fault == Fault::Unsent {
-            return Err(Error::timed_out());
+        // For fault injection a transaction is one request: the fault is decided here, and a response
+        // is lost at the commit or rollback.
+        let fault = self.request_fault().await;
+        if fault == Fault::RequestLost {
+            return Err(Error::timeout());
         }
-        let open = match &self.pools {
+        let connection = match &self.pools {
             Pools::Sqlite { writer, .. } => {
-                OpenTx::Sqlite(Open::Ours(writer.begin_with("begin immediate").await?))
+                TxConnection::Sqlite(SqliteTx::Owned(writer.begin_with("begin immediate").await?))
             }
-            Pools::Postgres(hand) => {
-                OpenTx::Postgres(Opened::Ours(Session::begin(hand, "begin").await?))
+            Pools::Postgres(cache) => TxConnection::Postgres(ServerTx::Owned(
+                ServerConnection::begin(cache, "begin").await?,
+            )),
+            Pools::MySql(cache) => {
+                TxConnection::MySql(ServerTx::Owned(ServerConnection::begin(cache, "begin").await?))
             }
-            Pools::MySql(hand) => OpenTx::MySql(Opened::Ours(Session::begin(hand, "begin").await?)),
         };
-        Ok(Tx { open, now: self.now(), line: self.line.clone(), fault })
+        let fault_injector = self.fault_injector.clone();
+        Ok(Tx { connection, now: self.now(), fault_injector, fault })
     }
 
-    /// Begins a transaction that only reads and sees one moment throughout.
-    pub(crate) async fn look(&self) -> Result<Tx<'static>, Error> {
-        let open = match &self.pools {
-            Pools::Sqlite { readers, .. } => OpenTx::Sqlite(Open::Ours(readers.begin().await?)),
-            Pools::Postgres(hand) => {
-                OpenTx::Postgres(Opened::Ours(Session::begin(hand, LOOK).await?))
+    /// Begins a read-only transaction in which all statements see the same snapshot.
+    pub(crate) async fn begin_read(&self) -> Result<Tx<'static>, Error> {
+        let connection = match &self.pools {
+            Pools::Sqlite { readers, .. } => {
+                TxConnection::Sqlite(SqliteTx::Owned(readers.begin().await?))
             }
-            Pools::MySql(hand) => {
+            Pools::Postgres(cache) => {
+                let transaction = ServerConnection::begin(cache, BEGIN_SNAPSHOT).await?;
+                TxConnection::Postgres(ServerTx::Owned(transaction))
+            }
+            Pools::MySql(cache) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
-                OpenTx::MySql(Opened::Ours(Session::begin(hand, begin).await?))
+                TxConnection::MySql(ServerTx::Owned(ServerConnection::begin(cache, begin).await?))
             }
         };
-        Ok(Tx { open, now: self.now(), line: None, fault: Fault::None })
+        Ok(Tx { connection, now: self.now(), fault_injector: None, fault: Fault::None })
     }
 
-    /// What is done in a transaction of the application. Refused where that is on another kind of database.
+    /// Joins a transaction of the application, so that tasuki's writes commit with it. Refuses a transaction on
+    /// another kind of database.
     pub(crate) fn join<'a>(&self, theirs: AppTransaction<'a>) -> Result<Tx<'a>, Error> {
         let (found, ours) = (theirs.0.dialect(), self.dialect());
         if found != ours {
             let found = format!("one on {found:?}");
-            return Err(Invalid::described("transaction", found, format!("one on {ours:?}")).into());
+            return Err(InvalidInput::from_description(
+                "transaction",
+                found,
+                format!("one on {ours:?}"),
+            )
+            .into());
         }
-        Ok(Tx { open: theirs.0, now: self.now(), line: None, fault: Fault::None })
+        Ok(Tx { connection: theirs.0, now: self.now(), fault_injector: None, fault: Fault::None })
     }
 
     pub(crate) fn pools(&self) -> &Pools {
         &self.pools
     }
 
-    /// Rows of one statement, outside any transaction. On SQLite only for reading.
-    pub(crate) fn rows(
+    /// Executes one statement outside a transaction and returns its rows. On SQLite the statement must only read.
+    pub(crate) fn query(
         &self,
         sql: &Sql,
         params: Params<'_>,
     ) -> impl Future<Output = Result<Vec<Row>, Error>> {
-        self.say(sql, params, Way::Read)
+        self.query_with_access(sql, params, AccessMode::Read)
     }
 
-    /// A statement that writes and commits by itself, and its rows: one round trip.
-    pub(crate) fn write(
+    /// Executes one statement that writes, commits it, and returns its rows. One round trip.
+    pub(crate) fn write_returning(
         &self,
         sql: &Sql,
         params: Params<'_>,
     ) -> impl Future<Output = Result<Vec<Row>, Error>> {
-        self.say(sql, params, Way::Write)
+        self.query_with_access(sql, params, AccessMode::Write)
     }
 
-    async fn say(&self, sql: &Sql, params: Params<'_>, way: Way) -> Result<Vec<Row>, Error> {
-        let fault = self.send().await;
-        if fault == Fault::Unsent {
-            return Err(Error::timed_out());
+    async fn query_with_access(
+        &self,
+        sql: &Sql,
+        params: Params<'_>,
+        access: AccessMode,
+    ) -> Result<Vec<Row>, Error> {
+        let fault = self.request_fault().await;
+        if fault == Fault::RequestLost {
+            return Err(Error::timeout());
         }
         let now = self.now();
-        let ready = sql.ready(self.dialect(), now.is_some());
+        let statement = sql.for_dialect(self.dialect(), now.is_some());
         let rows = match &self.pools {
             Pools::Sqlite { readers, writer, .. } => {
-                let pool = if way == Way::Read { readers } else { writer };
-                rows!(Sqlite, sqlite, pool, ready, params, now)
+                let pool = if access == AccessMode::Read { readers } else { writer };
+                fetch_rows!(Sqlite, sqlite, pool, statement, params, now)
             }
-            Pools::Postgres(hand) => {
-                let mut session = Session::to_say(ready, hand).await?;
-                rows!(Postgres, postgres, session, ready, params, now)
+            Pools::Postgres(cache) => {
+                let mut connection = ServerConnection::acquire_for(statement, cache).await?;
+                fetch_rows!(Postgres, postgres, connection, statement, params, now)
             }
-            Pools::MySql(hand) => {
-                let mut session = Session::to_say(ready, hand).await?;
-                rows!(MySql, mysql, session, ready, params, now)
+            Pools::MySql(cache) => {
+                let mut connection = ServerConnection::acquire_for(statement, cache).await?;
+                fetch_rows!(MySql, mysql, connection, statement, params, now)
             }
         };
-        Self::answer(self.line.as_ref(), fault).await?;
+        Self::inject_response_fault(self.fault_injector.as_ref(), fault).await?;
         Ok(rows)
     }
 
-    /// A statement that writes and commits by itself, and how many rows it matched: one round trip.
-    pub(crate) async fn change(&self, sql: &Sql, params: Params<'_>) -> Result<u64, Error> {
-        let fault = self.send().await;
-        if fault == Fault::Unsent {
-            return Err(Error::timed_out());
+    /// Executes one statement that writes, commits it, and returns the number of rows that it matched. One round trip.
+    pub(crate) async fn execute(&self, sql: &Sql, params: Params<'_>) -> Result<u64, Error> {
+        let fault = self.request_fault().await;
+        if fault == Fault::RequestLost {
+            return Err(Error::timeout());
         }
         let now = self.now();
-        let ready = sql.ready(self.dialect(), now.is_some());
-        let values = in_order(ready, &ready.names, params, now);
+        let statement = sql.for_dialect(self.dialect(), now.is_some());
+        let values = ordered_values(statement, &statement.param_names, params, now);
         let matched = match &self.pools {
             Pools::Sqlite { writer, .. } => {
-                bind_sqlite(ready, values).execute(writer).await?.rows_affected()
+                bind_sqlite(statement, values).execute(writer).await?.rows_affected()
             }
-            Pools::Postgres(hand) => {
-                let mut session = Session::to_say(ready, hand).await?;
-                let told = bind_postgres(ready, values).execute(session.ask()).await;
-                session.heard(told)?.rows_affected()
+            Pools::Postgres(cache) => {
+                let mut connection = ServerConnection::acquire_for(statement, cache).await?;
+                let query = bind_postgres(statement, values);
+                let result = query.execute(connection.start_exchange()).await;
+                connection.finish_exchange(result)?.rows_affected()
             }
-            Pools::MySql(hand) => {
-                let mut session = Session::to_say(ready, hand).await?;
-                let told = bind_mysql(ready, values).execute(session.ask()).await;
-                session.heard(told)?.rows_affected()
+            Pools::MySql(cache) => {
+                let mut connection = ServerConnection::acquire_for(statement, cache).await?;
+                let query = bind_mysql(statement, values);
+                let result = query.execute(connection.start_exchange()).await;
+                connection.finish_exchange(result)?.rows_affected()
             }
         };
-        Self::answer(self.line.as_ref(), fault).await?;
+        Self::inject_response_fault(self.fault_injector.as_ref(), fault).await?;
         Ok(matched)
     }
 
-    /// Whole transactions that need no answer on their way, and the rows of each. Only on SQLite.
-    pub(crate) async fn errands(
+    /// Executes scripts with group commit and returns the rows of each. Each script is a whole transaction of its own
+    /// that either commits or has no effect. Only on SQLite.
+    pub(crate) async fn run_scripts(
         &self,
-        all: Vec<Asked<'_>>,
+        calls: Vec<ScriptCall<'_>>,
     ) -> Result<Vec<Result<Vec<Row>, Error>>, Error> {
-        let Pools::Sqlite { errands, .. } = &self.pools else {
-            return Err(Error::broken("only SQLite is sent on errands"));
+        let Pools::Sqlite { group_commit, .. } = &self.pools else {
+            return Err(Error::broken("scripts are executed only on SQLite"));
         };
-        let fault = self.send().await;
-        if fault == Fault::Unsent {
-            return Err(Error::timed_out());
+        let fault = self.request_fault().await;
+        if fault == Fault::RequestLost {
+            return Err(Error::timeout());
         }
         let now = self.now();
-        let going = |Asked { errand, runs, params }: Asked<'_>| {
-            let script = errand.script.ready(Dialect::Sqlite, now.is_some());
-            let values = in_order(script, &script.names, params, now);
-            Going { script, rows: errand.rows, runs, values }
+        let bind = |ScriptCall { script, max_runs, params }: ScriptCall<'_>| {
+            let statement = script.sql.for_dialect(Dialect::Sqlite, now.is_some());
+            let values = ordered_values(statement, &statement.param_names, params, now);
+            BoundScript { statement, row_count: script.row_count, max_runs, values }
         };
-        let told = errands.run(all.into_iter().map(going).collect()).await;
-        Self::answer(self.line.as_ref(), fault).await?;
-        Ok(told)
+        let results = group_commit.execute(calls.into_iter().map(bind).collect()).await;
+        Self::inject_response_fault(self.fault_injector.as_ref(), fault).await?;
+        Ok(results)
     }
 
-    /// Runs a script of several statements without parameters, as migrations are.
-    pub(crate) async fn script(&self, text: &str) -> Result<(), Error> {
+    /// Executes several statements that have no parameters, such as a migration.
+    pub(crate) async fn execute_script(&self, text: &str) -> Result<(), Error> {
         match &self.pools {
             Pools::Sqlite { writer, .. } => {
                 let text = AssertSqlSafe(text.to_owned());
                 writer.execute(sqlx::raw_sql(text)).await.map(drop)?;
             }
-            Pools::Postgres(hand) => Session::take(hand).await?.say(text).await?,
-            Pools::MySql(hand) => Session::take(hand).await?.say(text).await?,
+            Pools::Postgres(cache) => {
+                ServerConnection::acquire(cache).await?.execute_raw(text).await?;
+            }
+            Pools::MySql(cache) => {
+                ServerConnection::acquire(cache).await?.execute_raw(text).await?;
+            }
         }
         Ok(())
     }
@@ -282,38 +314,43 @@ impl Db {
                 readers.close().await;
                 writer.close().await;
             }
-            Pools::Postgres(hand) => hand.close().await,
-            Pools::MySql(hand) => hand.close().await,
+            Pools::Postgres(cache) => cache.close().await,
+            Pools::MySql(cache) => cache.close().await,
         }
     }
 }
 
-/// Fetches all rows with one driver and wraps them.
-macro_rules! rows {
-    ($variant:ident, sqlite, $on:expr, $ready:expr, $params:expr, $now:expr) => {
-        wrap!(
+/// Fetches all rows of a statement with one driver and wraps them in [`Row`].
+macro_rules! fetch_rows {
+    ($variant:ident, sqlite, $connection:expr, $statement:expr, $params:expr, $now:expr) => {
+        wrap_rows!(
             $variant,
-            bind_sqlite($ready, in_order($ready, &$ready.names, $params, $now))
-                .fetch_all($on)
-                .await?
+            bind_sqlite(
+                $statement,
+                ordered_values($statement, &$statement.param_names, $params, $now)
+            )
+            .fetch_all($connection)
+            .await?
         )
     };
-    ($variant:ident, postgres, $on:expr, $ready:expr, $params:expr, $now:expr) => {{
-        let query = bind_postgres($ready, in_order($ready, &$ready.names, $params, $now));
-        let told = query.fetch_all($on.ask()).await;
-        wrap!($variant, $on.heard(told)?)
+    ($variant:ident, postgres, $connection:expr, $statement:expr, $params:expr, $now:expr) => {{
+        let values = ordered_values($statement, &$statement.param_names, $params, $now);
+        let query = bind_postgres($statement, values);
+        let result = query.fetch_all($connection.start_exchange()).await;
+        wrap_rows!($variant, $connection.finish_exchange(result)?)
     }};
-    ($variant:ident, mysql, $on:expr, $ready:expr, $params:expr, $now:expr) => {{
-        let query = bind_mysql($ready, in_order($ready, &$ready.names, $params, $now));
-        let told = query.fetch_all($on.ask()).await;
-        wrap!($variant, $on.heard(told)?)
+    ($variant:ident, mysql, $connection:expr, $statement:expr, $params:expr, $now:expr) => {{
+        let values = ordered_values($statement, &$statement.param_names, $params, $now);
+        let query = bind_mysql($statement, values);
+        let result = query.fetch_all($connection.start_exchange()).await;
+        wrap_rows!($variant, $connection.finish_exchange(result)?)
     }};
 }
-use rows;
+use fetch_rows;
 
-macro_rules! wrap {
+macro_rules! wrap_rows {
     ($variant:ident, $rows:expr) => {
         $rows.into_iter().map(Row::$variant).collect::<Vec<Row>>()
     };
 }
-use wrap;
+use wrap_rows;

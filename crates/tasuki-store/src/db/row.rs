@@ -1,4 +1,4 @@
-//! A row, whichever database it comes from.
+//! A result row of any of the three databases.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -12,91 +12,100 @@ use uuid::Uuid;
 
 use crate::Error;
 
-/// A row of any of the three.
+/// A result row of any driver.
 pub(crate) enum Row {
     Sqlite(SqliteRow),
     Postgres(PgRow),
     MySql(MySqlRow),
-    /// From a JSON list. Bytes are written in hexadecimal.
-    Listed(Listed),
+    /// A row of a JSON list. Binary values are written in hexadecimal.
+    Json(JsonRow),
 }
 
-/// A row that came with others as one JSON text, and what its columns are called.
-pub(crate) struct Listed {
-    names: Arc<[String]>,
+/// A row that was returned with others as one JSON text.
+pub(crate) struct JsonRow {
+    column_names: Arc<[String]>,
     values: Vec<Value>,
 }
 
-impl Listed {
-    fn get(&self, at: usize) -> Result<&Value, Error> {
-        self.values.get(at).ok_or_else(|| Error::broken(format!("a list has no column {at}")))
+impl JsonRow {
+    fn get(&self, index: usize) -> Result<&Value, Error> {
+        self.values
+            .get(index)
+            .ok_or_else(|| Error::broken(format!("a row of a JSON list has no column {index}")))
     }
 }
 
-/// Where a value stands in a row: by the name of its column, or by its number where many rows are read.
-pub(crate) trait Place: Copy + Display {
-    fn within(self, row: &Row) -> Result<usize, Error>;
+/// A column of a row: its name, or its index, which is faster when many rows are read.
+pub(crate) trait ColumnRef: Copy + Display {
+    /// Returns the index of the column, from 0.
+    fn index_in(self, row: &Row) -> Result<usize, Error>;
 }
 
-impl Place for usize {
-    fn within(self, _: &Row) -> Result<usize, Error> {
+impl ColumnRef for usize {
+    fn index_in(self, _: &Row) -> Result<usize, Error> {
         Ok(self)
     }
 }
 
-impl Place for &str {
-    fn within(self, row: &Row) -> Result<usize, Error> {
+impl ColumnRef for &str {
+    fn index_in(self, row: &Row) -> Result<usize, Error> {
         Ok(match row {
             Row::Sqlite(row) => self.index(row)?,
             Row::Postgres(row) => self.index(row)?,
             Row::MySql(row) => self.index(row)?,
-            Row::Listed(row) => row
-                .names
+            Row::Json(row) => row
+                .column_names
                 .iter()
-                .position(|one| one == self)
-                .ok_or_else(|| Error::broken(format!("{self} is in no list")))?,
+                .position(|name| name == self)
+                .ok_or_else(|| Error::broken(format!("a JSON list has no column {self}")))?,
         })
     }
 }
 
+/// Reads one column with the driver's own decoding. JSON rows are not supported.
 macro_rules! column {
-    ($self:expr, $place:expr, $type:ty) => {{
-        let at = $place.within($self)?;
+    ($self:expr, $column:expr, $type:ty) => {{
+        let index = $column.index_in($self)?;
         match $self {
-            Row::Sqlite(row) => row.try_get::<$type, _>(at),
-            Row::Postgres(row) => row.try_get::<$type, _>(at),
-            Row::MySql(row) => row.try_get::<$type, _>(at),
-            Row::Listed(_) => return Err(Error::broken(format!("{} cannot be listed", $place))),
+            Row::Sqlite(row) => row.try_get::<$type, _>(index),
+            Row::Postgres(row) => row.try_get::<$type, _>(index),
+            Row::MySql(row) => row.try_get::<$type, _>(index),
+            Row::Json(_) => {
+                return Err(Error::broken(format!("column {} cannot be in a JSON list", $column)));
+            }
         }
     }};
 }
 
 impl Row {
-    /// The rows of a list of lists, with the names of its columns.
-    pub(crate) fn listed(names: &str, list: &str) -> Result<Vec<Self>, Error> {
-        let names: Arc<[String]> = names.split(' ').map(str::to_owned).collect();
+    /// Parses a JSON list of lists into rows. `names` are the names of the columns, separated by spaces.
+    pub(crate) fn from_json_list(names: &str, list: &str) -> Result<Vec<Self>, Error> {
+        let column_names: Arc<[String]> = names.split(' ').map(str::to_owned).collect();
         let rows: Vec<Vec<Value>> = serde_json::from_str(list)
-            .map_err(|error| Error::broken(format!("a list: {error}")))?;
-        let row = |values| Self::Listed(Listed { names: Arc::clone(&names), values });
+            .map_err(|error| Error::broken(format!("rows as a JSON list: {error}")))?;
+        let row = |values| Self::Json(JsonRow { column_names: Arc::clone(&column_names), values });
         Ok(rows.into_iter().map(row).collect())
     }
 
-    /// The numbers of columns, for rows that are like this one.
-    pub(crate) fn places<const N: usize>(&self, names: [&str; N]) -> Result<[usize; N], Error> {
-        let mut places = [0; N];
-        for (place, name) in places.iter_mut().zip(names) {
-            *place = name.within(self)?;
+    /// Returns the indexes of these columns. They hold for all rows of the same statement.
+    pub(crate) fn column_indexes<const N: usize>(
+        &self,
+        names: [&str; N],
+    ) -> Result<[usize; N], Error> {
+        let mut indexes = [0; N];
+        for (index, name) in indexes.iter_mut().zip(names) {
+            *index = name.index_in(self)?;
         }
-        Ok(places)
+        Ok(indexes)
     }
 
-    pub(crate) fn opt_int(&self, column: impl Place) -> Result<Option<i64>, Error> {
-        if let Self::Listed(row) = self {
-            return Ok(row.get(column.within(self)?)?.as_i64());
+    pub(crate) fn opt_int(&self, column: impl ColumnRef) -> Result<Option<i64>, Error> {
+        if let Self::Json(row) = self {
+            return Ok(row.get(column.index_in(self)?)?.as_i64());
         }
-        // PostgreSQL alone insists on the exact width.
+        // Only the PostgreSQL driver requires the exact integer width of the column.
         if let Self::Postgres(row) = self {
-            let index = column.within(self)?;
+            let index = column.index_in(self)?;
             return Ok(match row.column(index).type_info().name() {
                 "INT4" => row.try_get::<Option<i32>, _>(index)?.map(i64::from),
                 "INT2" => row.try_get::<Option<i16>, _>(index)?.map(i64::from),
@@ -106,18 +115,18 @@ impl Row {
         Ok(column!(self, column, Option<i64>)?)
     }
 
-    pub(crate) fn int(&self, column: impl Place) -> Result<i64, Error> {
-        self.opt_int(column)?.ok_or_else(|| Error::broken(format!("{column} is null")))
+    pub(crate) fn int(&self, column: impl ColumnRef) -> Result<i64, Error> {
+        self.opt_int(column)?.ok_or_else(|| Error::broken(format!("column {column} is null")))
     }
 
-    pub(crate) fn opt_text(&self, column: impl Place) -> Result<Option<String>, Error> {
-        if let Self::Listed(row) = self {
-            return Ok(row.get(column.within(self)?)?.as_str().map(str::to_owned));
+    pub(crate) fn opt_text(&self, column: impl ColumnRef) -> Result<Option<String>, Error> {
+        if let Self::Json(row) = self {
+            return Ok(row.get(column.index_in(self)?)?.as_str().map(str::to_owned));
         }
-        // SQLite keeps what it is given: one row of bytes from some other program must not stand in the way of
-        // all others.
+        // SQLite does not enforce column types. A row with invalid UTF-8 that another program wrote must not make the
+        // whole query fail, so invalid bytes are replaced.
         if let Self::Sqlite(row) = self {
-            let bytes: Option<Vec<u8>> = row.try_get(column.within(self)?)?;
+            let bytes: Option<Vec<u8>> = row.try_get(column.index_in(self)?)?;
             let repaired = |bad: std::string::FromUtf8Error| {
                 String::from_utf8_lossy(bad.as_bytes()).into_owned()
             };
@@ -126,23 +135,23 @@ impl Row {
         Ok(column!(self, column, Option<String>)?)
     }
 
-    pub(crate) fn text(&self, column: impl Place) -> Result<String, Error> {
-        self.opt_text(column)?.ok_or_else(|| Error::broken(format!("{column} is null")))
+    pub(crate) fn text(&self, column: impl ColumnRef) -> Result<String, Error> {
+        self.opt_text(column)?.ok_or_else(|| Error::broken(format!("column {column} is null")))
     }
 
-    pub(crate) fn opt_uuid(&self, column: impl Place) -> Result<Option<Uuid>, Error> {
-        if let Self::Listed(row) = self {
-            let text = row.get(column.within(self)?)?.as_str().filter(|text| !text.is_empty());
+    pub(crate) fn opt_uuid(&self, column: impl ColumnRef) -> Result<Option<Uuid>, Error> {
+        if let Self::Json(row) = self {
+            let text = row.get(column.index_in(self)?)?.as_str().filter(|text| !text.is_empty());
             return Ok(text.and_then(|text| Uuid::try_parse(text).ok()));
         }
         Ok(column!(self, column, Option<Uuid>)?)
     }
 
-    pub(crate) fn uuid(&self, column: impl Place) -> Result<Uuid, Error> {
+    pub(crate) fn uuid(&self, column: impl ColumnRef) -> Result<Uuid, Error> {
         Ok(column!(self, column, Uuid)?)
     }
 
-    pub(crate) fn bytes(&self, column: impl Place) -> Result<Vec<u8>, Error> {
+    pub(crate) fn bytes(&self, column: impl ColumnRef) -> Result<Vec<u8>, Error> {
         Ok(column!(self, column, Vec<u8>)?)
     }
 }

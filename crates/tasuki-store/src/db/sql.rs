@@ -1,14 +1,14 @@
-//! The statements: files taken in at compile time, made ready for each database at first use.
+//! SQL statements: files that are included at compile time and translated for each database at first use.
 //!
-//! A file is written once for all three databases, with named parameters and `:now` for the
-//! database's own clock. Where one truly differs, a sibling file with its name stands in for it.
+//! A file is written once for all three databases, with named parameters, and with `:now` for the database's own
+//! clock. Where a database needs another text, a sibling file with the database's name replaces it.
 
 use std::sync::OnceLock;
 
-/// Which database is spoken to.
+/// The kind of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dialect {
-    /// SQLite, in the process.
+    /// SQLite, which runs inside this process.
     Sqlite,
     /// PostgreSQL.
     Postgres,
@@ -17,9 +17,10 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Microseconds since 1970 by the database's clock. A scalar subquery: it is read once and can
-    /// bound an index, where a bare volatile function cannot.
-    fn now(self) -> &'static str {
+    /// Returns an expression for the database's clock, in microseconds since 1970. It is a scalar subquery: the
+    /// database evaluates it once per statement and can use it as an index bound, which it cannot do with a bare
+    /// volatile function.
+    fn now_expression(self) -> &'static str {
         match self {
             Self::Sqlite => "(select cast(unixepoch('subsec') * 1000000 as integer))",
             Self::Postgres => "(select (extract(epoch from clock_timestamp()) * 1000000)::bigint)",
@@ -28,61 +29,72 @@ impl Dialect {
     }
 }
 
-/// One statement, for every database.
+/// One statement as it is written in the `sql` folder, for all databases.
 pub(crate) struct Sql {
     name: &'static str,
+    /// The text for each [`Dialect`].
     texts: [&'static str; 3],
-    left_out: Option<&'static str>,
-    ready: [OnceLock<Ready>; 6],
+    removed_clause: Option<&'static str>,
+    /// The translated statements: for each dialect one with the database's clock and one with a bound `:now`.
+    translated: [OnceLock<Statement>; 6],
 }
 
-/// A statement in the words of one driver, with the order in which it wants its parameters.
-pub(crate) struct Ready {
-    pub(crate) statement: &'static str,
+/// A statement that is translated for one driver.
+pub(crate) struct Statement {
+    /// The name of its file, for messages.
+    pub(crate) name: &'static str,
     pub(crate) text: String,
-    pub(crate) names: Vec<String>,
+    /// The names of its parameters, in the order in which the driver expects their values.
+    pub(crate) param_names: Vec<String>,
 }
 
-impl Ready {
-    /// Tells it from others: statements stay where they are.
-    pub(crate) fn mark(&self) -> usize {
+impl Statement {
+    /// Returns an id that is unique in this process: the address, because statements are never moved.
+    pub(crate) fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 }
 
 impl Sql {
     pub(crate) const fn new(name: &'static str, texts: [&'static str; 3]) -> Self {
-        Self { name, texts, left_out: None, ready: [const { OnceLock::new() }; 6] }
+        Self { name, texts, removed_clause: None, translated: [const { OnceLock::new() }; 6] }
     }
 
-    /// The same statement without one of its clauses.
-    pub(crate) const fn without(mut self, clause: &'static str) -> Self {
-        self.left_out = Some(clause);
+    /// Returns the same statement without one of its clauses.
+    pub(crate) const fn without_clause(mut self, clause: &'static str) -> Self {
+        self.removed_clause = Some(clause);
         self
     }
 
     fn text(&self, dialect: Dialect) -> String {
         let text = self.texts[dialect as usize];
-        self.left_out.map_or(text.to_owned(), |clause| text.replace(clause, ""))
+        self.removed_clause.map_or(text.to_owned(), |clause| text.replace(clause, ""))
     }
 
-    /// An `insert ... values (...)` with its values repeated: the parameters of one row after another.
-    pub(crate) fn repeated(&self, dialect: Dialect, now_is_bound: bool, rows: usize) -> Ready {
+    /// Returns an `insert ... values (...)` whose list of values is repeated for several rows. Its parameters are those
+    /// of the first row, then those of the second row, and so on.
+    pub(crate) fn with_repeated_values(
+        &self,
+        dialect: Dialect,
+        now_is_bound: bool,
+        rows: usize,
+    ) -> Statement {
         let text = self.text(dialect);
-        let (head, row) = text.split_once("\nvalues ").expect("an insert of one row");
+        let (head, row) =
+            text.split_once("\nvalues ").expect("the statement is an insert of one row");
         let rows = vec![row.trim_end(); rows].join(",\n");
-        rewrite(self.name, &format!("{head}\nvalues {rows}"), dialect, now_is_bound, false)
+        translate_with(self.name, &format!("{head}\nvalues {rows}"), dialect, now_is_bound, false)
     }
 
-    /// The statement for a database. In tests `:now` is a parameter like any other.
-    pub(crate) fn ready(&self, dialect: Dialect, now_is_bound: bool) -> &Ready {
+    /// Returns the statement for a database. If a test has set the clock, `:now` is a normal parameter.
+    pub(crate) fn for_dialect(&self, dialect: Dialect, now_is_bound: bool) -> &Statement {
         let index = dialect as usize * 2 + usize::from(now_is_bound);
-        self.ready[index]
+        self.translated[index]
             .get_or_init(|| translate(self.name, &self.text(dialect), dialect, now_is_bound))
     }
 }
 
-/// Takes in `sql/<name>.sql` for all, or one file for each database.
+/// Includes `sql/<name>.sql` for all databases, or one file for each database.
 macro_rules! sql {
     ($name:literal) => {
         Sql::new(
@@ -109,8 +121,9 @@ macro_rules! sql {
 }
 pub(crate) use sql;
 
-/// Takes in several files to be sent to SQLite together: each exchange with its thread waits for its turn among all that a
-/// program does. They share their parameters; the rows are those of all of them, and so is the number that matched.
+/// Includes several files that are sent to SQLite as one script, because each statement that is sent separately to the
+/// driver's thread waits for its turn among all other tasks of the program. The statements share their parameters.
+/// The script returns the rows of all of them, and the sum of the rows that they matched.
 macro_rules! sqlite_script {
     ($first:literal $(, $next:literal)+ $(,)?) => {
         Sql::new(
@@ -124,74 +137,78 @@ macro_rules! sqlite_script {
 }
 pub(crate) use sqlite_script;
 
+/// Translates a statement for a database: parameters get the driver's syntax, and comments are removed.
 pub(crate) fn translate(
-    statement: &'static str,
+    name: &'static str,
     text: &str,
     dialect: Dialect,
     now_is_bound: bool,
-) -> Ready {
+) -> Statement {
     let numbered = dialect != Dialect::MySql;
-    rewrite(statement, text, dialect, now_is_bound, numbered)
+    translate_with(name, text, dialect, now_is_bound, numbered)
 }
 
-/// Without numbers a parameter is bound wherever it stands, also one that was there before.
-fn rewrite(
-    statement: &'static str,
+/// Translates a statement with numbered or positional parameters. A positional parameter that occurs twice is listed
+/// twice in [`Statement::param_names`].
+fn translate_with(
+    name: &'static str,
     text: &str,
     dialect: Dialect,
     now_is_bound: bool,
     numbered: bool,
-) -> Ready {
-    let mut ready = Ready { statement, text: String::with_capacity(text.len()), names: Vec::new() };
+) -> Statement {
+    let mut statement =
+        Statement { name, text: String::with_capacity(text.len()), param_names: Vec::new() };
     let mut rest = &*without_comments(text);
-    while let Some(at) = rest.find([':', '\'']) {
-        let (before, from) = rest.split_at(at);
-        ready.text.push_str(before);
+    while let Some(start) = rest.find([':', '\'']) {
+        let (before, from) = rest.split_at(start);
+        statement.text.push_str(before);
         if let Some(quoted) = from.strip_prefix('\'') {
             let end = quoted.find('\'').map_or(from.len(), |end| end + 2);
-            ready.text.push_str(&from[..end]);
+            statement.text.push_str(&from[..end]);
             rest = &from[end..];
         } else if let Some(cast) = from.strip_prefix("::") {
-            ready.text.push_str("::");
+            statement.text.push_str("::");
             rest = cast;
         } else {
-            let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
-            let end = from[1..].find(|c| !word(c)).map_or(from.len(), |end| end + 1);
-            let name = &from[1..end];
-            match name == "now" && !now_is_bound {
-                true => ready.text.push_str(dialect.now()),
-                false => ready.push_parameter(name, numbered),
+            let is_name_char = |c: char| c.is_ascii_alphanumeric() || c == '_';
+            let end = from[1..].find(|c| !is_name_char(c)).map_or(from.len(), |end| end + 1);
+            let param_name = &from[1..end];
+            match param_name == "now" && !now_is_bound {
+                true => statement.text.push_str(dialect.now_expression()),
+                false => statement.push_parameter(param_name, numbered),
             }
             rest = &from[end..];
         }
     }
-    ready.text.push_str(rest);
+    statement.text.push_str(rest);
     if dialect == Dialect::Sqlite {
-        // One writer at a time: there is nothing to lock. And a run is two tables, one of which has all that a transition
-        // changes.
-        ready.text = ready
+        // SQLite has one writer at a time, so there are no row locks. And SQLite keeps a run in two tables; a
+        // transition changes only one of them.
+        statement.text = statement
             .text
             .replace(" for update skip locked", "")
             .replace(" for update", "")
-            .replace("update tasuki_run\n", "update tasuki_run_life as tasuki_run\n");
+            .replace("update tasuki_run\n", "update tasuki_run_state as tasuki_run\n");
     }
-    ready
+    statement
 }
 
-impl Ready {
+impl Statement {
     fn push_parameter(&mut self, name: &str, numbered: bool) {
-        // Only those that have numbers can be meant twice; of the others there may be thousands.
-        let known = numbered.then(|| self.names.iter().position(|one| one == name)).flatten();
+        // Only numbered parameters can be reused. Positional ones are not searched: there may be thousands of them.
+        let known =
+            numbered.then(|| self.param_names.iter().position(|known| known == name)).flatten();
         let number = known.map_or_else(
             || {
-                self.names.push(name.to_owned());
-                self.names.len()
+                self.param_names.push(name.to_owned());
+                self.param_names.len()
             },
             |index| index + 1,
         );
         match numbered {
             false => self.text.push('?'),
-            // Not `?9` on SQLite: a statement that names it alone has nine, and the driver loses count of them.
+            // Not `?9` on SQLite: a statement with only that parameter counts nine, and the driver's count differs.
             true => self.text.push_str(&format!("${number}")),
         }
     }
@@ -209,35 +226,35 @@ fn without_comments(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn told(text: &str, dialect: Dialect) -> (String, Vec<String>) {
-        let ready = translate("test", text, dialect, true);
-        (ready.text, ready.names)
+    fn translated(text: &str, dialect: Dialect) -> (String, Vec<String>) {
+        let statement = translate("test", text, dialect, true);
+        (statement.text, statement.param_names)
     }
 
     #[test]
-    fn names_become_what_each_driver_wants() {
+    fn named_parameters_get_the_syntax_of_each_driver() {
         let text = "-- a comment with :nothing\nselect :a, ':b', :a::bigint + :now -- :c\nfrom x";
-        let words = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let owned = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         assert_eq!(
-            told(text, Dialect::Postgres),
-            ("select $1, ':b', $1::bigint + $2\nfrom x".to_owned(), words(&["a", "now"]))
+            translated(text, Dialect::Postgres),
+            ("select $1, ':b', $1::bigint + $2\nfrom x".to_owned(), owned(&["a", "now"]))
         );
         assert_eq!(
-            told(text, Dialect::MySql),
-            ("select ?, ':b', ?::bigint + ?\nfrom x".to_owned(), words(&["a", "a", "now"]))
+            translated(text, Dialect::MySql),
+            ("select ?, ':b', ?::bigint + ?\nfrom x".to_owned(), owned(&["a", "a", "now"]))
         );
-        assert_eq!(told(text, Dialect::Sqlite).1, words(&["a", "now"]));
+        assert_eq!(translated(text, Dialect::Sqlite).1, owned(&["a", "now"]));
     }
 
     #[test]
-    fn the_clock_is_the_databases_unless_a_test_binds_it() {
-        let ready = translate("test", "select :now", Dialect::Postgres, false);
-        assert!(ready.text.contains("clock_timestamp()") && ready.names.is_empty());
+    fn now_reads_the_databases_clock_unless_a_test_binds_it() {
+        let statement = translate("test", "select :now", Dialect::Postgres, false);
+        assert!(statement.text.contains("clock_timestamp()") && statement.param_names.is_empty());
     }
 
     #[test]
-    fn sqlite_has_nothing_to_lock() {
+    fn locking_clauses_are_removed_for_sqlite() {
         let text = "select id from t for update skip locked";
-        assert_eq!(told(text, Dialect::Sqlite).0, "select id from t");
+        assert_eq!(translated(text, Dialect::Sqlite).0, "select id from t");
     }
 }

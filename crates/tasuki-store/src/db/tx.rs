@@ -1,4 +1,4 @@
-//! Transactions: ours, and those of the application in which something of ours happens too.
+//! Database transactions: our own, and transactions of the application that tasuki writes into.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -8,91 +8,94 @@ use sqlx::{
     SqliteConnection, Transaction,
 };
 
-use super::{Db, Fault, Line, Params, Row, rows, wrap};
+use super::{Db, Fault, FaultInjector, Params, Row, fetch_rows, wrap_rows};
 use crate::Error;
-use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, in_order};
-use crate::db::session::Opened;
+use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, ordered_values};
+use crate::db::server_connection::ServerTx;
 use crate::db::sql::{Dialect, Sql};
 
-/// A transaction of the application, in which something of ours is to happen too: a `&mut` of a connection or
-/// of a transaction of sqlx, on the database that tasuki's tables are in.
-pub struct AppTransaction<'a>(pub(super) OpenTx<'a>);
+/// A transaction of the application that tasuki writes into, so that both commit together. Made from a `&mut` of
+/// a sqlx connection or transaction on the database that holds tasuki's tables.
+pub struct AppTransaction<'a>(pub(super) TxConnection<'a>);
 
 macro_rules! from_sqlx {
-    ($($variant:ident $connection:ident $open:ident),+) => {$(
+    ($($variant:ident $connection:ident $tx:ident),+) => {$(
         impl<'a> From<&'a mut $connection> for AppTransaction<'a> {
-            fn from(theirs: &'a mut $connection) -> Self {
-                Self(OpenTx::$variant($open::Theirs(theirs)))
+            fn from(connection: &'a mut $connection) -> Self {
+                Self(TxConnection::$variant($tx::Borrowed(connection)))
             }
         }
 
         impl<'a> From<&'a mut Transaction<'_, $variant>> for AppTransaction<'a> {
-            fn from(theirs: &'a mut Transaction<'_, $variant>) -> Self {
-                Self::from(&mut **theirs)
+            fn from(transaction: &'a mut Transaction<'_, $variant>) -> Self {
+                Self::from(&mut **transaction)
             }
         }
     )+};
 }
-from_sqlx!(Sqlite SqliteConnection Open, Postgres PgConnection Opened, MySql MySqlConnection Opened);
+from_sqlx!(Sqlite SqliteConnection SqliteTx, Postgres PgConnection ServerTx, MySql MySqlConnection ServerTx);
 
-/// A transaction. Dropped without a commit, it never was.
+/// A transaction. Dropping it without a commit rolls it back.
 pub(crate) struct Tx<'a> {
-    pub(super) open: OpenTx<'a>,
+    pub(super) connection: TxConnection<'a>,
+    /// The clock that a test has set, in microseconds since 1970; `None`: the database's own clock.
     pub(super) now: Option<i64>,
-    pub(super) line: Option<Arc<dyn Line>>,
+    pub(super) fault_injector: Option<Arc<dyn FaultInjector>>,
+    /// The fault that was decided when the transaction began; it takes effect at the end.
     pub(super) fault: Fault,
 }
 
-pub(super) enum OpenTx<'a> {
-    Sqlite(Open<'a>),
-    Postgres(Opened<'a, Postgres>),
-    MySql(Opened<'a, MySql>),
+/// The driver's connection or transaction behind a [`Tx`].
+pub(super) enum TxConnection<'a> {
+    Sqlite(SqliteTx<'a>),
+    Postgres(ServerTx<'a, Postgres>),
+    MySql(ServerTx<'a, MySql>),
 }
 
-/// Whose transaction it is.
-pub(super) enum Open<'a> {
-    Ours(Transaction<'static, Sqlite>),
-    Theirs(&'a mut SqliteConnection),
+/// A transaction on SQLite: ours, or one of the application.
+pub(super) enum SqliteTx<'a> {
+    Owned(Transaction<'static, Sqlite>),
+    /// The application began this transaction, and only the application ends it.
+    Borrowed(&'a mut SqliteConnection),
 }
 
-impl Deref for Open<'_> {
+impl Deref for SqliteTx<'_> {
     type Target = SqliteConnection;
 
     fn deref(&self) -> &SqliteConnection {
         match self {
-            Self::Ours(ours) => ours,
-            Self::Theirs(theirs) => theirs,
+            Self::Owned(transaction) => transaction,
+            Self::Borrowed(connection) => connection,
         }
     }
 }
 
-impl DerefMut for Open<'_> {
+impl DerefMut for SqliteTx<'_> {
     fn deref_mut(&mut self) -> &mut SqliteConnection {
         match self {
-            Self::Ours(ours) => ours,
-            Self::Theirs(theirs) => theirs,
+            Self::Owned(transaction) => transaction,
+            Self::Borrowed(connection) => connection,
         }
     }
 }
 
-impl Open<'_> {
+impl SqliteTx<'_> {
     async fn commit(self) -> Result<(), sqlx::Error> {
         match self {
-            Self::Ours(ours) => ours.commit().await,
-            // Whoever began it ends it.
-            Self::Theirs(_) => Ok(()),
+            Self::Owned(transaction) => transaction.commit().await,
+            Self::Borrowed(_) => Ok(()),
         }
     }
 
     async fn rollback(self) -> Result<(), sqlx::Error> {
         match self {
-            Self::Ours(ours) => ours.rollback().await,
-            Self::Theirs(_) => Ok(()),
+            Self::Owned(transaction) => transaction.rollback().await,
+            Self::Borrowed(_) => Ok(()),
         }
     }
 }
 
-impl OpenTx<'_> {
+impl TxConnection<'_> {
     pub(super) fn dialect(&self) -> Dialect {
         match self {
             Self::Sqlite(_) => Dialect::Sqlite,
@@ -104,115 +107,125 @@ impl OpenTx<'_> {
 
 impl Tx<'_> {
     pub(crate) fn dialect(&self) -> Dialect {
-        self.open.dialect()
+        self.connection.dialect()
     }
 
-    /// Rows of a statement.
-    pub(crate) async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
+    /// Executes a statement and returns its rows.
+    pub(crate) async fn query(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
         let now = self.now;
-        let ready = sql.ready(self.dialect(), now.is_some());
-        Ok(match &mut self.open {
-            OpenTx::Sqlite(tx) => rows!(Sqlite, sqlite, &mut **tx, ready, params, now),
-            OpenTx::Postgres(tx) => rows!(Postgres, postgres, tx, ready, params, now),
-            OpenTx::MySql(tx) => rows!(MySql, mysql, tx, ready, params, now),
+        let statement = sql.for_dialect(self.dialect(), now.is_some());
+        Ok(match &mut self.connection {
+            TxConnection::Sqlite(tx) => {
+                fetch_rows!(Sqlite, sqlite, &mut **tx, statement, params, now)
+            }
+            TxConnection::Postgres(tx) => {
+                fetch_rows!(Postgres, postgres, tx, statement, params, now)
+            }
+            TxConnection::MySql(tx) => fetch_rows!(MySql, mysql, tx, statement, params, now),
         })
     }
 
-    /// Rows of a statement that gives them as one JSON list on SQLite, where each row goes from thread to thread
-    /// by itself.
-    pub(crate) async fn listed(
+    /// Executes a statement that returns all of its rows as one JSON list on SQLite, and as normal rows elsewhere.
+    /// On SQLite every row is otherwise sent separately from the driver's thread to ours.
+    pub(crate) async fn query_json_list(
         &mut self,
         sql: &Sql,
         params: Params<'_>,
     ) -> Result<Vec<Row>, Error> {
-        let rows = self.rows(sql, params).await?;
+        let rows = self.query(sql, params).await?;
         match (self.dialect(), rows.first()) {
-            (Dialect::Sqlite, Some(row)) => Row::listed(&row.text("names")?, &row.text("listed")?),
+            (Dialect::Sqlite, Some(row)) => {
+                Row::from_json_list(&row.text("column_names")?, &row.text("rows_json")?)
+            }
             _ => Ok(rows),
         }
     }
 
-    /// How many rows a statement matched.
+    /// Executes a statement and returns the number of rows that it matched.
     pub(crate) async fn execute(&mut self, sql: &Sql, params: Params<'_>) -> Result<u64, Error> {
         let now = self.now;
-        let ready = sql.ready(self.dialect(), now.is_some());
-        Ok(match &mut self.open {
-            OpenTx::Sqlite(tx) => bind_sqlite(ready, in_order(ready, &ready.names, params, now))
-                .execute(&mut **tx)
-                .await?
-                .rows_affected(),
-            OpenTx::Postgres(tx) => {
-                let query = bind_postgres(ready, in_order(ready, &ready.names, params, now));
-                let told = query.execute(tx.ask()).await;
-                tx.heard(told)?.rows_affected()
+        let statement = sql.for_dialect(self.dialect(), now.is_some());
+        let values = ordered_values(statement, &statement.param_names, params, now);
+        Ok(match &mut self.connection {
+            TxConnection::Sqlite(tx) => {
+                bind_sqlite(statement, values).execute(&mut **tx).await?.rows_affected()
             }
-            OpenTx::MySql(tx) => {
-                let query = bind_mysql(ready, in_order(ready, &ready.names, params, now));
-                let told = query.execute(tx.ask()).await;
-                tx.heard(told)?.rows_affected()
+            TxConnection::Postgres(tx) => {
+                let result = bind_postgres(statement, values).execute(tx.start_exchange()).await;
+                tx.finish_exchange(result)?.rows_affected()
+            }
+            TxConnection::MySql(tx) => {
+                let result = bind_mysql(statement, values).execute(tx.start_exchange()).await;
+                tx.finish_exchange(result)?.rows_affected()
             }
         })
     }
 
-    /// Inserts rows with one statement and returns the id of the first. Not for PostgreSQL, which has
-    /// arrays and `returning`.
-    pub(crate) async fn insert_many(
+    /// Inserts several rows with one statement and returns the id of the first row. Not available on PostgreSQL,
+    /// where an insert reads arrays and returns its ids.
+    pub(crate) async fn insert_rows(
         &mut self,
         sql: &Sql,
         rows: Vec<Params<'_>>,
     ) -> Result<i64, Error> {
         let (now, count) = (self.now, rows.len());
-        let ready = sql.repeated(self.dialect(), now.is_some(), count);
-        let names = ready.names.chunks((ready.names.len() / count.max(1)).max(1));
-        let values =
-            names.zip(rows).flat_map(|(names, row)| in_order(&ready, names, row, now)).collect();
-        Ok(match &mut self.open {
-            OpenTx::Sqlite(tx) => {
-                let query = bind_sqlite(&ready, values);
+        let statement = sql.with_repeated_values(self.dialect(), now.is_some(), count);
+        let names_per_row = (statement.param_names.len() / count.max(1)).max(1);
+        let names = statement.param_names.chunks(names_per_row);
+        let values = names
+            .zip(rows)
+            .flat_map(|(names, row)| ordered_values(&statement, names, row, now))
+            .collect();
+        Ok(match &mut self.connection {
+            TxConnection::Sqlite(tx) => {
+                let query = bind_sqlite(&statement, values);
                 query.execute(&mut **tx).await?.last_insert_rowid() - count as i64 + 1
             }
-            OpenTx::MySql(tx) => {
-                let query = bind_mysql(&ready, values);
-                let told = query.execute(tx.ask()).await;
-                tx.heard(told)?.last_insert_id() as i64
+            TxConnection::MySql(tx) => {
+                let query = bind_mysql(&statement, values);
+                let result = query.execute(tx.start_exchange()).await;
+                tx.finish_exchange(result)?.last_insert_id() as i64
             }
-            OpenTx::Postgres(_) => return Err(Error::broken("PostgreSQL inserts from arrays")),
+            TxConnection::Postgres(_) => {
+                return Err(Error::broken("insert_rows is not available on PostgreSQL"));
+            }
         })
     }
 
-    /// Runs a script of several statements without parameters.
-    pub(crate) async fn script(&mut self, text: &str) -> Result<(), Error> {
+    /// Executes several statements that have no parameters.
+    pub(crate) async fn execute_script(&mut self, text: &str) -> Result<(), Error> {
         let text = AssertSqlSafe(text.to_owned());
-        match &mut self.open {
-            OpenTx::Sqlite(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
-            OpenTx::Postgres(tx) => {
-                let told = tx.ask().execute(sqlx::raw_sql(text)).await;
-                tx.heard(told)?;
+        match &mut self.connection {
+            TxConnection::Sqlite(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
+            TxConnection::Postgres(tx) => {
+                let result = tx.start_exchange().execute(sqlx::raw_sql(text)).await;
+                tx.finish_exchange(result)?;
             }
-            OpenTx::MySql(tx) => {
-                let told = tx.ask().execute(sqlx::raw_sql(text)).await;
-                tx.heard(told)?;
+            TxConnection::MySql(tx) => {
+                let result = tx.start_exchange().execute(sqlx::raw_sql(text)).await;
+                tx.finish_exchange(result)?;
             }
         }
         Ok(())
     }
 
+    /// Commits. A transaction of the application stays open: the application commits it.
     pub(crate) async fn commit(self) -> Result<(), Error> {
-        match self.open {
-            OpenTx::Sqlite(tx) => tx.commit().await?,
-            OpenTx::Postgres(tx) => tx.end("commit").await?,
-            OpenTx::MySql(tx) => tx.end("commit").await?,
+        match self.connection {
+            TxConnection::Sqlite(tx) => tx.commit().await?,
+            TxConnection::Postgres(tx) => tx.end_transaction("commit").await?,
+            TxConnection::MySql(tx) => tx.end_transaction("commit").await?,
         }
-        Db::answer(self.line.as_ref(), self.fault).await
+        Db::inject_response_fault(self.fault_injector.as_ref(), self.fault).await
     }
 
-    /// Undoes everything. Waiting for it, rather than dropping, gives the connection back in order.
+    /// Rolls back. Unlike a drop, this waits for the rollback, so that the connection returns to the cache at once.
     pub(crate) async fn rollback(self) -> Result<(), Error> {
-        match self.open {
-            OpenTx::Sqlite(tx) => tx.rollback().await?,
-            OpenTx::Postgres(tx) => tx.end("rollback").await?,
-            OpenTx::MySql(tx) => tx.end("rollback").await?,
+        match self.connection {
+            TxConnection::Sqlite(tx) => tx.rollback().await?,
+            TxConnection::Postgres(tx) => tx.end_transaction("rollback").await?,
+            TxConnection::MySql(tx) => tx.end_transaction("rollback").await?,
         }
-        Db::answer(self.line.as_ref(), self.fault).await
+        Db::inject_response_fault(self.fault_injector.as_ref(), self.fault).await
     }
 }

@@ -1,101 +1,107 @@
-//! `tasuki doctor`: does a database keep what this program promises?
+//! `tasuki doctor`: checks the stored data for violations of the invariants of ARCHITECTURE.md.
 //!
-//! Every check reads; none repairs. All of them see one moment: they run in one read-only transaction
-//! on one snapshot, so that what moves meanwhile is no finding. The history is read in stretches of
-//! ids, each statement bounded; the small tables (due, holds, leases) are compared with it by
-//! counts and searched only where the counts differ. What stored data cannot show (I5, I9 to I11, I17)
-//! is not here.
+//! Every check only reads; none repairs. All checks read the same snapshot, in one read-only transaction, so that
+//! concurrent changes cause no findings. Runs are read in ranges of ids, so that each statement is bounded. The small
+//! tables (due, holds, leases) are compared with the runs by counts and searched only where the counts differ. The
+//! invariants that stored data cannot show (I5, I9 to I11, I17) are not checked here.
 
-mod pages;
+mod history;
 mod report;
 mod schema;
-mod sides;
+mod tables;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::{Error, Store, Verified};
+use crate::{AuditVerification, Error, Store};
 
-pub use report::{Check, Finding, Report, Severity};
+pub use report::{DoctorCheck, DoctorReport, Finding, Severity};
 
-/// The largest difference between two clocks that is nothing to tell.
+/// Maximum difference between the clocks of the database and of this machine without a warning.
 pub const CLOCK_TOLERANCE: SignedDuration = SignedDuration::from_secs(2);
 
-/// At most so many rows come back from one statement.
-const MOST: u32 = 1_000;
+/// Maximum number of rows that one statement returns.
+const MAX_ROWS: u32 = 1_000;
 
-/// A column that is 1 in a row with a finding: the check it belongs to, and what it means.
+/// A result column that is 1 in a row with a finding: the name of the column, the id of its check, and the problem.
 type Flag = (&'static str, &'static str, &'static str);
 
 impl Store {
-    /// Looks for everything in the stored data that cannot be. `clock` tells this machine's time.
-    pub async fn doctor(&self, clock: impl Fn() -> Timestamp) -> Result<Report, Error> {
-        let mut report = Report::new();
-        let mut tx = self.db.look().await?;
-        schema::schema(&mut tx, &mut report).await?;
+    /// Checks the stored data and reports every violation of an invariant. `clock` returns this machine's time.
+    pub async fn check_database(
+        &self,
+        clock: impl Fn() -> Timestamp,
+    ) -> Result<DoctorReport, Error> {
+        let mut report = DoctorReport::new();
+        let mut tx = self.db.begin_read().await?;
+        schema::check_migrations(&mut tx, &mut report).await?;
         if report.is_clean() {
-            schema::triggers(&mut tx, &mut report).await?;
-            schema::keys(&mut tx, &mut report).await?;
-            sides::settings(&mut tx, &mut report).await?;
-            let term = sides::terms(&mut tx, &mut report).await?;
+            schema::check_triggers(&mut tx, &mut report).await?;
+            schema::check_unique_keys(&mut tx, &mut report).await?;
+            tables::check_settings(&mut tx, &mut report).await?;
+            let term = tables::check_terms(&mut tx, &mut report).await?;
             check_clock(&mut tx, &mut report, clock).await?;
-            sides::holds(&mut tx, &mut report).await?;
-            let tally = pages::look(&mut tx, &mut report, term).await?;
-            sides::due(&mut tx, &mut report, &tally).await?;
-            sides::workers(&mut tx, &mut report, &tally).await?;
-            sides::events(&mut tx, &mut report, &tally).await?;
+            tables::check_holds(&mut tx, &mut report).await?;
+            let counts = history::check(&mut tx, &mut report, term).await?;
+            tables::check_due(&mut tx, &mut report, &counts).await?;
+            tables::check_workers(&mut tx, &mut report, &counts).await?;
+            tables::check_events(&mut tx, &mut report, &counts).await?;
             tx.rollback().await?;
-            // The chain may grow while it is read; it has its own way of telling that from a cut.
-            if let Verified::Broken { seq, flaw } = self.audit_verify(None).await? {
-                report.found(
-                    "I15",
-                    "the chain of the audit is broken",
-                    format!("row {seq}: {flaw:?}"),
-                );
+            // Outside the snapshot: the audit chain may grow while it is read, and its check handles that.
+            if let AuditVerification::Broken { seq, error: flaw } = self.verify_audit(None).await? {
+                report.add_row("I15", "the audit chain is broken", format!("row {seq}: {flaw:?}"));
             }
         } else {
-            report.only_the_schema();
+            report.skip_all_but_schema();
             tx.rollback().await?;
         }
         Ok(report)
     }
 }
 
-/// The time that passes while the question is under way is nobody's fault.
+/// Compares the clocks of the database and of this machine. The time that the query takes does not count as a
+/// difference: the database's clock may be anywhere between this machine's clock before and after the query.
 async fn check_clock(
     tx: &mut Tx<'_>,
-    report: &mut Report,
+    report: &mut DoctorReport,
     clock: impl Fn() -> Timestamp,
 ) -> Result<(), Error> {
-    static CLOCK: Sql = sql!("doctor/clock");
-    let asked = clock();
-    let rows = tx.rows(&CLOCK, params! {}).await?;
-    let answered = clock();
-    let theirs = rows.first().ok_or_else(|| Error::broken("the database has no clock"))?;
-    let theirs = crate::run::timestamp(theirs.int("clock")?)?;
-    let (difference, word) = match theirs < asked {
-        true => (asked.duration_since(theirs), "behind"),
-        false => (theirs.duration_since(answered), "ahead of"),
+    static CLOCK: Sql = sql!("doctor/find_clock");
+    let before = clock();
+    let rows = tx.query(&CLOCK, params! {}).await?;
+    let after = clock();
+    let database = rows.first().ok_or_else(|| Error::broken("the database returned no clock"))?;
+    let database = crate::db::instant::timestamp(database.int("clock")?)?;
+    let (difference, direction) = match database < before {
+        true => (before.duration_since(database), "behind"),
+        false => (database.duration_since(after), "ahead of"),
     };
     if difference > CLOCK_TOLERANCE {
         let seconds = difference.as_millis() as f64 / 1000.0;
-        report
-            .warn("clock", format!("the database's clock is {seconds:.1} s {word} this machine's"));
+        report.add_warning(
+            "clock",
+            format!("the database's clock is {seconds:.1} s {direction} this machine's"),
+        );
     }
     Ok(())
 }
 
-/// Notes every flag that is raised in these rows, as `thing` and its id.
-fn note(report: &mut Report, rows: &[Row], thing: &str, flags: &[Flag]) -> Result<(), Error> {
-    for &(column, check, what) in flags {
+/// Adds a finding for every flag that is 1 in these rows. The example of a row is `thing` with the row's id.
+fn add_flagged_rows(
+    report: &mut DoctorReport,
+    rows: &[Row],
+    thing: &str,
+    flags: &[Flag],
+) -> Result<(), Error> {
+    for &(column, check, problem) in flags {
         for row in rows {
             if row.int(column)? != 0 {
-                report.found(check, what, format!("{thing} {}", row.int("id")?));
+                report.add_row(check, problem, format!("{thing} {}", row.int("id")?));
             }
         }
-        if rows.len() >= MOST as usize {
-            report.more(check, what);
+        if rows.len() >= MAX_ROWS as usize {
+            report.mark_incomplete(check, problem);
         }
     }
     Ok(())

@@ -1,56 +1,56 @@
-//! What a doctor has to say.
+//! The report of the doctor: the checks, each with its findings.
 
 use std::borrow::Cow;
 
-/// So many rows are named for each finding.
-const EXAMPLES: usize = 10;
+/// Maximum number of rows that a finding lists as examples.
+const MAX_EXAMPLES: usize = 10;
 
-/// Everything that was looked at, in order, and what was found.
+/// The result of all checks, in a fixed order.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Report {
-    /// One for each promise.
-    pub checks: Vec<Check>,
+pub struct DoctorReport {
+    /// All checks, in the order in which they are shown.
+    pub checks: Vec<DoctorCheck>,
 }
 
-/// One promise, and whether it is kept.
+/// One check: an invariant, and the ways in which the stored data violates it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Check {
-    /// Its short name: an invariant of ARCHITECTURE.md, or a word.
+pub struct DoctorCheck {
+    /// Short name: the number of an invariant of ARCHITECTURE.md, or a word such as `schema`.
     pub id: &'static str,
-    /// The promise.
+    /// The invariant as a sentence.
     pub promise: &'static str,
-    /// Whether it could be looked at: without the right schema nothing else is.
-    pub done: bool,
-    /// How it is broken.
+    /// Whether the check was executed. If the schema is wrong, the other checks are not.
+    pub was_run: bool,
+    /// The violations; empty if there is none.
     pub findings: Vec<Finding>,
 }
 
-/// One way in which a promise is broken.
+/// One kind of violation, with the affected rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
-    /// How bad it is.
+    /// Severity of the violation.
     pub severity: Severity,
-    /// What is wrong.
-    pub what: Cow<'static, str>,
-    /// The first few of what it concerns: `run 7`.
+    /// Description of the problem.
+    pub problem: Cow<'static, str>,
+    /// The first affected rows, for example `run 7`; at most ten.
     pub examples: Vec<String>,
-    /// How many were counted.
+    /// Number of affected rows that were counted.
     pub count: u64,
-    /// Whether there may be more: counting has an end.
+    /// Whether `count` is only a minimum, because a statement returned its maximum number of rows.
     pub at_least: bool,
 }
 
-/// How bad a finding is.
+/// Severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Severity {
-    /// A promise is broken.
+    /// An invariant is violated.
     Error,
-    /// Nothing is broken yet, but somebody should look.
+    /// No invariant is violated yet, but an operator should examine it.
     Warning,
 }
 
 impl Severity {
-    /// As it is shown.
+    /// The name that is shown: `error` or `warning`.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Error => "error",
@@ -60,43 +60,47 @@ impl Severity {
 }
 
 const CHECKS: [(&str, &str); 18] = [
-    ("schema", "the schema is the one this tasuki knows, complete"),
-    ("triggers", "the triggers that refuse illegal changes are there and enabled"),
+    ("schema", "the schema is complete and is the one that this tasuki knows"),
+    ("triggers", "the triggers that refuse illegal changes exist and are enabled"),
     ("clock", "the clocks of the database and of this machine agree"),
-    ("settings", "the settings are valid and agree with one another"),
+    ("settings", "the settings are valid and consistent with one another"),
     ("I1", "a run has a live attempt exactly while it is assigned or running"),
     ("I2", "unique keys allow one run per slot and idempotency key, one event per dedupe key"),
-    ("I3", "what has ended stays ended: it has an end, does not wait and holds nothing"),
-    ("I4", "epochs only rise, and no write is ahead of the term"),
-    ("I6", "every attempt stands in one place"),
+    ("I3", "an ended run has an end time, does not wait and has no hold"),
+    ("I4", "epochs only rise, and no write is ahead of the current term"),
+    ("I6", "every attempt is stored in exactly one place"),
     ("I7", "SUCCEEDED means exactly one succeeded attempt"),
-    ("I8", "tries stay within what is allowed, attempts are numbered without gaps"),
+    ("I8", "tries stay within the allowed number, and attempts are numbered without gaps"),
     ("I12", "SKIPPED means never started"),
     (
         "I13",
-        "a run of a job that allows one at a time has the hold while it is carried, nobody else has",
+        "a run of a job that allows one run at a time has the hold while it is assigned or running, and no other run has it",
     ),
-    ("I14", "nothing starts before its time, or before the attempt before it has ended"),
-    ("I15", "the chain of the audit verifies"),
-    ("I16", "no worker runs more than it has room for"),
-    ("I18", "an event is processed exactly when its runs exist"),
-    ("I19", "a run is in due exactly while it waits, under a lease exactly while it is carried"),
+    ("I14", "nothing starts before its time, or before the previous attempt has ended"),
+    ("I15", "the audit chain is intact"),
+    ("I16", "no worker runs more than its slots allow"),
+    ("I18", "an event is marked as processed exactly when its runs exist"),
+    (
+        "I19",
+        "a run is in the due table exactly while it waits, and under a lease exactly while it is assigned or running",
+    ),
 ];
 
-impl Report {
+impl DoctorReport {
     pub(super) fn new() -> Self {
-        let check = |(id, promise)| Check { id, promise, done: true, findings: Vec::new() };
+        let check =
+            |(id, promise)| DoctorCheck { id, promise, was_run: true, findings: Vec::new() };
         Self { checks: CHECKS.map(check).into() }
     }
 
-    /// Whether nothing was found.
+    /// Whether there is no finding.
     pub fn is_clean(&self) -> bool {
         self.findings().next().is_none()
     }
 
-    /// Whether everything was looked at.
+    /// Whether all checks were executed.
     pub fn is_complete(&self) -> bool {
-        self.checks.iter().all(|check| check.done)
+        self.checks.iter().all(|check| check.was_run)
     }
 
     /// Every finding, with the short name of its check.
@@ -104,51 +108,58 @@ impl Report {
         self.checks.iter().flat_map(|check| check.findings.iter().map(|one| (check.id, one)))
     }
 
-    /// Nothing but the schema could be looked at.
-    pub(super) fn only_the_schema(&mut self) {
+    /// Marks all checks except `schema` as not executed.
+    pub(super) fn skip_all_but_schema(&mut self) {
         for check in &mut self.checks {
-            check.done = check.id == "schema";
+            check.was_run = check.id == "schema";
         }
     }
 
-    /// One more row that shows this.
-    pub(super) fn found(&mut self, check: &str, what: impl Into<Cow<'static, str>>, row: String) {
-        let finding = self.finding(check, what.into(), Severity::Error);
+    /// Counts one more row with this problem, and keeps it as an example if there are few.
+    pub(super) fn add_row(
+        &mut self,
+        check: &str,
+        problem: impl Into<Cow<'static, str>>,
+        row: String,
+    ) {
+        let finding = self.find_or_add(check, problem.into(), Severity::Error);
         finding.count += 1;
-        if finding.examples.len() < EXAMPLES {
+        if finding.examples.len() < MAX_EXAMPLES {
             finding.examples.push(row);
         }
     }
 
-    /// Something that is wrong as a whole.
-    pub(super) fn fault(&mut self, check: &str, what: impl Into<Cow<'static, str>>) {
-        self.finding(check, what.into(), Severity::Error).count += 1;
+    /// Adds an error that concerns no particular row.
+    pub(super) fn add_error(&mut self, check: &str, problem: impl Into<Cow<'static, str>>) {
+        self.find_or_add(check, problem.into(), Severity::Error).count += 1;
     }
 
-    /// Something that somebody should look at.
-    pub(super) fn warn(&mut self, check: &str, what: impl Into<Cow<'static, str>>) {
-        self.finding(check, what.into(), Severity::Warning).count += 1;
+    /// Adds a warning.
+    pub(super) fn add_warning(&mut self, check: &str, problem: impl Into<Cow<'static, str>>) {
+        self.find_or_add(check, problem.into(), Severity::Warning).count += 1;
     }
 
-    /// There may be more of this, if there is any.
-    pub(super) fn more(&mut self, check: &str, what: &str) {
+    /// Marks the count of a finding as a minimum. Does nothing if there is no such finding.
+    pub(super) fn mark_incomplete(&mut self, check: &str, problem: &str) {
         let findings = self.checks.iter_mut().filter(|one| one.id == check);
-        for finding in findings.flat_map(|one| &mut one.findings).filter(|one| one.what == what) {
+        for finding in
+            findings.flat_map(|one| &mut one.findings).filter(|one| one.problem == problem)
+        {
             finding.at_least = true;
         }
     }
 
-    fn finding(
+    fn find_or_add(
         &mut self,
         check: &str,
-        what: Cow<'static, str>,
+        problem: Cow<'static, str>,
         severity: Severity,
     ) -> &mut Finding {
         let known = self.checks.iter_mut().find(|one| one.id == check);
-        let findings = &mut known.expect("every check is in the list").findings;
-        let index = findings.iter().position(|one| one.what == what).unwrap_or_else(|| {
+        let findings = &mut known.expect("the id of a check is in CHECKS").findings;
+        let index = findings.iter().position(|one| one.problem == problem).unwrap_or_else(|| {
             let examples = Vec::new();
-            findings.push(Finding { severity, what, examples, count: 0, at_least: false });
+            findings.push(Finding { severity, problem, examples, count: 0, at_least: false });
             findings.len() - 1
         });
         &mut findings[index]
@@ -160,16 +171,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_are_counted_and_the_first_few_are_named() {
-        let mut report = Report::new();
+    fn a_finding_counts_all_rows_and_lists_the_first_ten() {
+        let mut report = DoctorReport::new();
         assert!(report.is_clean() && report.is_complete());
         for run in 0..25 {
-            report.found("I8", "a gap", format!("run {run}"));
+            report.add_row("I8", "a gap", format!("run {run}"));
         }
-        report.more("I8", "a gap");
-        report.more("I8", "something else");
+        report.mark_incomplete("I8", "a gap");
+        report.mark_incomplete("I8", "something else");
         let findings: Vec<_> = report.findings().collect();
         let [("I8", finding)] = findings[..] else { panic!("{findings:?}") };
-        assert_eq!((finding.count, finding.at_least, finding.examples.len()), (25, true, EXAMPLES));
+        assert_eq!(
+            (finding.count, finding.at_least, finding.examples.len()),
+            (25, true, MAX_EXAMPLES)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The ground everything stands on: migrations, triggers, unique keys.
+//! Checks of the schema itself: migrations, triggers, unique keys.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,13 +6,13 @@ use crate::Error;
 use crate::db::migrate::{self, Migration};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
-use crate::doctor::Report;
+use crate::doctor::DoctorReport;
 
-static TRIGGERS: Sql = sql!("doctor/triggers", ".sqlite", ".postgres", ".mysql");
-static KEYS: Sql = sql!("doctor/keys", ".sqlite", ".postgres", ".mysql");
+static LIST_TRIGGERS: Sql = sql!("doctor/list_triggers", ".sqlite", ".postgres", ".mysql");
+static LIST_UNIQUE_KEYS: Sql = sql!("doctor/list_unique_keys", ".sqlite", ".postgres", ".mysql");
 
-/// The unique keys that promises rest on, and which.
-const KEYS_WANTED: &[(&str, &str, &[&str])] = &[
+/// The unique keys that the invariants need: the invariant, the table, and the columns in alphabetical order.
+const REQUIRED_KEYS: &[(&str, &str, &[&str])] = &[
     ("I2", "tasuki_run", &["id"]),
     ("I2", "tasuki_run", &["job_id", "scope_id", "scope_kind", "slot"]),
     ("I2", "tasuki_run", &["idempotency_key"]),
@@ -24,50 +24,58 @@ const KEYS_WANTED: &[(&str, &str, &[&str])] = &[
     ("I19", "tasuki_lease", &["token"]),
 ];
 
-/// Nothing pending, nothing broken off, nothing newer.
-pub(super) async fn schema(tx: &mut Tx<'_>, report: &mut Report) -> Result<(), Error> {
-    if !migrate::has_table(tx).await? {
-        report.fault("schema", "there are no tables of tasuki here");
+/// Checks that all migrations have been applied completely, and none that this tasuki does not know.
+pub(super) async fn check_migrations(
+    tx: &mut Tx<'_>,
+    report: &mut DoctorReport,
+) -> Result<(), Error> {
+    if !migrate::has_migration_table(tx).await? {
+        report.add_error("schema", "the database contains no tables of tasuki");
         return Ok(());
     }
-    match migrate::pending(tx).await {
+    match migrate::list_pending(tx).await {
         Ok(pending) => {
             for migration in pending {
-                let told = format!("{} {}", migration.version, migration.name);
-                report.found("schema", "a migration has not been applied", told);
+                let example = format!("{} {}", migration.version, migration.name);
+                report.add_row("schema", "a migration has not been applied", example);
             }
         }
-        Err(error @ (Error::NewerSchema { .. } | Error::Migration { .. })) => {
-            report.fault("schema", error.to_string());
+        Err(error @ (Error::NewerSchema { .. } | Error::InvalidMigration { .. })) => {
+            report.add_error("schema", error.to_string());
         }
         Err(error) => return Err(error),
     }
     Ok(())
 }
 
-/// Every trigger of the migrations is there, on its table, and cannot be passed by.
-pub(super) async fn triggers(tx: &mut Tx<'_>, report: &mut Report) -> Result<(), Error> {
-    let mut there = BTreeMap::new();
-    for row in tx.rows(&TRIGGERS, params! {}).await? {
-        there.insert((row.text("name")?, row.text("table_name")?), row.int("always")? != 0);
+/// Checks that every trigger of the migrations exists on its table and fires in every session.
+pub(super) async fn check_triggers(
+    tx: &mut Tx<'_>,
+    report: &mut DoctorReport,
+) -> Result<(), Error> {
+    let mut existing = BTreeMap::new();
+    for row in tx.query(&LIST_TRIGGERS, params! {}).await? {
+        existing.insert((row.text("name")?, row.text("table_name")?), row.int("always")? != 0);
     }
     for migration in Migration::all(tx.dialect()) {
         for (name, table) in triggers_in(migration.text()) {
-            let told = format!("{name} on {table}");
-            match there.get(&(name.to_owned(), table.to_owned())) {
+            let example = format!("{name} on {table}");
+            match existing.get(&(name.to_owned(), table.to_owned())) {
                 Some(true) => {}
-                Some(false) => report.found("triggers", "a trigger is not enabled ALWAYS", told),
-                None => report.found("triggers", "a trigger is missing", told),
+                Some(false) => {
+                    report.add_row("triggers", "a trigger is not enabled ALWAYS", example)
+                }
+                None => report.add_row("triggers", "a trigger is missing", example),
             }
         }
     }
     Ok(())
 }
 
-/// The triggers a migration makes: their names and tables.
+/// The names and tables of the triggers that a migration creates.
 fn triggers_in(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    let made = text.split("create trigger ").skip(1);
-    made.filter_map(|rest| {
+    let definitions = text.split("create trigger ").skip(1);
+    definitions.filter_map(|rest| {
         let mut words = rest.split_whitespace();
         let name = words.next()?;
         words.find(|word| *word == "on")?;
@@ -75,19 +83,22 @@ fn triggers_in(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Every unique key that a promise rests on is there.
-pub(super) async fn keys(tx: &mut Tx<'_>, report: &mut Report) -> Result<(), Error> {
+/// Checks that every unique key that an invariant needs exists.
+pub(super) async fn check_unique_keys(
+    tx: &mut Tx<'_>,
+    report: &mut DoctorReport,
+) -> Result<(), Error> {
     let mut columns: BTreeMap<(String, String), BTreeSet<String>> = BTreeMap::new();
-    for row in tx.rows(&KEYS, params! {}).await? {
+    for row in tx.query(&LIST_UNIQUE_KEYS, params! {}).await? {
         let key = (row.text("table_name")?, row.text("key_name")?);
         columns.entry(key).or_default().insert(row.text("column_name")?);
     }
-    for &(check, table, wanted) in KEYS_WANTED {
-        let there =
+    for &(check, table, wanted) in REQUIRED_KEYS {
+        let exists =
             columns.iter().any(|((of, _), columns)| of == table && columns.iter().eq(wanted));
-        if !there {
-            let told = format!("{table} ({})", wanted.join(", "));
-            report.found(check, "a unique key is missing", told);
+        if !exists {
+            let example = format!("{table} ({})", wanted.join(", "));
+            report.add_row(check, "a unique key is missing", example);
         }
     }
     Ok(())
@@ -103,72 +114,79 @@ mod tests {
 
     const DIALECTS: [Dialect; 3] = [Dialect::Sqlite, Dialect::Postgres, Dialect::MySql];
 
-    fn rules(dialect: Dialect) -> &'static str {
-        let rules = Migration::all(dialect).iter().find(|one| one.name == "rules");
-        rules.expect("there are rules").text()
+    /// The text of the only migration, which creates the tables and the triggers.
+    fn initial_migration(dialect: Dialect) -> &'static str {
+        let [initial] = Migration::all(dialect) else {
+            panic!("{dialect:?} has several migrations")
+        };
+        initial.text()
     }
 
-    /// `old.state = 'A' and new.state in ('B', 'C')`, or `(new.state = 'B' or new.state = 'C')`, one after the other; or a list of
-    /// `A>B`.
-    fn moves(text: &str) -> BTreeSet<(String, String)> {
-        let mut moves = BTreeSet::new();
+    /// The state transitions that the trigger allows. Understands three forms: `old.state = 'A' and new.state in
+    /// ('B', 'C')`; `old.state = 'A' and (new.state = 'B' or new.state = 'C')`; and a list of `A>B`.
+    fn allowed_transitions(text: &str) -> BTreeSet<(String, String)> {
+        let mut transitions = BTreeSet::new();
         let is_state = |word: &str| word.parse::<RunState>().is_ok();
         for word in text.split(['\'', ',']) {
-            // What stays as it is does not move.
-            let is_move = |(from, to): &(&str, &str)| is_state(from) && from != to;
-            if let Some((from, to)) = word.split_once('>').filter(is_move) {
-                moves.insert((from.to_owned(), to.to_owned()));
+            // A>A is no transition: the list contains it because the trigger also fires for updates of other columns.
+            let is_transition = |(from, to): &(&str, &str)| is_state(from) && from != to;
+            if let Some((from, to)) = word.split_once('>').filter(is_transition) {
+                transitions.insert((from.to_owned(), to.to_owned()));
             }
         }
         for rest in text.split("old.state = '").skip(1) {
-            let (from, rest) = rest.split_once('\'').expect("a quoted state");
-            // The last of them ends with its condition, the others where the next begins.
+            let (from, rest) = rest.split_once('\'').expect("the state is quoted");
+            // The states of the last condition end with the trigger's condition, those of the others before the next
+            // condition.
             let ends = ["\n    )", "\n    execute", ";"];
             let end = ends.iter().filter_map(|end| rest.find(end)).min();
             for to in rest[..end.unwrap_or(rest.len())].split('\'').skip(1).step_by(2) {
-                moves.insert((from.to_owned(), to.to_owned()));
+                transitions.insert((from.to_owned(), to.to_owned()));
             }
         }
-        moves
+        transitions
     }
 
     #[test]
-    fn the_legal_moves_of_every_trigger_are_those_of_the_table() {
-        let word = |state: RunState| state.as_str().to_owned();
+    fn every_trigger_allows_exactly_the_transitions_of_the_table() {
+        let name = |state: RunState| state.as_str().to_owned();
         let legal: BTreeSet<_> =
-            transition::changes().map(|(from, to)| (word(from), word(to))).collect();
+            transition::list_state_changes().map(|(from, to)| (name(from), name(to))).collect();
         assert!(legal.len() > 20);
         for dialect in DIALECTS {
-            assert_eq!(moves(rules(dialect)), legal, "{dialect:?}");
+            assert_eq!(allowed_transitions(initial_migration(dialect)), legal, "{dialect:?}");
         }
     }
 
-    /// SQLite builds a table for a list of three or more, anew for every row that is checked.
+    /// SQLite builds a temporary table for an `in` list of three or more values, again for every row that is checked.
     #[test]
     fn sqlite_checks_a_run_without_long_lists() {
-        let migrations = Migration::all(Dialect::Sqlite);
-        let runs = migrations.iter().find(|one| one.name == "runs").expect("there are runs").text();
-        let (_, run) =
-            runs.split_once("create table tasuki_run_life (").expect("what a move writes");
-        let (run, _) = run.split_once("\n);").expect("it ends");
-        let (legal_move, _) = rules(Dialect::Sqlite).split_once("\nend;").expect("it ends");
-        for list in [run, legal_move].iter().flat_map(|text| text.split(" in (").skip(1)) {
-            let (list, _) = list.split_once(')').expect("the list ends");
+        let text = initial_migration(Dialect::Sqlite);
+        let between = |start: &str, end: &str| {
+            let (_, rest) = text.split_once(start).expect("the migration contains the start");
+            rest.split_once(end).expect("the migration contains the end").0
+        };
+        let table = between("create table tasuki_run_state (", "\n);");
+        let trigger = between("create trigger tasuki_run_legal_transition ", "\nend;");
+        for list in [table, trigger].iter().flat_map(|text| text.split(" in (").skip(1)) {
+            let (list, _) = list.split_once(')').expect("the list has an end");
             assert!(list.split(',').count() <= 2, "in ({list})");
         }
     }
 
     #[test]
-    fn every_trigger_of_the_migrations_is_looked_for() {
+    fn the_doctor_expects_every_trigger_of_the_migration() {
         for dialect in DIALECTS {
-            let found: Vec<_> = triggers_in(rules(dialect)).collect();
-            assert_eq!(found.len(), rules(dialect).matches("create trigger").count());
+            let text = initial_migration(dialect);
+            let found: Vec<_> = triggers_in(text).collect();
+            assert_eq!(found.len(), text.matches("create trigger").count());
             assert!(found.len() >= 10);
-            // On SQLite a run is two tables, and what both are named for has the same rules as elsewhere.
-            let whole = |table: &str| table.trim_end_matches("_life").to_owned();
-            assert_eq!(found[0].0, "tasuki_run_legal_move", "{dialect:?}");
-            assert_eq!(whole(found[0].1), "tasuki_run", "{dialect:?}");
-            assert!(found.iter().all(|(name, table)| name.starts_with(&whole(table))), "{found:?}");
+            // SQLite stores a run in two tables; some triggers of tasuki_run_state have the names that they have
+            // elsewhere.
+            let base = |table: &str| table.trim_end_matches("_state").to_owned();
+            assert_eq!(found[0].0, "tasuki_run_legal_transition", "{dialect:?}");
+            assert_eq!(base(found[0].1), "tasuki_run", "{dialect:?}");
+            assert!(found.iter().all(|(name, table)| name.starts_with(&base(table))), "{found:?}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What may be said of a job, how it is stored, and how the audit tells it.
+//! The definition of a job: its validation, its columns, and its form in the audit log.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,39 +6,39 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tasuki_core::misfire::Misfire;
+use tasuki_core::misfire::MisfirePolicy;
 use tasuki_core::retry::Backoff;
-use tasuki_core::{Invalid, Schedule};
+use tasuki_core::{InvalidInput, Schedule};
 
 use super::{Job, JobSpec, JobVersion};
 use crate::Error;
-use crate::check::{self, LONGEST_JSON, LONGEST_WORD};
+use crate::db::instant::micros;
 use crate::db::{Params, Row, params};
-use crate::run::micros;
+use crate::validate::{self, MAX_JSON_BYTES, MAX_KEY_CHARS};
 
-/// More tries or rounds than anybody waits for.
-const MOST_TRIES: u32 = 1_000_000;
-/// A longer wait is a schedule.
-const LONGEST_WAIT: Duration = Duration::from_secs(366 * 86_400);
+/// Upper bound of `max_attempts` and `max_releases`. A higher number would only hide a job that never succeeds.
+const MAX_TRIES: u32 = 1_000_000;
+/// Upper bound of `backoff_cap`. A job that waits longer than that needs a schedule instead of a retry.
+const MAX_BACKOFF: Duration = Duration::from_secs(366 * 86_400);
 
-/// What starts a job's runs.
+/// What creates the runs of a job.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Trigger {
-    /// A schedule.
+    /// A schedule creates runs.
     Time {
-        /// When.
+        /// The schedule.
         schedule: Schedule,
-        /// What becomes of missed slots; `None`: what the settings say.
-        misfire: Option<Misfire>,
+        /// What to do with missed slots; `None`: as set in the settings.
+        misfire: Option<MisfirePolicy>,
     },
-    /// Events.
+    /// Events create runs.
     Event {
-        /// Of these types.
+        /// Event types that create a run.
         types: BTreeSet<String>,
-        /// Those of which this is true, as JSON.
+        /// Condition that an event must also meet, as JSON.
         filter: Option<String>,
     },
-    /// Only requests.
+    /// Only requests (API or client) create runs.
     Task,
 }
 
@@ -52,30 +52,30 @@ impl Trigger {
     }
 }
 
-/// Everything people say of a job when they make or edit it; its name apart, which it keeps.
+/// Everything that a user defines when creating or editing a job, except its name, which never changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobDefinition {
-    /// What starts it.
+    /// What creates its runs.
     pub trigger: Trigger,
-    /// Whether it makes runs at all.
+    /// Whether the job creates runs at all.
     pub enabled: bool,
-    /// What its runs are made of.
+    /// What its runs execute, and with which limits.
     pub spec: JobSpec,
 }
 
 impl JobDefinition {
-    /// Refuses what no database would take, or no run could keep.
-    pub(super) fn check(&self) -> Result<(), Invalid> {
+    /// Refuses values that a database cannot store or that no run could comply with.
+    pub(super) fn check(&self) -> Result<(), InvalidInput> {
         match &self.trigger {
             Trigger::Time { schedule, misfire } => {
-                check_word("schedule value", schedule.value())?;
-                misfire.map(Misfire::checked).transpose()?;
+                check_short_text("schedule value", schedule.value())?;
+                misfire.map(MisfirePolicy::validate).transpose()?;
             }
             Trigger::Event { types, filter } => {
                 if types.is_empty() {
-                    return Err(Invalid::typed("event types", "", "at least one type"));
+                    return Err(InvalidInput::from_text("event types", "", "at least one type"));
                 }
-                types.iter().try_for_each(|word| check_key("event type", word))?;
+                types.iter().try_for_each(|name| check_key("event type", name))?;
                 filter
                     .iter()
                     .try_for_each(|filter| check_json("event filter", filter).map(drop))?;
@@ -85,8 +85,8 @@ impl JobDefinition {
         self.spec.check()
     }
 
-    /// The job as it is after this edit. Its number goes up with the write.
-    pub(super) fn onto(&self, job: &Job) -> Job {
+    /// Returns the job with this definition. The write increments its version.
+    pub(super) fn apply_to(&self, job: &Job) -> Job {
         let (schedule, misfire) = match &self.trigger {
             Trigger::Time { schedule, misfire } => (Some(schedule), *misfire),
             Trigger::Event { .. } | Trigger::Task => (None, None),
@@ -121,54 +121,64 @@ impl JobDefinition {
 }
 
 impl JobSpec {
-    fn check(&self) -> Result<(), Invalid> {
+    fn check(&self) -> Result<(), InvalidInput> {
         if !check_json("spec", &self.spec)?.is_object() {
-            return Err(Invalid::described("spec", "other JSON", "a JSON object"));
+            return Err(InvalidInput::from_description("spec", "other JSON", "a JSON object"));
         }
         if !self.lane.is_empty() {
             check_key("lane", &self.lane)?;
         }
-        self.labels.iter().try_for_each(|word| check_word("label", word))?;
+        self.labels.iter().try_for_each(|label| check_short_text("label", label))?;
         for (field, number) in
             [("max_attempts", self.max_attempts), ("max_releases", self.max_releases)]
         {
-            if !(1..=MOST_TRIES).contains(&number) {
-                return Err(Invalid::described(field, number.to_string(), "1 to 1000000"));
+            if !(1..=MAX_TRIES).contains(&number) {
+                return Err(InvalidInput::from_description(
+                    field,
+                    number.to_string(),
+                    "1 to 1000000",
+                ));
             }
         }
-        if self.backoff_cap > LONGEST_WAIT {
+        if self.backoff_cap > MAX_BACKOFF {
             let found = format!("{:?}", self.backoff_cap);
-            return Err(Invalid::described("backoff cap", found, "at most 366 days"));
+            return Err(InvalidInput::from_description("backoff cap", found, "at most 366 days"));
         }
         Backoff::new(self.backoff, self.backoff_cap, self.jitter_percent).map(drop)
     }
 }
 
-fn check_word(field: &'static str, word: &str) -> Result<(), Invalid> {
-    let sound = !word.trim().is_empty() && !word.chars().any(char::is_control);
-    match sound && word.chars().count() <= LONGEST_WORD {
+/// Checks a text that is shown to users: not empty, without control characters, not too long.
+fn check_short_text(field: &'static str, text: &str) -> Result<(), InvalidInput> {
+    let is_visible = !text.trim().is_empty() && !text.chars().any(char::is_control);
+    match is_visible && text.chars().count() <= MAX_KEY_CHARS {
         true => Ok(()),
-        false => Err(Invalid::typed(field, word, "1 to 191 visible characters")),
+        false => Err(InvalidInput::from_text(field, text, "1 to 191 visible characters")),
     }
 }
 
-fn check_key(field: &'static str, word: &str) -> Result<(), Invalid> {
-    check_word(field, word)?;
-    check::key(field, word)
+fn check_key(field: &'static str, key: &str) -> Result<(), InvalidInput> {
+    check_short_text(field, key)?;
+    validate::check_key(field, key)
 }
 
-/// The words are not quoted in the refusal: there may be a secret among them.
-fn check_json(field: &'static str, typed: &str) -> Result<Value, Invalid> {
-    if typed.len() > LONGEST_JSON {
-        return Err(Invalid::described(field, "a longer one", "at most 1048576 bytes"));
+/// Parses a JSON text. The error does not quote the text, because it may contain a secret.
+fn check_json(field: &'static str, text: &str) -> Result<Value, InvalidInput> {
+    if text.len() > MAX_JSON_BYTES {
+        return Err(InvalidInput::from_description(
+            field,
+            "a longer text",
+            "at most 1048576 bytes",
+        ));
     }
-    serde_json::from_str(typed).map_err(|_| Invalid::described(field, "something else", "JSON"))
+    serde_json::from_str(text)
+        .map_err(|_| InvalidInput::from_description(field, "something else", "JSON"))
 }
 
-/// The columns that hold a definition.
-pub(super) fn columns(job: &Job) -> Params<'static> {
+/// The columns of the table `tasuki_job` that contain the definition.
+pub(super) fn definition_columns(job: &Job) -> Params<'static> {
     let instant = |at: Option<Timestamp>| at.map(Timestamp::as_microsecond);
-    let (misfire, misfire_value) = misfire_out(job.misfire).unzip();
+    let (misfire, misfire_value) = misfire_columns(job.misfire).unzip();
     params! {
         name: job.name.clone(),
         enabled: i64::from(job.enabled),
@@ -180,7 +190,7 @@ pub(super) fn columns(job: &Job) -> Params<'static> {
         dst_fold: job.dst_fold.clone(),
         misfire: misfire.map(str::to_owned),
         misfire_value: misfire_value.flatten(),
-        event_types: list_out(&job.event_types),
+        event_types: string_set_json(&job.event_types),
         event_filter: job.event_filter.clone(),
         paused_at: instant(job.paused_at),
         paused_until: instant(job.paused_until),
@@ -190,45 +200,48 @@ pub(super) fn columns(job: &Job) -> Params<'static> {
     }
 }
 
-fn misfire_out(misfire: Option<Misfire>) -> Option<(&'static str, Option<i64>)> {
+fn misfire_columns(misfire: Option<MisfirePolicy>) -> Option<(&'static str, Option<i64>)> {
     Some(match misfire? {
-        Misfire::SkipLate(tolerance) => ("skip_late", Some(micros(tolerance))),
-        Misfire::LatestOnly => ("latest_only", None),
-        Misfire::EveryWithin(window) => ("every_within", Some(micros(window))),
-        Misfire::AtMost(count) => ("at_most", Some(i64::from(count))),
+        MisfirePolicy::SkipLate(tolerance) => ("skip_late", Some(micros(tolerance))),
+        MisfirePolicy::LatestOnly => ("latest_only", None),
+        MisfirePolicy::EveryWithin(window) => ("every_within", Some(micros(window))),
+        MisfirePolicy::AtMost(count) => ("at_most", Some(i64::from(count))),
     })
 }
 
-pub(super) fn misfire_in(row: &Row) -> Result<Option<Misfire>, Error> {
-    let Some(word) = row.opt_text("misfire")? else { return Ok(None) };
+pub(super) fn read_misfire(row: &Row) -> Result<Option<MisfirePolicy>, Error> {
+    let Some(policy) = row.opt_text("misfire")? else { return Ok(None) };
     let value = row.opt_int("misfire_value")?.unwrap_or_default();
     let duration = Duration::from_micros(value.max(0) as u64);
-    match word.as_str() {
-        "skip_late" => Ok(Some(Misfire::SkipLate(duration))),
-        "latest_only" => Ok(Some(Misfire::LatestOnly)),
-        "every_within" => Ok(Some(Misfire::EveryWithin(duration))),
-        "at_most" => Ok(Some(Misfire::AtMost(value as u32))),
-        _ => Err(Error::broken(format!("{word} is no misfire policy"))),
+    match policy.as_str() {
+        "skip_late" => Ok(Some(MisfirePolicy::SkipLate(duration))),
+        "latest_only" => Ok(Some(MisfirePolicy::LatestOnly)),
+        "every_within" => Ok(Some(MisfirePolicy::EveryWithin(duration))),
+        "at_most" => Ok(Some(MisfirePolicy::AtMost(value as u32))),
+        _ => Err(Error::broken(format!("the stored misfire policy {policy} is unknown"))),
     }
 }
 
-/// A list of words as a JSON text; an empty one is none.
-pub(super) fn list_out(words: &BTreeSet<String>) -> Option<String> {
-    (!words.is_empty()).then(|| json!(words).to_string())
+/// A set of strings as a JSON list; `None` if it is empty.
+pub(super) fn string_set_json(strings: &BTreeSet<String>) -> Option<String> {
+    (!strings.is_empty()).then(|| json!(strings).to_string())
 }
 
-pub(crate) fn list_in(row: &Row, name: &str) -> Result<BTreeSet<String>, Error> {
+/// Reads a column that contains a set of strings as a JSON list; null means an empty set.
+pub(crate) fn read_string_set(row: &Row, name: &str) -> Result<BTreeSet<String>, Error> {
     let Some(text) = row.opt_text(name)? else { return Ok(BTreeSet::new()) };
-    serde_json::from_str(&text).map_err(|_| Error::broken(format!("{name} is no list")))
+    serde_json::from_str(&text)
+        .map_err(|_| Error::broken(format!("the column {name} is not a JSON list of strings")))
 }
 
-/// As the audit tells it. The command may hold a secret, and the audit is for ever: it tells which
-/// version, where the command can be read, and a hash that shows whether it is still the same.
-pub(super) fn told(job: &Job) -> Value {
+/// The job as shown in an audit entry. The command may contain a secret, and audit entries are kept forever, so an
+/// entry contains only the version, under which the command can be read, and a hash of the spec, which shows whether
+/// it is unchanged.
+pub(super) fn audit_json(job: &Job) -> Value {
     let JobVersion { version, spec, .. } = &job.newest;
     let digest = Sha256::digest(&spec.spec);
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let (misfire, misfire_value) = misfire_out(job.misfire).unzip();
+    let (misfire, misfire_value) = misfire_columns(job.misfire).unzip();
     json!({
         "name": job.name,
         "version": job.version,

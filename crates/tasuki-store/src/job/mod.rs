@@ -1,69 +1,69 @@
-//! Jobs: what people define, and the versions their runs are made from.
+//! Jobs and job versions.
 //!
-//! A job's row has a `version` that every change raises; whoever changes shows the one it saw. What
-//! runs are made of is copied into a version of its own whenever it changes, under the number the row
-//! has then, and never changed: a run points at its copy.
+//! Every change of a job increments its `version`; a caller that changes a job passes the version that it has read.
+//! The spec of a job (what its runs execute) is copied into a job version whenever it changes, under the version
+//! number that the job then has. A job version never changes, and a run names the job version that it executes.
 
-mod ahead;
 mod change;
 mod definition;
+mod reschedule;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::misfire::Misfire;
+use tasuki_core::misfire::MisfirePolicy;
 use tasuki_core::schedule::DstChoice;
-use tasuki_core::job_spec::WorkKind;
-use tasuki_core::{Invalid, JobId, JobName, Schedule};
+use tasuki_core::work_spec::WorkKind;
+use tasuki_core::{InvalidInput, JobId, JobName, Schedule};
 
+use crate::db::instant::{micros, timestamp};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::run::{micros, timestamp};
 use crate::{Error, Store};
 
-pub use change::{JobChange, JobCreated, Seen};
-pub(crate) use definition::list_in;
+pub use change::{ExpectedVersion, JobChange, JobCreated};
+pub(crate) use definition::read_string_set;
 pub use definition::{JobDefinition, Trigger};
 
-static BY_ID: Sql = sql!("job/by_id");
-static BY_NAME: Sql = sql!("job/by_name");
-static NAMES: Sql = sql!("job/names", ".sqlite", ".postgres", ".mysql");
+static FIND_BY_ID: Sql = sql!("job/find_by_id");
+static FIND_BY_NAME: Sql = sql!("job/find_by_name");
+static LIST_NAMES: Sql = sql!("job/list_names", ".sqlite", ".postgres", ".mysql");
 static LIST: Sql = sql!("job/list");
-static SEEN: Sql = sql!("job/seen");
-static SHARE: Sql = sql!("job/share", ".sqlite", ".postgres", ".mysql");
-static VERSION_INSERT: Sql = sql!("job/version_insert");
-static VERSION_SHOW: Sql = sql!("job/version_show");
-static VERSIONS: Sql = sql!("job/versions", ".sqlite", ".postgres", ".mysql");
+static IS_VERSION: Sql = sql!("job/is_version");
+static LOCK_VERSION: Sql = sql!("job/lock_version", ".sqlite", ".postgres", ".mysql");
+static INSERT_VERSION: Sql = sql!("job/insert_version");
+static FIND_VERSION: Sql = sql!("job/find_version");
+static LIST_VERSIONS: Sql = sql!("job/list_versions", ".sqlite", ".postgres", ".mysql");
 
-/// The longest page of definitions.
-const PAGE: u32 = 200;
+/// Maximum number of jobs on a page of a list.
+const MAX_PAGE: u32 = 200;
 
-/// What runs are made of: copied once for each edit of it.
+/// The spec of a job: what its runs execute, and with which limits. Each change of it creates a job version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobSpec {
-    /// What it runs.
+    /// Kind of work: command, Django command or function.
     pub kind: WorkKind,
     /// The command and its limits, as JSON.
     pub spec: String,
-    /// The lane its runs wait in: empty for the leader to assign, else a queue to claim from.
+    /// Lane in which its runs wait. Empty: the leader assigns them; otherwise workers claim them from this lane.
     pub lane: String,
-    /// One at a time?
+    /// Whether several of its runs may be active at the same time.
     pub concurrency: ConcurrencyPolicy,
-    /// How many starts a run may have.
+    /// Maximum number of started attempts of a run, 1 to 1,000,000.
     pub max_attempts: u32,
-    /// How often a run may be handed round unstarted.
+    /// Maximum number of times that a run may be assigned without being started, 1 to 1,000,000.
     pub max_releases: u32,
-    /// The first wait between two tries.
+    /// Delay before the first retry.
     pub backoff: Duration,
-    /// The longest.
+    /// Upper bound of the delay before a retry, at most 366 days.
     pub backoff_cap: Duration,
-    /// The share of each wait that dice may take away, in percent.
+    /// Part of each delay that is random, in percent: the delay is shortened by at most this part.
     pub jitter_percent: u8,
-    /// Whether a lost run is tried again.
+    /// Whether a run is retried after its worker was lost.
     pub retry_lost: bool,
-    /// What its worker must be good for.
+    /// Labels that its worker must have.
     pub labels: BTreeSet<String>,
 }
 
@@ -83,73 +83,73 @@ impl JobSpec {
             backoff_cap: duration("backoff_cap_us")?,
             jitter_percent: row.int("jitter_percent")? as u8,
             retry_lost: row.int("retry_lost")? != 0,
-            labels: list_in(row, "labels")?,
+            labels: read_string_set(row, "labels")?,
         })
     }
 }
 
-/// A job at one version.
+/// One immutable version of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobVersion {
-    /// Which job.
+    /// The job.
     pub job: JobId,
-    /// Which version.
+    /// Number of the version.
     pub version: i64,
-    /// What its runs are made of.
+    /// What the runs of this version execute.
     pub spec: JobSpec,
 }
 
-/// A definition as its row has it.
+/// A job as stored in the database, with its newest version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// Which.
+    /// Id of the job.
     pub id: JobId,
-    /// What people call it.
+    /// Name of the job.
     pub name: String,
-    /// Whether it makes runs at all.
+    /// Whether the job creates runs at all.
     pub enabled: bool,
-    /// `time`, `event` or `task`.
+    /// What creates its runs: `time`, `event` or `task`.
     pub trigger: String,
-    /// The kind of its schedule.
+    /// Kind of its schedule, for example `cron`.
     pub schedule_type: Option<String>,
-    /// The schedule itself.
+    /// The schedule as text, in the syntax of its kind.
     pub schedule_value: Option<String>,
-    /// In which zone.
+    /// Time zone of the schedule.
     pub zone: Option<String>,
-    /// What it does when the clocks go forward.
+    /// What the schedule does when clocks go forward.
     pub dst_gap: Option<String>,
-    /// What it does when the clocks go back.
+    /// What the schedule does when clocks go back.
     pub dst_fold: Option<String>,
-    /// What becomes of missed slots; `None`: what the settings say.
-    pub misfire: Option<Misfire>,
-    /// Which events start it.
+    /// What to do with missed slots; `None`: as set in the settings.
+    pub misfire: Option<MisfirePolicy>,
+    /// Types of the events that create its runs.
     pub event_types: BTreeSet<String>,
-    /// What else must be true of them, as JSON.
+    /// Condition that an event must also meet, as JSON.
     pub event_filter: Option<String>,
-    /// Since when it is paused.
+    /// Since when the job is paused.
     pub paused_at: Option<Timestamp>,
-    /// Until when.
+    /// End of the pause; `None`: until the job is resumed.
     pub paused_until: Option<Timestamp>,
-    /// Why.
+    /// Reason of the pause.
     pub paused_reason: Option<String>,
-    /// Since when it is deleted. Its history stays.
+    /// Since when the job is deleted. Its history remains.
     pub deleted_at: Option<Timestamp>,
-    /// Raised by every change. Whoever changes it shows the one it read.
+    /// Version of the row. Every change increments it, and a change requires the version that the caller has read.
     pub version: i64,
-    /// When it was last changed.
+    /// Last change.
     pub updated_at: Timestamp,
-    /// What its runs are made of.
+    /// The newest job version, which new runs execute.
     pub newest: JobVersion,
 }
 
 impl Job {
-    /// What somebody who read this has seen.
-    pub fn seen(&self) -> Seen {
-        Seen { job: self.id, version: self.version }
+    /// The id and the version of this job, for a change that requires the job to be unchanged.
+    pub fn expected_version(&self) -> ExpectedVersion {
+        ExpectedVersion { job: self.id, version: self.version }
     }
 
-    /// Its schedule, if it has one. Refused where this machine does not know its zone.
-    pub fn schedule(&self) -> Result<Option<Schedule>, Invalid> {
+    /// Parses the schedule of the job, if it has one. Fails if this machine does not know the time zone.
+    pub fn schedule(&self) -> Result<Option<Schedule>, InvalidInput> {
         let (Some(kind), Some(value)) = (&self.schedule_type, &self.schedule_value) else {
             return Ok(None);
         };
@@ -161,8 +161,8 @@ impl Job {
         Schedule::parse(kind.parse()?, value, zone, dst).map(Some)
     }
 
-    /// Whether a slot or an event at this instant gets a run: nobody deleted, disabled or paused it.
-    pub fn is_on(&self, at: Timestamp) -> bool {
+    /// Whether a slot or an event at this instant creates a run: the job is enabled, not paused and not deleted.
+    pub fn is_active_at(&self, at: Timestamp) -> bool {
         let paused = self.paused_at.is_some() && self.paused_until.is_none_or(|until| at < until);
         self.enabled && !paused && self.deleted_at.is_none()
     }
@@ -185,8 +185,8 @@ impl Job {
             zone: row.opt_text("zone")?,
             dst_gap: row.opt_text("dst_gap")?,
             dst_fold: row.opt_text("dst_fold")?,
-            misfire: definition::misfire_in(row)?,
-            event_types: list_in(row, "event_types")?,
+            misfire: definition::read_misfire(row)?,
+            event_types: read_string_set(row, "event_types")?,
             event_filter: row.opt_text("event_filter")?,
             paused_at: instant("paused_at")?,
             paused_until: instant("paused_until")?,
@@ -200,49 +200,54 @@ impl Job {
 }
 
 impl Store {
-    /// One definition, by what people call it. A deleted one is not found.
-    pub async fn job(&self, name: &JobName) -> Result<Option<Job>, Error> {
-        Ok(self.job_ever(name).await?.filter(|job| job.deleted_at.is_none()))
+    /// Finds a job by its name, except a deleted one.
+    pub async fn find_job(&self, name: &JobName) -> Result<Option<Job>, Error> {
+        Ok(self.find_job_with_deleted(name).await?.filter(|job| job.deleted_at.is_none()))
     }
 
-    /// The same, a deleted one too: its runs are still there.
-    pub async fn job_ever(&self, name: &JobName) -> Result<Option<Job>, Error> {
-        let rows = self.db.rows(&BY_NAME, params! { name: name.as_str() }).await?;
+    /// Finds a job by its name, including a deleted one, whose runs still exist.
+    pub async fn find_job_with_deleted(&self, name: &JobName) -> Result<Option<Job>, Error> {
+        let rows = self.db.query(&FIND_BY_NAME, params! { name: name.as_str() }).await?;
         rows.first().map(Job::from_row).transpose()
     }
 
-    /// One definition, a deleted one too: its runs are still there.
-    pub async fn job_by_id(&self, job: JobId) -> Result<Option<Job>, Error> {
-        let rows = self.db.rows(&BY_ID, params! { id: job.0 }).await?;
+    /// Finds a job by its id, including a deleted one, whose runs still exist.
+    pub async fn find_job_by_id(&self, job: JobId) -> Result<Option<Job>, Error> {
+        let rows = self.db.query(&FIND_BY_ID, params! { id: job.0 }).await?;
         rows.first().map(Job::from_row).transpose()
     }
 
-    /// Lists definitions by name, from after this name, at most so many and never more than 200.
-    pub async fn jobs(&self, after: Option<&JobName>, most: u32) -> Result<Vec<Job>, Error> {
+    /// Lists jobs ordered by name, starting after `after`, at most `limit` of them and never more than 200. Without
+    /// deleted jobs.
+    pub async fn list_jobs(&self, after: Option<&JobName>, limit: u32) -> Result<Vec<Job>, Error> {
         let after = after.map_or("", |name| name.as_str());
-        let page = params! { after: after, most: most.clamp(1, PAGE) };
-        let rows = self.db.rows(&LIST, page).await?;
+        let page = params! { after: after, limit: limit.clamp(1, MAX_PAGE) };
+        let rows = self.db.query(&LIST, page).await?;
         rows.iter().map(Job::from_row).collect()
     }
 
-    /// What these jobs are called, deleted ones too.
-    pub async fn job_names(
+    /// Lists the names of these jobs, including deleted ones.
+    pub async fn list_job_names(
         &self,
         jobs: &BTreeSet<JobId>,
     ) -> Result<BTreeMap<JobId, String>, Error> {
         let ids: Vec<i64> = jobs.iter().map(|job| job.0).collect();
-        let rows = self.db.rows(&NAMES, params! { ids: ids }).await?;
+        let rows = self.db.query(&LIST_NAMES, params! { ids: ids }).await?;
         rows.iter().map(|row| Ok((JobId(row.int("id")?), row.text("name")?))).collect()
     }
 
-    /// What a run was made of.
-    pub async fn job_version(&self, job: JobId, version: i64) -> Result<Option<JobVersion>, Error> {
-        let found = self.job_versions(&[(job, version)].into()).await?;
+    /// Finds one job version.
+    pub async fn find_job_version(
+        &self,
+        job: JobId,
+        version: i64,
+    ) -> Result<Option<JobVersion>, Error> {
+        let found = self.list_job_versions(&[(job, version)].into()).await?;
         Ok(found.into_iter().next().map(|(_, found)| found))
     }
 
-    /// What runs were made of, by job and version, with the names of the jobs. What there is not is missing.
-    pub async fn job_versions(
+    /// Lists job versions, with the names of their jobs. Versions that do not exist are left out.
+    pub async fn list_job_versions(
         &self,
         wanted: &BTreeSet<(JobId, i64)>,
     ) -> Result<Vec<(String, JobVersion)>, Error> {
@@ -251,7 +256,7 @@ impl Store {
         let list = |of: BTreeSet<i64>| of.into_iter().collect::<Vec<i64>>();
         let lists = params! { jobs: list(jobs), versions: list(versions) };
         let mut found = Vec::with_capacity(wanted.len());
-        for row in self.db.rows(&VERSIONS, lists).await? {
+        for row in self.db.query(&LIST_VERSIONS, lists).await? {
             let (job, version) = (JobId(row.int("job_id")?), row.int("version")?);
             if wanted.contains(&(job, version)) {
                 let spec = JobSpec::from_row(&row)?;
@@ -262,18 +267,24 @@ impl Store {
     }
 }
 
-/// Whether a job is still what was seen. A statement of its own, after whatever was waited for: inside
-/// the write it would see the job as it was before the wait.
-pub(crate) async fn is_seen(tx: &mut Tx<'_>, seen: Seen) -> Result<bool, Error> {
-    let key = params! { id: seen.job.0, seen: seen.version };
-    Ok(!tx.rows(&SEEN, key).await?.is_empty())
+/// Whether a job still has this version. A separate statement after the locks were granted: as a part of the write it
+/// would see the job as it was before the wait for a lock.
+pub(crate) async fn is_version_current(
+    tx: &mut Tx<'_>,
+    expected: ExpectedVersion,
+) -> Result<bool, Error> {
+    let key = params! { id: expected.job.0, expected: expected.version };
+    Ok(!tx.query(&IS_VERSION, key).await?.is_empty())
 }
 
-/// Whether a job is still what was seen, held so until the end of this transaction. For writes that share
-/// no other lock with whoever changes it.
-pub(crate) async fn stays_seen(tx: &mut Tx<'_>, seen: Seen) -> Result<bool, Error> {
-    let key = params! { id: seen.job.0, seen: seen.version };
-    Ok(!tx.rows(&SHARE, key).await?.is_empty())
+/// Whether a job still has this version, and locks it against changes until the end of this transaction. For writes
+/// that have no other lock in common with changes of the job.
+pub(crate) async fn lock_version(
+    tx: &mut Tx<'_>,
+    expected: ExpectedVersion,
+) -> Result<bool, Error> {
+    let key = params! { id: expected.job.0, expected: expected.version };
+    Ok(!tx.query(&LOCK_VERSION, key).await?.is_empty())
 }
 
 async fn insert_version(tx: &mut Tx<'_>, new: &JobVersion) -> Result<(), Error> {
@@ -291,24 +302,28 @@ async fn insert_version(tx: &mut Tx<'_>, new: &JobVersion) -> Result<(), Error> 
         backoff_cap_us: micros(spec.backoff_cap),
         jitter_percent: i64::from(spec.jitter_percent),
         retry_lost: i64::from(spec.retry_lost),
-        labels: definition::list_out(&spec.labels),
+        labels: definition::string_set_json(&spec.labels),
     };
-    tx.execute(&VERSION_INSERT, row).await.map(drop)
+    tx.execute(&INSERT_VERSION, row).await.map(drop)
 }
 
-/// The part of a version that decides what becomes of a lost or worn-out run.
-pub(crate) struct Limits {
+/// The limits of a job version that decide whether a run is retried after it was lost or released.
+pub(crate) struct RetryLimits {
     pub(crate) max_releases: u32,
     pub(crate) backoff: tasuki_core::retry::Backoff,
     pub(crate) retry_lost: bool,
 }
 
-pub(crate) async fn limits(tx: &mut Tx<'_>, job: JobId, version: i64) -> Result<Limits, Error> {
-    let rows = tx.rows(&VERSION_SHOW, params! { job_id: job.0, version: version }).await?;
+pub(crate) async fn find_retry_limits(
+    tx: &mut Tx<'_>,
+    job: JobId,
+    version: i64,
+) -> Result<RetryLimits, Error> {
+    let rows = tx.query(&FIND_VERSION, params! { job_id: job.0, version: version }).await?;
     let row =
         rows.first().ok_or_else(|| Error::broken(format!("job {job} has no version {version}")))?;
     let duration = |name| row.int(name).map(|micros| Duration::from_micros(micros.max(0) as u64));
-    Ok(Limits {
+    Ok(RetryLimits {
         max_releases: row.int("max_releases")? as u32,
         backoff: tasuki_core::retry::Backoff::new(
             duration("backoff_us")?,

@@ -1,78 +1,81 @@
-//! Logs: what an attempt prints, kept in batches, read while it still runs.
+//! Logs: the output of an attempt, stored in chunks of lines. A log can be read while the attempt is still running.
 
-pub(crate) mod first_lines;
+pub(crate) mod captured_output;
 
 use jiff::Timestamp;
-use tasuki_core::{Invalid, RunId};
+use tasuki_core::{InvalidInput, RunId};
 
+use crate::db::instant::timestamp;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Row, Tx, params};
-use crate::run::timestamp;
 use crate::{Error, Store};
 
-static OPEN: Sql = sql!("log/open", ".sqlite", ".postgres", ".mysql");
+static INSERT: Sql = sql!("log/insert", ".sqlite", ".postgres", ".mysql");
 static LOCK: Sql = sql!("log/lock");
-static SHOW: Sql = sql!("log/show");
-static ADD: Sql = sql!("log/add");
-static COUNT: Sql = sql!("log/count");
-static READ: Sql = sql!("log/read");
-static ARCHIVE: Sql = sql!("log/archive");
-static DELETE_BODY: Sql = sql!("log/delete_body");
+static FIND_HEADER: Sql = sql!("log/find");
+static INSERT_CHUNK: Sql = sql!("log/insert_chunk");
+static UPDATE_COUNTERS: Sql = sql!("log/update_counters");
+static LIST_CHUNKS: Sql = sql!("log/list_chunks");
+static MARK_ARCHIVED: Sql = sql!("log/mark_archived");
+static DELETE_ARCHIVED_CHUNKS: Sql = sql!("log/delete_archived_chunks");
 
-/// How much goes into one chunk, and how many chunks and lines into one page.
+/// Maximum number of lines in one chunk.
 pub(crate) const CHUNK_LINES: usize = 500;
+/// Size in bytes at which a chunk is full.
 pub(crate) const CHUNK_BYTES: usize = 64 << 10;
+/// Maximum number of chunks that one page is read from.
 const PAGE_CHUNKS: u32 = 32;
+/// Maximum number of lines in one page.
 const PAGE_LINES: u32 = 2_000;
 
-/// Where a line was printed.
+/// The output stream of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stream {
-    /// The standard output.
-    Out,
-    /// The standard error.
-    Err,
+pub enum OutputStream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
 }
 
-/// One line.
+/// One line of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogLine {
-    /// Where it was printed.
-    pub stream: Stream,
-    /// When.
+    /// The stream to which it was printed.
+    pub stream: OutputStream,
+    /// When it was printed.
     pub at: Timestamp,
-    /// What, without its line break.
+    /// The text, without the line break.
     pub text: String,
 }
 
-/// What became of lines that were sent.
+/// The result of [`Store::append_log`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Logged {
-    /// The line to be sent next; lines are counted from 0.
+pub struct LogAppendResult {
+    /// Number of the line to be sent next, from 0.
     pub next_line: i64,
-    /// Whether the log was cut here: nothing more is kept.
+    /// Whether the log has reached its maximum size. No more lines are stored.
     pub truncated: bool,
 }
 
-/// Some lines of a log.
+/// A page of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogPage {
-    /// The lines from the one that was asked for.
+    /// The lines, from the requested one on.
     pub lines: Vec<LogLine>,
-    /// Where to read on. The same as was asked for: there is nothing more yet.
+    /// Number of the first line of the next page. If it equals the requested line, there are no more lines yet.
     pub next_line: i64,
-    /// How many lines there are by now.
+    /// How many lines the log has now.
     pub lines_count: i64,
-    /// How many bytes they have.
+    /// The size of the log, in bytes.
     pub bytes: i64,
-    /// Whether the log was cut after its last line.
+    /// Whether the log was truncated after its last line, at its maximum size.
     pub truncated: bool,
-    /// Where the log is, if it has been moved.
+    /// Where the log was archived; `None`: it was not archived.
     pub log_ref: Option<String>,
 }
 
-/// An attempt's counters.
-struct Counters {
+/// The row of a log, without its lines.
+struct LogHeader {
     bytes: i64,
     lines_count: i64,
     truncated: bool,
@@ -80,7 +83,7 @@ struct Counters {
     log_ref: Option<String>,
 }
 
-impl Counters {
+impl LogHeader {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             bytes: row.int("bytes")?,
@@ -93,52 +96,62 @@ impl Counters {
 }
 
 impl Store {
-    /// Adds lines to the log of an attempt, of which `first_line` is the number of the first. What was
-    /// sent before is not kept twice, and what is beyond `cap` bytes is cut. `None`: there is no such
-    /// attempt any more, or its log has been moved.
+    /// Appends lines to the log of an attempt. `first_line` is the number of the first of them, so that lines that
+    /// were sent before are not stored twice. The log is truncated at `max_log_bytes` bytes. `None`: the attempt does
+    /// not exist any more, or its log was archived.
     pub async fn append_log(
         &self,
         run: RunId,
         attempt_no: u32,
         first_line: i64,
         lines: &[LogLine],
-        cap: i64,
-    ) -> Result<Option<Logged>, Error> {
+        max_log_bytes: i64,
+    ) -> Result<Option<LogAppendResult>, Error> {
         let mut tx = self.db.begin().await?;
-        let found = lock(&mut tx, run, attempt_no).await?;
+        let found = lock_or_create(&mut tx, run, attempt_no).await?;
         let Some(mut log) = found.filter(|log| !log.archived) else {
             tx.rollback().await?;
             return Ok(None);
         };
         if !log.truncated && first_line > log.lines_count {
             let expected = format!("at most {}", log.lines_count);
-            return Err(Invalid::typed("first line", &first_line.to_string(), expected).into());
+            return Err(
+                InvalidInput::from_text("first line", &first_line.to_string(), expected).into()
+            );
         }
-        let known = usize::try_from(log.lines_count - first_line).unwrap_or(0);
-        let news = lines.get(known..).unwrap_or_default();
-        if !log.truncated && !news.is_empty() {
-            add(&mut tx, key(run, attempt_no), &mut log, news, cap).await?;
+        let already_stored = usize::try_from(log.lines_count - first_line).unwrap_or(0);
+        let new_lines = lines.get(already_stored..).unwrap_or_default();
+        if !log.truncated && !new_lines.is_empty() {
+            append_chunks(
+                &mut tx,
+                attempt_key(run, attempt_no),
+                &mut log,
+                new_lines,
+                max_log_bytes,
+            )
+            .await?;
         }
         tx.commit().await?;
-        Ok(Some(Logged { next_line: log.lines_count, truncated: log.truncated }))
+        Ok(Some(LogAppendResult { next_line: log.lines_count, truncated: log.truncated }))
     }
 
-    /// Reads a log from a line on, at most so many lines and perhaps fewer. `None`: nothing was ever
-    /// printed.
+    /// Reads a page of a log from line `from_line` on, at most `max_lines` lines and perhaps fewer. `None`: the
+    /// attempt has no log.
     pub async fn read_log(
         &self,
         run: RunId,
         attempt_no: u32,
         from_line: i64,
-        most: u32,
+        max_lines: u32,
     ) -> Result<Option<LogPage>, Error> {
-        let rows = self.db.rows(&SHOW, key(run, attempt_no)).await?;
-        let Some(log) = rows.first().map(Counters::from_row).transpose()? else {
+        let rows = self.db.query(&FIND_HEADER, attempt_key(run, attempt_no)).await?;
+        let Some(log) = rows.first().map(LogHeader::from_row).transpose()? else {
             return Ok(None);
         };
         let from_line = from_line.max(0);
-        let page = params! { from_line: from_line, most: PAGE_CHUNKS };
-        let chunks = self.db.rows(&READ, [key(run, attempt_no), page].concat()).await?;
+        let page = params! { from_line: from_line, limit: PAGE_CHUNKS };
+        let chunks =
+            self.db.query(&LIST_CHUNKS, [attempt_key(run, attempt_no), page].concat()).await?;
         let mut lines = Vec::new();
         for chunk in &chunks {
             let passed = usize::try_from(from_line - chunk.int("first_line")?).unwrap_or(0);
@@ -146,7 +159,7 @@ impl Store {
                 lines.push(LogLine::decode(line)?);
             }
         }
-        lines.truncate(most.clamp(1, PAGE_LINES) as usize);
+        lines.truncate(max_lines.clamp(1, PAGE_LINES) as usize);
         Ok(Some(LogPage {
             next_line: from_line + lines.len() as i64,
             lines,
@@ -157,9 +170,9 @@ impl Store {
         }))
     }
 
-    /// Says that the whole log, of so many lines, is elsewhere too. `false`: it has grown since, or it
-    /// was moved before.
-    pub async fn archive_log(
+    /// Marks a log as archived: `log_ref` is where a complete copy of its `lines_count` lines is stored. `false`: the
+    /// log has more lines by now, or it was archived before.
+    pub async fn mark_log_archived(
         &self,
         run: RunId,
         attempt_no: u32,
@@ -168,45 +181,55 @@ impl Store {
         sha256: [u8; 32],
     ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
-        let place = params! {
+        let archive = params! {
             lines_count: lines_count,
             log_ref: log_ref,
             sha256: sha256.to_vec(),
         };
-        let moved = tx.execute(&ARCHIVE, [key(run, attempt_no), place].concat()).await?;
+        let marked =
+            tx.execute(&MARK_ARCHIVED, [attempt_key(run, attempt_no), archive].concat()).await?;
         tx.commit().await?;
-        Ok(moved == 1)
+        Ok(marked == 1)
     }
 
-    /// Deletes the lines of a log that is elsewhere, and nothing of one that is not.
-    pub async fn delete_log_body(&self, run: RunId, attempt_no: u32) -> Result<bool, Error> {
+    /// Deletes the lines of an archived log. Deletes nothing if the log is not archived.
+    pub async fn delete_archived_log_lines(
+        &self,
+        run: RunId,
+        attempt_no: u32,
+    ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
-        let deleted = tx.execute(&DELETE_BODY, key(run, attempt_no)).await?;
+        let deleted = tx.execute(&DELETE_ARCHIVED_CHUNKS, attempt_key(run, attempt_no)).await?;
         tx.commit().await?;
         Ok(deleted > 0)
     }
 }
 
-pub(crate) fn key(run: RunId, attempt_no: u32) -> Params<'static> {
+pub(crate) fn attempt_key(run: RunId, attempt_no: u32) -> Params<'static> {
     params! { run_id: run.0, attempt_no: attempt_no }
 }
 
-async fn lock(tx: &mut Tx<'_>, run: RunId, attempt_no: u32) -> Result<Option<Counters>, Error> {
-    let mut rows = tx.rows(&LOCK, key(run, attempt_no)).await?;
+/// Locks the row of a log, and creates the row if there is none. `None`: the attempt does not exist.
+async fn lock_or_create(
+    tx: &mut Tx<'_>,
+    run: RunId,
+    attempt_no: u32,
+) -> Result<Option<LogHeader>, Error> {
+    let mut rows = tx.query(&LOCK, attempt_key(run, attempt_no)).await?;
     if rows.is_empty() {
-        tx.execute(&OPEN, key(run, attempt_no)).await?;
-        rows = tx.rows(&LOCK, key(run, attempt_no)).await?;
+        tx.execute(&INSERT, attempt_key(run, attempt_no)).await?;
+        rows = tx.query(&LOCK, attempt_key(run, attempt_no)).await?;
     }
-    rows.first().map(Counters::from_row).transpose()
+    rows.first().map(LogHeader::from_row).transpose()
 }
 
-/// Whether an attempt has a log.
-pub(crate) async fn is_open(tx: &mut Tx<'_>, key: Params<'static>) -> Result<bool, Error> {
-    Ok(!tx.rows(&LOCK, key).await?.is_empty())
+/// Whether an attempt has a log. Locks its row.
+pub(crate) async fn has_log(tx: &mut Tx<'_>, key: Params<'static>) -> Result<bool, Error> {
+    Ok(!tx.query(&LOCK, key).await?.is_empty())
 }
 
-/// Writes the first lines of a log that was just opened.
-pub(crate) async fn add_first(
+/// Inserts the first chunk of a log that was just created.
+pub(crate) async fn insert_first_chunk(
     tx: &mut Tx<'_>,
     key: Params<'static>,
     lines_count: i64,
@@ -214,80 +237,81 @@ pub(crate) async fn add_first(
     body: String,
 ) -> Result<(), Error> {
     let chunk = params! { first_line: 0_i64, last_line: lines_count - 1, body: body };
-    tx.execute(&ADD, [key.clone(), chunk].concat()).await?;
-    let counted = params! { lines_count: lines_count, bytes: bytes, truncated: 0_i64 };
-    tx.execute(&COUNT, [key, counted].concat()).await.map(drop)
+    tx.execute(&INSERT_CHUNK, [key.clone(), chunk].concat()).await?;
+    let totals = params! { lines_count: lines_count, bytes: bytes, truncated: 0_i64 };
+    tx.execute(&UPDATE_COUNTERS, [key, totals].concat()).await.map(drop)
 }
 
-/// Writes what fits, in chunks, and counts it.
-async fn add(
+/// Inserts the lines in chunks up to `max_log_bytes` bytes of log size, and updates the totals of the log.
+async fn append_chunks(
     tx: &mut Tx<'_>,
     key: Params<'static>,
-    log: &mut Counters,
+    log: &mut LogHeader,
     lines: &[LogLine],
-    cap: i64,
+    max_log_bytes: i64,
 ) -> Result<(), Error> {
     let (mut body, mut first_line) = (String::new(), log.lines_count);
     for (index, line) in lines.iter().enumerate() {
-        let text = line.storable();
-        let room = usize::try_from(cap - log.bytes).unwrap_or(0);
-        let kept = match text.len() < room {
+        let text = line.sanitized_text();
+        let free_bytes = usize::try_from(max_log_bytes - log.bytes).unwrap_or(0);
+        let stored = match text.len() < free_bytes {
             true => text.as_str(),
-            false => &text[..text.floor_char_boundary(room.saturating_sub(1))],
+            false => &text[..text.floor_char_boundary(free_bytes.saturating_sub(1))],
         };
-        log.truncated = kept.len() < text.len() || room == 0;
-        if !log.truncated || !kept.is_empty() {
-            line.encode(kept, &mut body);
-            log.bytes += kept.len() as i64 + 1;
+        log.truncated = stored.len() < text.len() || free_bytes == 0;
+        if !log.truncated || !stored.is_empty() {
+            line.encode(stored, &mut body);
+            log.bytes += stored.len() as i64 + 1;
             log.lines_count += 1;
         }
-        let full = body.len() >= CHUNK_BYTES
+        let chunk_ends = body.len() >= CHUNK_BYTES
             || (log.lines_count - first_line) as usize >= CHUNK_LINES
             || log.truncated
             || index + 1 == lines.len();
-        if full && !body.is_empty() {
+        if chunk_ends && !body.is_empty() {
             let chunk = params! {
                 first_line: first_line,
                 last_line: log.lines_count - 1,
                 body: std::mem::take(&mut body),
             };
-            tx.execute(&ADD, [key.clone(), chunk].concat()).await?;
+            tx.execute(&INSERT_CHUNK, [key.clone(), chunk].concat()).await?;
             first_line = log.lines_count;
         }
         if log.truncated {
             break;
         }
     }
-    let counted = params! {
+    let totals = params! {
         lines_count: log.lines_count,
         bytes: log.bytes,
         truncated: i64::from(log.truncated),
     };
-    tx.execute(&COUNT, [key, counted].concat()).await.map(drop)
+    tx.execute(&UPDATE_COUNTERS, [key, totals].concat()).await.map(drop)
 }
 
 impl LogLine {
-    /// The text as every database can keep it: one line, and no NUL.
-    pub(crate) fn storable(&self) -> String {
+    /// Returns the text with NUL characters and line breaks replaced, because not every database can store NUL and a
+    /// line break would end the line.
+    pub(crate) fn sanitized_text(&self) -> String {
         self.text.replace(['\0', '\n'], "\u{fffd}")
     }
 
-    /// `o 1763208000000000 text`, or `e` for an error.
+    /// Appends the line to the body of a chunk: `o 1763208000000000 text`, with `e` instead of `o` for standard error.
     pub(crate) fn encode(&self, text: &str, body: &mut String) {
-        let mark = match self.stream {
-            Stream::Out => 'o',
-            Stream::Err => 'e',
+        let stream = match self.stream {
+            OutputStream::Stdout => 'o',
+            OutputStream::Stderr => 'e',
         };
-        body.push_str(&format!("{mark} {} {text}\n", self.at.as_microsecond()));
+        body.push_str(&format!("{stream} {} {text}\n", self.at.as_microsecond()));
     }
 
     fn decode(line: &str) -> Result<Self, Error> {
-        let broken = || Error::broken("a line of a log is no line");
+        let broken = || Error::broken("a stored log line cannot be decoded");
         let mut parts = line.splitn(3, ' ');
-        let (mark, at, text) = (parts.next(), parts.next(), parts.next());
-        let stream = match mark {
-            Some("o") => Stream::Out,
-            Some("e") => Stream::Err,
+        let (stream, at, text) = (parts.next(), parts.next(), parts.next());
+        let stream = match stream {
+            Some("o") => OutputStream::Stdout,
+            Some("e") => OutputStream::Stderr,
             _ => return Err(broken()),
         };
         let at = at.and_then(|at| at.parse().ok()).ok_or_else(broken)?;

@@ -1,42 +1,42 @@
-//! Cursors: how far each (job, scope) is planned.
+//! Schedule cursors: up to which slot the runs of each (job, scope) have been created.
 
 use jiff::Timestamp;
 use tasuki_core::{JobId, Scope};
 
+use crate::db::instant::timestamp;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::run::timestamp;
-use crate::{Error, Seen, Store, job};
+use crate::{Error, ExpectedVersion, Store, job};
 
-static CURSOR_DUE: Sql = sql!("cursor/due");
-static CURSOR_OF_JOB: Sql = sql!("cursor/of_job");
-static CURSOR_PUT: Sql = sql!("cursor/put");
-static CURSOR_MOVE: Sql = sql!("cursor/move");
-static CURSOR_END: Sql = sql!("cursor/end");
+static LIST_DUE: Sql = sql!("cursor/list_due");
+static LIST_OF_JOB: Sql = sql!("cursor/list_of_job");
+static INSERT: Sql = sql!("cursor/insert");
+static MOVE: Sql = sql!("cursor/move");
+static DELETE: Sql = sql!("cursor/delete");
 
-/// A cursor that moves on with the runs it stands for.
+/// A move of a cursor, made in the transaction that creates the runs of the slots that it passes.
 #[derive(Debug, Clone)]
 pub struct CursorMove {
-    /// Of which job, as it was read.
-    pub job: Seen,
-    /// For what.
+    /// Job whose schedule is planned, with the version that was read.
+    pub job: ExpectedVersion,
+    /// Scope that is planned.
     pub scope: Scope,
-    /// Where it was read.
+    /// Position that was read. The move fails if the cursor is elsewhere.
     pub from: Timestamp,
-    /// Where it goes; `None`: the schedule never fires again.
+    /// New position; `None`: the schedule never fires again, and the cursor is deleted.
     pub to: Option<Timestamp>,
 }
 
-/// A cursor as its row has it.
+/// A schedule cursor as its row stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cursor {
-    /// Of which job.
+    /// Job whose schedule is planned.
     pub job: JobId,
-    /// For what.
+    /// Scope that is planned.
     pub scope: Scope,
-    /// No slot before this is without a run.
+    /// Next slot without a run. Every earlier slot has been planned.
     pub next_fire: Timestamp,
-    /// The version its job has now.
+    /// Current version of the job.
     pub job_version: i64,
 }
 
@@ -44,8 +44,8 @@ impl Cursor {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             job: JobId(row.int("job_id")?),
-            scope: Scope::stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
-            // Further than any instant: it is not planned now.
+            scope: Scope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            // A value beyond the range of timestamps means that the cursor is not planned now.
             next_fire: timestamp(row.int("next_fire")?).unwrap_or(Timestamp::MAX),
             job_version: row.int("job_version")?,
         })
@@ -53,43 +53,47 @@ impl Cursor {
 }
 
 impl Store {
-    /// Cursors that stand at an instant or before, soonest first, at most so many.
-    pub async fn cursors(&self, until: Timestamp, most: u32) -> Result<Vec<Cursor>, Error> {
-        let page = params! { until: until.as_microsecond(), most: most };
-        let rows = self.db.rows(&CURSOR_DUE, page).await?;
+    /// Lists cursors whose next slot is at `until` or before, soonest first.
+    pub async fn list_due_cursors(
+        &self,
+        until: Timestamp,
+        max_cursors: u32,
+    ) -> Result<Vec<Cursor>, Error> {
+        let page = params! { until: until.as_microsecond(), limit: max_cursors };
+        let rows = self.db.query(&LIST_DUE, page).await?;
         rows.iter().map(Cursor::from_row).collect()
     }
 
-    /// All cursors of a job.
-    pub async fn cursors_of(&self, job: JobId) -> Result<Vec<Cursor>, Error> {
-        let rows = self.db.rows(&CURSOR_OF_JOB, params! { job_id: job.0 }).await?;
+    /// Lists all cursors of a job.
+    pub async fn list_cursors_of_job(&self, job: JobId) -> Result<Vec<Cursor>, Error> {
+        let rows = self.db.query(&LIST_OF_JOB, params! { job_id: job.0 }).await?;
         rows.iter().map(Cursor::from_row).collect()
     }
 
-    /// A (job, scope) is planned no longer. `false`: it is elsewhere by now, or the job has been changed since it
-    /// was read.
-    pub async fn end_cursor(&self, job: Seen, cursor: &Cursor) -> Result<bool, Error> {
+    /// Deletes a cursor, so that its (job, scope) is not planned any more. `false`: the cursor has moved, or the job
+    /// has changed since it was read.
+    pub async fn end_cursor(&self, job: ExpectedVersion, cursor: &Cursor) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
         let (scope, from) = (cursor.scope.clone(), cursor.next_fire);
-        let moved = job::stays_seen(&mut tx, job).await?
-            && move_on(&mut tx, &CursorMove { job, scope, from, to: None }).await?;
-        match moved {
+        let ended = job::lock_version(&mut tx, job).await?
+            && advance_cursor(&mut tx, &CursorMove { job, scope, from, to: None }).await?;
+        match ended {
             true => tx.commit().await?,
             false => tx.rollback().await?,
         }
-        Ok(moved)
+        Ok(ended)
     }
 
-    /// Begins to plan a (job, scope). `false`: it is planned already, and stays where it is, or the job has
-    /// been changed or deleted since it was read.
-    pub async fn put_cursor(
+    /// Creates a cursor, so that a (job, scope) is planned. `false`: it has a cursor already, which is not changed,
+    /// or the job has been changed or deleted since it was read.
+    pub async fn create_cursor(
         &self,
-        job: Seen,
+        job: ExpectedVersion,
         scope: &Scope,
         next_fire: Timestamp,
     ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
-        if !job::stays_seen(&mut tx, job).await? {
+        if !job::lock_version(&mut tx, job).await? {
             return tx.rollback().await.map(|()| false);
         }
         let row = params! {
@@ -98,17 +102,17 @@ impl Store {
             scope_id: scope.id(),
             next_fire: next_fire.as_microsecond(),
         };
-        match tx.execute(&CURSOR_PUT, row).await {
+        match tx.execute(&INSERT, row).await {
             Ok(_) => tx.commit().await.map(|()| true),
-            Err(error) if error.is_conflict() => tx.rollback().await.map(|()| false),
+            Err(error) if error.is_duplicate_key() => tx.rollback().await.map(|()| false),
             Err(error) => Err(error),
         }
     }
 }
 
-/// Moves a cursor, if it is still where it was read.
-pub(crate) async fn move_on(tx: &mut Tx<'_>, cursor: &CursorMove) -> Result<bool, Error> {
-    let mut place = params! {
+/// Moves or deletes a cursor, if it is still where it was read.
+pub(crate) async fn advance_cursor(tx: &mut Tx<'_>, cursor: &CursorMove) -> Result<bool, Error> {
+    let mut values = params! {
         job_id: cursor.job.job.0,
         scope_kind: cursor.scope.kind(),
         scope_id: cursor.scope.id(),
@@ -116,10 +120,10 @@ pub(crate) async fn move_on(tx: &mut Tx<'_>, cursor: &CursorMove) -> Result<bool
     };
     let moved = match cursor.to {
         Some(to) => {
-            place.push(("to", to.as_microsecond().into()));
-            tx.execute(&CURSOR_MOVE, place).await?
+            values.push(("to", to.as_microsecond().into()));
+            tx.execute(&MOVE, values).await?
         }
-        None => tx.execute(&CURSOR_END, place).await?,
+        None => tx.execute(&DELETE, values).await?,
     };
     Ok(moved == 1)
 }

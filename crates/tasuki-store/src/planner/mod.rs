@@ -1,5 +1,5 @@
-//! Reads and cursor moves of the planning leader.
+//! Reads for planning, and the cursors of schedules.
 
 pub(crate) mod cursor;
-pub(crate) mod look;
-pub(crate) mod planning;
+pub(crate) mod lane_heads;
+pub(crate) mod queries;

@@ -1,70 +1,75 @@
-//! T9 and T10: somebody asks that a run does not go on.
+//! T9 and T10: a run is canceled. A run that has not started ends at once; for a running one the worker is requested
+//! to stop it.
 
 use serde_json::json;
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{Epoch, RunId, RunState};
 
-use crate::audit::{self, Act, Actor};
+use crate::audit::{self, AuditAction, AuditActor};
 use crate::cluster::leader;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Tx, params};
-use crate::run::note::{self, Note};
+use crate::run::transition_record::{self, NewTransitionRecord};
 use crate::run::{due, lease};
-use crate::{Writer, Error, Outcome, Run, Store};
+use crate::{Error, Outcome, Run, Store, Writer};
 
 static LOCK: Sql = sql!("run/lock");
 static END_WAITING: Sql = sql!("run/end_waiting");
 static CANCEL_ASSIGNED: Sql = sql!("run/cancel_assigned");
-static CANCEL_ASK: Sql = sql!("run/cancel_ask");
-static STAT_ADD: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
+static REQUEST_CANCEL: Sql = sql!("run/request_cancel");
+static COUNT_END: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
 
-/// What a cancel did.
+/// Result of a cancellation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Canceled {
-    /// It had not started and never will.
-    Ended,
-    /// It runs; its worker has been asked to stop it.
-    Asked,
+pub enum CancelResult {
+    /// The run had not started. It has ended as CANCELED.
+    Canceled,
+    /// The run is running. Its worker has been requested to stop it.
+    Requested,
 }
 
 impl Store {
-    /// Cancels what has not started, asks what runs to stop.
+    /// Cancels a run that has not started, or requests the worker of a running run to stop it.
     pub async fn cancel<'a>(
         &self,
-        author: Writer,
+        writer: Writer,
         run: RunId,
-        by: impl Into<Actor<'a>>,
+        by: impl Into<AuditActor<'a>>,
         reason: Option<&str>,
-    ) -> Result<Outcome<Canceled>, Error> {
+    ) -> Result<Outcome<CancelResult>, Error> {
         let by = by.into();
         let mut tx = self.db.begin().await?;
-        let epoch = match author {
+        let epoch = match writer {
             Writer::Leader(epoch) => {
-                leader::fence(&mut tx, epoch).await?;
+                leader::lock_epoch(&mut tx, epoch).await?;
                 Some(epoch)
             }
             Writer::Api => None,
         };
-        // The due row before the run's own: whoever is assigning it has it, and we wait and see.
-        let was_due = due::take(&mut tx, run).await?;
-        let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
+        // Delete the due row before locking the run: an assignment in progress has locked the due row, and we wait
+        // for its end.
+        let was_due = due::remove(&mut tx, run).await?;
+        let rows = tx.query(&LOCK, params! { run_id: run.0 }).await?;
         let row = rows.first().map(Run::from_row).transpose()?;
-        let asked = Asked { by: by.name, reason, epoch };
-        let done = match &row {
+        let request = CancelRequest { by: by.name, reason, epoch };
+        let result = match &row {
             Some(row) if row.state.is_waiting() && !was_due => None,
             Some(row) if row.state == RunState::Running => {
-                ask(&mut tx, row, &asked).await?.then_some(Canceled::Asked)
+                request_cancel(&mut tx, row, &request).await?.then_some(CancelResult::Requested)
             }
-            Some(row) => end_unstarted(&mut tx, row, &asked).await?.then_some(Canceled::Ended),
+            Some(row) => {
+                cancel_unstarted(&mut tx, row, &request).await?.then_some(CancelResult::Canceled)
+            }
             None => None,
         };
-        let (Some(row), Some(done)) = (row, done) else {
+        let (Some(row), Some(result)) = (row, result) else {
             tx.rollback().await?;
-            return Ok(Outcome::Lost(self.explain(run).await?));
+            return Ok(Outcome::Lost(self.explain_loss(run).await?));
         };
-        if author == Writer::Api {
-            let after = if done == Canceled::Ended { RunState::Canceled } else { row.state };
-            let act = Act {
+        if writer == Writer::Api {
+            let after =
+                if result == CancelResult::Canceled { RunState::Canceled } else { row.state };
+            let action = AuditAction {
                 action: Verb::Cancel.as_str(),
                 object: format!("run {run}"),
                 before: Some(json!({ "state": row.state.as_str() })),
@@ -74,34 +79,34 @@ impl Store {
                     "reason": reason,
                 })),
             };
-            audit::append(&mut tx, by, act).await?;
+            audit::append(&mut tx, by, action).await?;
         }
         tx.commit().await?;
-        if let (Canceled::Ended, Some(token)) = (done, row.token) {
-            self.close_if_empty(token).await?;
+        if let (CancelResult::Canceled, Some(token)) = (result, row.token) {
+            self.close_lease_if_empty(token).await?;
         }
-        Ok(Outcome::Applied(done))
+        Ok(Outcome::Applied(result))
     }
 }
 
-/// Who asks, and why.
-pub(crate) struct Asked<'a> {
+/// Who requests a cancellation, and why.
+pub(crate) struct CancelRequest<'a> {
     pub(crate) by: &'a str,
     pub(crate) reason: Option<&'a str>,
     pub(crate) epoch: Option<Epoch>,
 }
 
-impl Asked<'_> {
+impl CancelRequest<'_> {
     fn columns(&self, run: RunId) -> Params<'static> {
         params! {
             run_id: run.0,
             reason: self.reason.map(str::to_owned),
-            asked_by: self.by,
+            requested_by: self.by,
         }
     }
 
-    fn note(&self, row: &Run) -> Note<'_> {
-        Note {
+    fn transition_record(&self, row: &Run) -> NewTransitionRecord<'_> {
+        NewTransitionRecord {
             run: row.id,
             attempt_no: row.counters.attempt_no,
             verb: Verb::Cancel,
@@ -113,37 +118,41 @@ impl Asked<'_> {
     }
 }
 
-/// T9: a locked run that has not started never will. If it waited, its due row has been taken. `false`:
-/// it has started or ended, and nothing was written.
-pub(crate) async fn end_unstarted(
+/// T9: ends a locked run that has not started. If it waited, the caller has deleted its due row. `false`: the run has
+/// started or ended, and nothing was written.
+pub(crate) async fn cancel_unstarted(
     tx: &mut Tx<'_>,
     row: &Run,
-    asked: &Asked<'_>,
+    request: &CancelRequest<'_>,
 ) -> Result<bool, Error> {
-    let hit = match row.state {
+    let updated = match row.state {
         from if from.is_waiting() => {
             let end = params! { state: "CANCELED", from_state: from.as_str() };
-            tx.execute(&END_WAITING, [asked.columns(row.id), end].concat()).await?
+            tx.execute(&END_WAITING, [request.columns(row.id), end].concat()).await?
         }
-        RunState::Assigned => tx.execute(&CANCEL_ASSIGNED, asked.columns(row.id)).await?,
+        RunState::Assigned => tx.execute(&CANCEL_ASSIGNED, request.columns(row.id)).await?,
         _ => 0,
     };
-    if hit == 0 {
+    if updated == 0 {
         return Ok(false);
     }
     if let Some(token) = row.token {
-        lease::give_hold(tx, row, token).await?;
+        lease::release_hold(tx, row, token).await?;
     }
-    tx.execute(&STAT_ADD, params! { run_id: row.id.0 }).await?;
-    note::add(tx, asked.note(row)).await?;
+    tx.execute(&COUNT_END, params! { run_id: row.id.0 }).await?;
+    transition_record::insert(tx, request.transition_record(row)).await?;
     Ok(true)
 }
 
-/// T10: the worker of a locked, running run is asked to stop it. `false`: somebody has asked.
-async fn ask(tx: &mut Tx<'_>, row: &Run, asked: &Asked<'_>) -> Result<bool, Error> {
-    if tx.execute(&CANCEL_ASK, asked.columns(row.id)).await? == 0 {
+/// T10: requests the worker of a locked, running run to stop it. `false`: this was requested before.
+async fn request_cancel(
+    tx: &mut Tx<'_>,
+    row: &Run,
+    request: &CancelRequest<'_>,
+) -> Result<bool, Error> {
+    if tx.execute(&REQUEST_CANCEL, request.columns(row.id)).await? == 0 {
         return Ok(false);
     }
-    note::add(tx, asked.note(row)).await?;
+    transition_record::insert(tx, request.transition_record(row)).await?;
     Ok(true)
 }

@@ -1,5 +1,7 @@
-//! T15: a detached worker asks whether it may go on. All that it runs at once: what it is allowed to keep must not be lost
-//! to the time that the others take.
+//! T15: a detached worker requests the leader's permission to continue its runs.
+//!
+//! All runs of the worker change in one write: otherwise the deadline of a run that it may keep could pass while the
+//! others are being written.
 
 use std::time::Duration;
 
@@ -7,141 +9,153 @@ use serde_json::{Value, json};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{LeaseToken, RunId};
 
+use crate::db::instant::micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, params};
-use crate::run::micros;
-use crate::run::note;
-use crate::{Error, Store, uuid};
+use crate::run::transition_record;
+use crate::{Error, Store, to_uuid};
 
-static ASKING: Sql = sql!("run/asking", ".sqlite", ".mysql", ".mysql");
-static CONFIRM: Sql = sql!("run/confirm", ".sqlite", ".postgres", ".mysql");
-static CONFIRMED: Sql = sql!("run/confirmed", ".sqlite", ".postgres", ".mysql");
+static LOCK_FOR_CONFIRM: Sql = sql!("run/lock_for_confirm", ".sqlite", ".mysql", ".mysql");
+static BEGIN_CONFIRMING: Sql = sql!("run/begin_confirming", ".sqlite", ".postgres", ".mysql");
+static END_CONFIRMING: Sql = sql!("run/end_confirming", ".sqlite", ".postgres", ".mysql");
 
-/// Which way a run goes.
+/// The two writes of a continuation.
 #[derive(Clone, Copy)]
-enum Way {
-    /// NONE -> CONFIRMING, and how long that may take.
-    Asks(Duration),
-    /// CONFIRMING -> NONE.
-    GoesOn,
+enum ConfirmStep {
+    /// NONE -> CONFIRMING: the worker requests permission. The duration limits how long the run may stay in CONFIRMING.
+    Begin(Duration),
+    /// CONFIRMING -> NONE: the leader has allowed the worker to continue.
+    End,
 }
 
-impl Way {
+impl ConfirmStep {
     fn sql(self) -> &'static Sql {
         match self {
-            Self::Asks(_) => &CONFIRM,
-            Self::GoesOn => &CONFIRMED,
+            Self::Begin(_) => &BEGIN_CONFIRMING,
+            Self::End => &END_CONFIRMING,
         }
     }
 
-    fn patience(self) -> i64 {
+    fn timeout_micros(self) -> i64 {
         match self {
-            Self::Asks(patience) => micros(patience),
-            Self::GoesOn => 0,
+            Self::Begin(timeout) => micros(timeout),
+            Self::End => 0,
         }
     }
 
     fn reason(self) -> &'static str {
         match self {
-            Self::Asks(_) => "asks whether it may go on",
-            Self::GoesOn => "may go on",
+            Self::Begin(_) => "the worker requests to continue",
+            Self::End => "the worker may continue",
         }
     }
 
-    /// Whether a run that was found running under its token goes this way.
-    fn is_for(self, found: &Row) -> Result<bool, Error> {
+    /// Whether this step applies to a row that was found RUNNING under its token.
+    fn applies_to(self, found: &Row) -> Result<bool, Error> {
         Ok(match self {
-            Self::Asks(_) => found.int("unasked")? == 1 && found.opt_int("lease_until")?.is_some(),
-            Self::GoesOn => found.int("in_time")? == 1,
+            Self::Begin(_) => {
+                found.int("can_begin")? == 1 && found.opt_int("lease_until")?.is_some()
+            }
+            Self::End => found.int("in_time")? == 1,
         })
     }
 }
 
 impl Store {
-    /// The worker begins to ask about these runs, each under its token: NONE -> CONFIRMING, with a deadline that never
-    /// outlives the lease. Returns those that it was not asking about before, and that are still its own.
-    pub async fn confirm(
+    /// Marks runs as CONFIRMING before the worker requests permission to continue them. The deadline is `timeout`
+    /// from now, but never later than the expiry of the lease. Returns the runs that were not CONFIRMING before and
+    /// that the worker still holds.
+    pub async fn begin_confirming(
         &self,
         runs: &[(RunId, LeaseToken)],
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Vec<RunId>, Error> {
-        self.continuation(runs, Way::Asks(patience)).await
+        self.update_confirming(runs, ConfirmStep::Begin(timeout)).await
     }
 
-    /// The worker was told to go on with these: CONFIRMING -> NONE, before the deadline. Returns those that it may go on
-    /// with; asked again after a lost answer, the same.
-    pub async fn confirmed(&self, runs: &[(RunId, LeaseToken)]) -> Result<Vec<RunId>, Error> {
-        self.continuation(runs, Way::GoesOn).await
+    /// Ends CONFIRMING for runs that the worker may continue, if their deadline has not passed. Returns the runs that
+    /// it may continue. Repeated after a lost response, it returns the same runs.
+    pub async fn end_confirming(&self, runs: &[(RunId, LeaseToken)]) -> Result<Vec<RunId>, Error> {
+        self.update_confirming(runs, ConfirmStep::End).await
     }
 
-    async fn continuation(
+    async fn update_confirming(
         &self,
         runs: &[(RunId, LeaseToken)],
-        way: Way,
+        step: ConfirmStep,
     ) -> Result<Vec<RunId>, Error> {
         if runs.is_empty() {
             return Ok(Vec::new());
         }
-        // In one order, whoever else moves the same runs.
+        // Every transaction locks runs in the order of their ids, so that two of them cannot deadlock.
         let mut runs = runs.to_vec();
         runs.sort_unstable();
         match self.dialect() {
-            Dialect::Postgres => self.continue_in_one_trip(&runs, way).await,
-            Dialect::Sqlite | Dialect::MySql => self.continue_as_a_set(&runs, way).await,
+            Dialect::Postgres => self.update_confirming_postgres(&runs, step).await,
+            Dialect::Sqlite | Dialect::MySql => {
+                self.update_confirming_with_locks(&runs, step).await
+            }
         }
     }
 
-    async fn continue_in_one_trip(
+    async fn update_confirming_postgres(
         &self,
         runs: &[(RunId, LeaseToken)],
-        way: Way,
+        step: ConfirmStep,
     ) -> Result<Vec<RunId>, Error> {
-        let asked = params! {
+        let values = params! {
             ids: runs.iter().map(|(run, _)| run.0).collect::<Vec<_>>(),
-            tokens: runs.iter().map(|(_, token)| uuid(token.as_bytes())).collect::<Vec<_>>(),
-            hashes: runs.iter().map(|(_, token)| Some(note::hash(token))).collect::<Vec<_>>(),
-            patience: way.patience(),
-            reason: way.reason(),
+            tokens: runs.iter().map(|(_, token)| to_uuid(token.as_bytes())).collect::<Vec<_>>(),
+            token_hashes: runs.iter().map(|(_, token)| Some(transition_record::hash_token(token))).collect::<Vec<_>>(),
+            confirm_timeout: step.timeout_micros(),
+            reason: step.reason(),
         };
-        let rows = self.db.write(way.sql(), asked).await?;
+        let rows = self.db.write_returning(step.sql(), values).await?;
         rows.iter().map(|row| row.int("id").map(RunId)).collect()
     }
 
-    /// A few statements for any number of runs. Which of them an update moved is not told: they are looked at, held still,
-    /// before.
-    async fn continue_as_a_set(
+    /// Makes the change with a few statements for any number of runs. An update here does not return the rows that it
+    /// changed, so the rows are locked and checked before.
+    async fn update_confirming_with_locks(
         &self,
         runs: &[(RunId, LeaseToken)],
-        way: Way,
+        step: ConfirmStep,
     ) -> Result<Vec<RunId>, Error> {
-        let hex = |token: LeaseToken| uuid(token.as_bytes()).simple().to_string().to_uppercase();
-        let all = runs.iter().map(|(run, token)| json!([run.0, hex(*token)])).collect();
+        let hex_token =
+            |token: LeaseToken| to_uuid(token.as_bytes()).simple().to_string().to_uppercase();
+        let keys = runs.iter().map(|(run, token)| json!([run.0, hex_token(*token)])).collect();
         let mut tx = self.db.begin().await?;
-        let found = tx.rows(&ASKING, params! { runs: Value::Array(all).to_string() }).await?;
-        let (mut moved, mut marks, mut told) = (Vec::new(), Vec::new(), Vec::new());
+        let found =
+            tx.query(&LOCK_FOR_CONFIRM, params! { runs: Value::Array(keys).to_string() }).await?;
+        let (mut changed, mut updates, mut records) = (Vec::new(), Vec::new(), Vec::new());
         for row in &found {
-            if !way.is_for(row)? {
+            if !step.applies_to(row)? {
                 continue;
             }
             let run = row.int("id")?;
             let token = LeaseToken::from_bytes(row.uuid("lease_token")?.into_bytes());
-            moved.push(RunId(run));
-            marks.push(json!([run, hex(token), row.opt_int("lease_until")?]));
-            told.push(json!([run, row.int("attempt_no")?, note::hash(&token)]));
+            changed.push(RunId(run));
+            updates.push(json!([run, hex_token(token), row.opt_int("lease_until")?]));
+            records.push(json!([
+                run,
+                row.int("attempt_no")?,
+                transition_record::hash_token(&token)
+            ]));
         }
-        if moved.is_empty() {
+        if changed.is_empty() {
             tx.rollback().await?;
-            return Ok(moved);
+            return Ok(changed);
         }
-        note::add_many(&mut tx, Verb::Confirm, "worker", way.reason(), told).await?;
-        let marks = params! {
-            runs: Value::Array(marks).to_string(),
-            patience: way.patience(),
+        transition_record::insert_many(&mut tx, Verb::Confirm, "worker", step.reason(), records)
+            .await?;
+        let updates = params! {
+            runs: Value::Array(updates).to_string(),
+            confirm_timeout: step.timeout_micros(),
         };
-        if tx.execute(way.sql(), marks).await? != moved.len() as u64 {
-            return Err(Error::broken("a run that was held still has moved"));
+        if tx.execute(step.sql(), updates).await? != changed.len() as u64 {
+            return Err(Error::broken("a locked run was changed by another writer"));
         }
         tx.commit().await?;
-        Ok(moved)
+        Ok(changed)
     }
 }

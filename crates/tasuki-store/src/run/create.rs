@@ -1,174 +1,176 @@
-//! T0: runs come into being.
+//! T0: runs are created, by a submit, a schedule, an event or a user.
 
 use jiff::Timestamp;
 use serde_json::json;
-use tasuki_core::{Epoch, Invalid, Origin, RunId};
+use tasuki_core::{Epoch, InvalidInput, Origin, RunId};
 
-use crate::audit::{self, Act, Actor};
+use crate::audit::{self, AuditAction, AuditActor};
 use crate::cluster::leader;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{AppTransaction, Params, Tx, params};
-use crate::planner::cursor::move_on;
-use crate::run::{hot, sets};
-use crate::{CursorMove, Error, JobVersion, NewRun, Outcome, Run, Seen, Store, check, job};
+use crate::planner::cursor::advance_cursor;
+use crate::run::{batch, postgres};
+use crate::{
+    CursorMove, Error, ExpectedVersion, JobVersion, NewRun, Outcome, Run, Store, job, validate,
+};
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
-pub(crate) static LAST_ID: Sql = sql!("run/last_id", ".mysql", ".mysql", ".mysql");
-pub(crate) static BY_KEY: Sql = sql!("run/by_key");
+pub(crate) static FIND_INSERTED_ID: Sql =
+    sql!("run/find_inserted_id", ".mysql", ".mysql", ".mysql");
+pub(crate) static FIND_BY_KEY: Sql = sql!("run/find_by_key");
 static LOCK: Sql = sql!("run/lock");
-static DUE_PUT: Sql = sql!("due/put");
+static INSERT_DUE: Sql = sql!("due/insert");
 
-/// So often a submit gives way to others before its caller hears of it: somebody always gets on.
-const TRIES: u32 = 5;
+/// Maximum number of tries of a create that a deadlock aborts. A deadlock aborts only one of its transactions, so
+/// another one makes progress each time.
+const MAX_CREATE_TRIES: u32 = 5;
 
-/// Who makes a run.
+/// Who creates or cancels a run. It decides whether the write is fenced by the leader's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Writer {
-    /// The leader of this term.
+    /// The leader of the term with this epoch.
     Leader(Epoch),
-    /// Somebody through the API, or the application in its own transaction.
+    /// A client of the API, or the application in its own transaction.
     Api,
 }
 
-/// A run that is there now.
+/// Result of creating a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Created {
-    /// Which.
+pub struct CreatedRun {
+    /// Id of the run.
     pub run: RunId,
-    /// Whether it was there before: same slot, or same idempotency key.
+    /// Whether the run existed before: same slot, or same idempotency key.
     pub existed: bool,
 }
 
-/// A cursor that moves on, and the runs it stands for.
-pub type Slots<'a> = (CursorMove, Vec<NewRun<'a>>);
+/// A cursor move and the runs of the slots that it passes.
+pub type ScheduledRuns<'a> = (CursorMove, Vec<NewRun<'a>>);
 
-/// Of each of several cursors, what became of its slots: `None` where somebody else planned them.
-type Made = Vec<Option<Vec<Created>>>;
+/// For each of several cursors the created runs; `None` if the cursor was not where it was read, or its job has
+/// changed.
+type CreatedPerCursor = Vec<Option<Vec<CreatedRun>>>;
 
 impl Store {
-    /// Makes runs, all or none. A run that exists already is found, not made. What a person starts is told:
-    /// [`Store::trigger`] and [`Store::rerun`] make those.
-    pub async fn create(&self, author: Writer, runs: &[NewRun<'_>]) -> Result<Vec<Created>, Error> {
-        check::runs(runs)?;
-        let by_hand = |run: &&NewRun<'_>| matches!(run.origin, Origin::Manual | Origin::Rerun);
-        if let Some(run) = runs.iter().find(by_hand) {
-            let expected = "what nobody starts by hand: that is told in the audit";
-            return Err(Invalid::typed("origin", run.origin.as_str(), expected).into());
+    /// Creates runs, all or none. A run that exists already is found, not created. Runs that a user starts need an
+    /// audit entry, so [`Store::trigger`] and [`Store::rerun`] create those.
+    pub async fn create(
+        &self,
+        writer: Writer,
+        runs: &[NewRun<'_>],
+    ) -> Result<Vec<CreatedRun>, Error> {
+        validate::check_runs(runs)?;
+        let is_manual = |run: &&NewRun<'_>| matches!(run.origin, Origin::Manual | Origin::Rerun);
+        if let Some(run) = runs.iter().find(is_manual) {
+            let expected = "an origin other than MANUAL and RERUN, which need an audit entry";
+            return Err(InvalidInput::from_text("origin", run.origin.as_str(), expected).into());
         }
-        // On PostgreSQL nobody waits in a circle: keys are inserted in one order.
-        let tries = if self.dialect() == Dialect::MySql { TRIES } else { 1 };
+        // PostgreSQL cannot deadlock here: all transactions insert keys in the same order.
+        let tries = if self.dialect() == Dialect::MySql { MAX_CREATE_TRIES } else { 1 };
         for _ in 1..tries {
-            match self.try_to_create(author, runs).await {
-                Err(error) if error.gave_way() => {}
-                told => return told,
+            match self.create_once(writer, runs).await {
+                Err(error) if error.is_deadlock() => {}
+                result => return result,
             }
         }
-        self.try_to_create(author, runs).await
+        self.create_once(writer, runs).await
     }
 
-    async fn try_to_create(
+    /// Creates runs in one transaction, without retrying after a deadlock.
+    async fn create_once(
         &self,
-        author: Writer,
+        writer: Writer,
         runs: &[NewRun<'_>],
-    ) -> Result<Vec<Created>, Error> {
-        if self.dialect() == Dialect::Postgres && author == Writer::Api {
-            return self.create_in_one_trip(runs).await;
+    ) -> Result<Vec<CreatedRun>, Error> {
+        if self.dialect() == Dialect::Postgres && writer == Writer::Api {
+            return self.create_postgres(runs).await;
         }
-        let mut tx = self.begin_as(author).await?;
+        let mut tx = self.begin_for(writer).await?;
         if self.dialect() != Dialect::Postgres && !runs.iter().any(NewRun::has_key) {
-            if let Some(created) = sets::insert_plain(&mut tx, runs).await? {
+            if let Some(created) = batch::insert_batch(&mut tx, runs).await? {
                 tx.commit().await?;
                 return Ok(created);
             }
             tx.rollback().await?;
-            tx = self.begin_as(author).await?;
+            tx = self.begin_for(writer).await?;
         }
-        let created = insert_all(&mut tx, runs).await?;
+        let created = insert_one_by_one(&mut tx, runs).await?;
         tx.commit().await?;
         Ok(created)
     }
 
-    /// The same in a transaction of the application: if that commits, the runs are there, and else they never
-    /// were. Nobody is woken by it: whoever commits knows when.
-    pub async fn create_in<'a>(
+    /// Creates runs in a transaction of the application: they exist if it commits. No worker is notified, because
+    /// only the application knows when it commits.
+    pub async fn create_in_transaction<'a>(
         &self,
-        theirs: impl Into<AppTransaction<'a>>,
+        transaction: impl Into<AppTransaction<'a>>,
         runs: &[NewRun<'_>],
-    ) -> Result<Vec<Created>, Error> {
-        check::runs(runs)?;
-        let mut tx = self.db.join(theirs.into())?;
+    ) -> Result<Vec<CreatedRun>, Error> {
+        validate::check_runs(runs)?;
+        let mut tx = self.db.join(transaction.into())?;
         match tx.dialect() {
-            Dialect::Postgres => hot::create(hot::Trip::Within(&mut tx), runs).await,
-            Dialect::Sqlite | Dialect::MySql => insert_all(&mut tx, runs).await,
+            Dialect::Postgres => {
+                postgres::create_runs(postgres::Target::Transaction(&mut tx), runs).await
+            }
+            Dialect::Sqlite | Dialect::MySql => insert_one_by_one(&mut tx, runs).await,
         }
     }
 
-    /// Begins a write, fenced if a leader makes it.
-    pub(crate) async fn begin_as(&self, author: Writer) -> Result<Tx<'static>, Error> {
+    /// Begins a transaction and checks the epoch if the leader writes.
+    pub(crate) async fn begin_for(&self, writer: Writer) -> Result<Tx<'static>, Error> {
         let mut tx = self.db.begin().await?;
-        if let Writer::Leader(epoch) = author {
-            leader::fence(&mut tx, epoch).await?;
+        if let Writer::Leader(epoch) = writer {
+            leader::lock_epoch(&mut tx, epoch).await?;
         }
         Ok(tx)
     }
 
-    /// Makes the runs of a schedule and moves its cursor, together. The cursor must still be where it
-    /// was read; otherwise somebody else has planned these slots. And the job must still be what was
-    /// read: nothing fires from an old definition.
-    pub async fn create_slots(
+    /// Creates the runs of schedules and moves their cursors, in one transaction. The result has an element for each
+    /// schedule. `None`: the cursor is no longer where it was read, so another writer has planned these slots; or the job has
+    /// changed, and an old definition must not create runs. Such a schedule does not affect the others.
+    pub async fn create_scheduled(
         &self,
         epoch: Epoch,
-        cursor: &CursorMove,
-        runs: &[NewRun<'_>],
-    ) -> Result<Option<Vec<Created>>, Error> {
-        let one = [(cursor.clone(), runs.to_vec())];
-        let mut made = self.create_slots_of_many(epoch, &one).await?;
-        Ok(made.pop().flatten())
-    }
-
-    /// The same for several schedules in one write: each stands for itself, and all that can be made is.
-    pub async fn create_slots_of_many(
-        &self,
-        epoch: Epoch,
-        slots: &[Slots<'_>],
-    ) -> Result<Vec<Option<Vec<Created>>>, Error> {
-        for (_, runs) in slots {
-            check::runs(runs)?;
+        scheduled: &[ScheduledRuns<'_>],
+    ) -> Result<Vec<Option<Vec<CreatedRun>>>, Error> {
+        for (_, runs) in scheduled {
+            validate::check_runs(runs)?;
         }
-        let mut left_out = vec![false; slots.len()];
-        // PostgreSQL makes them one by one: a conflict there would undo the whole write.
-        let mut as_a_set = self.dialect() != Dialect::Postgres;
+        let mut excluded = vec![false; scheduled.len()];
+        // PostgreSQL inserts the runs one by one: a conflict in a batch insert would abort the whole transaction.
+        let mut in_batch = self.dialect() != Dialect::Postgres;
         loop {
             let mut tx = self.db.begin().await?;
-            leader::fence(&mut tx, epoch).await?;
-            match make_slots(&mut tx, slots, &mut left_out, as_a_set).await? {
-                Tried::Made(made) => {
+            leader::lock_epoch(&mut tx, epoch).await?;
+            match try_create_scheduled(&mut tx, scheduled, &mut excluded, in_batch).await? {
+                ScheduleResult::Created(created) => {
                     tx.commit().await?;
-                    return Ok(made);
+                    return Ok(created);
                 }
-                Tried::Changed => {}
-                Tried::Existed => as_a_set = false,
+                ScheduleResult::JobChanged => {}
+                ScheduleResult::RunExists => in_batch = false,
             }
             tx.rollback().await?;
         }
     }
 
-    /// Somebody runs a job now, whether it is enabled or not. The run is as given, but its origin. `None`,
-    /// and nothing was made: the job has been changed or deleted since it was seen. A run that exists
-    /// already is found, and was told when it was made.
+    /// Creates a run of a job that a user starts now, even if the job is disabled. The origin becomes MANUAL; all
+    /// other values are taken as given. `None`: the job has been changed or deleted since it was read, and nothing
+    /// was created. A run that exists already is found; its audit entry was written when it was created.
     pub async fn trigger<'a>(
         &self,
-        by: impl Into<Actor<'a>>,
-        seen: Seen,
+        by: impl Into<AuditActor<'a>>,
+        expected_version: ExpectedVersion,
         run: &NewRun<'_>,
-    ) -> Result<Option<Created>, Error> {
-        check::runs(std::slice::from_ref(run))?;
-        if run.job.job != seen.job {
-            let expected = format!("job {}, which was seen", seen.job);
-            return Err(Invalid::described("job", run.job.job.to_string(), expected).into());
+    ) -> Result<Option<CreatedRun>, Error> {
+        validate::check_runs(std::slice::from_ref(run))?;
+        if run.job.job != expected_version.job {
+            let expected = format!("job {}, whose version was read", expected_version.job);
+            return Err(
+                InvalidInput::from_description("job", run.job.job.to_string(), expected).into()
+            );
         }
         let mut tx = self.db.begin().await?;
-        if !job::stays_seen(&mut tx, seen).await? {
+        if !job::lock_version(&mut tx, expected_version).await? {
             tx.rollback().await?;
             return Ok(None);
         }
@@ -178,9 +180,9 @@ impl Store {
             tx.rollback().await?;
             return Ok(Some(created));
         }
-        let act = Act {
+        let action = AuditAction {
             action: "trigger",
-            object: format!("job {}", seen.job),
+            object: format!("job {}", expected_version.job),
             before: None,
             after: Some(json!({
                 "run": created.run.0,
@@ -188,30 +190,30 @@ impl Store {
                 "scope": run.scope.to_string(),
             })),
         };
-        audit::append(&mut tx, by.into(), act).await?;
+        audit::append(&mut tx, by.into(), action).await?;
         tx.commit().await?;
         Ok(Some(created))
     }
 
-    /// Runs an ended run again: a new run with the same arguments, which points back at it. The old
-    /// one is held still until then, so that nobody gives it one more try meanwhile.
+    /// Repeats an ended run: creates a new run with the same scope and arguments that refers to the old one. The old
+    /// run stays locked until the commit, so that no retry can start it in the meantime.
     pub async fn rerun<'a>(
         &self,
-        by: impl Into<Actor<'a>>,
+        by: impl Into<AuditActor<'a>>,
         job: &JobVersion,
         run: RunId,
     ) -> Result<Outcome<RunId>, Error> {
         let mut tx = self.db.begin().await?;
-        let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
+        let rows = tx.query(&LOCK, params! { run_id: run.0 }).await?;
         let old = rows.first().map(Run::from_row).transpose()?;
         let Some(old) = old.filter(|old| old.state.is_ended()) else {
             tx.rollback().await?;
-            return Ok(Outcome::Lost(self.explain(run).await?));
+            return Ok(Outcome::Lost(self.explain_loss(run).await?));
         };
         if old.job != job.job {
             tx.rollback().await?;
-            let expected = format!("job {}, which run {run} is of", old.job);
-            return Err(Invalid::described("job", job.job.to_string(), expected).into());
+            let expected = format!("job {}, to which run {run} belongs", old.job);
+            return Err(InvalidInput::from_description("job", job.job.to_string(), expected).into());
         }
         let new = NewRun {
             origin: Origin::Rerun,
@@ -221,69 +223,72 @@ impl Store {
             ..NewRun::task(job)
         };
         let created = insert(&mut tx, &new).await?;
-        let act = Act {
+        let action = AuditAction {
             action: "rerun",
             object: format!("run {run}"),
             before: Some(json!({ "state": old.state.as_str(), "job_version": old.job_version })),
             after: Some(json!({ "run": created.run.0, "job_version": job.version })),
         };
-        audit::append(&mut tx, by.into(), act).await?;
+        audit::append(&mut tx, by.into(), action).await?;
         tx.commit().await?;
         Ok(Outcome::Applied(created.run))
     }
 }
 
-/// What became of an attempt to make slots. But for the first, it must be undone and tried again.
-enum Tried {
-    Made(Made),
-    /// One of the jobs is no longer what was read. It is left out from now on.
-    Changed,
+/// Result of one try to create scheduled runs. After any result but `Created`, the caller must roll back and try again.
+enum ScheduleResult {
+    /// All runs that can be created were created.
+    Created(CreatedPerCursor),
+    /// One of the jobs is no longer as it was read. It is excluded from the next try.
+    JobChanged,
     /// One of the runs exists already.
-    Existed,
+    RunExists,
 }
 
-async fn make_slots(
+/// Moves the cursors and creates their runs, in the transaction of the caller.
+async fn try_create_scheduled(
     tx: &mut Tx<'_>,
-    slots: &[Slots<'_>],
-    left_out: &mut [bool],
-    as_a_set: bool,
-) -> Result<Tried, Error> {
-    let mut moved = Vec::with_capacity(slots.len());
-    for ((cursor, _), left_out) in slots.iter().zip(left_out) {
-        // The cursor first: whoever changes the job has it until that is a fact.
-        if *left_out || !move_on(tx, cursor).await? {
-            moved.push(false);
+    scheduled: &[ScheduledRuns<'_>],
+    excluded: &mut [bool],
+    in_batch: bool,
+) -> Result<ScheduleResult, Error> {
+    let mut advanced = Vec::with_capacity(scheduled.len());
+    for ((cursor, _), excluded) in scheduled.iter().zip(excluded) {
+        // The cursor first: a writer that changes the job has locked the cursor, so this waits for its commit.
+        if *excluded || !advance_cursor(tx, cursor).await? {
+            advanced.push(false);
             continue;
         }
-        if !job::is_seen(tx, cursor.job).await? {
-            *left_out = true;
-            return Ok(Tried::Changed);
+        if !job::is_version_current(tx, cursor.job).await? {
+            *excluded = true;
+            return Ok(ScheduleResult::JobChanged);
         }
-        moved.push(true);
+        advanced.push(true);
     }
-    let hit = slots.iter().zip(&moved).filter(|(_, moved)| **moved);
-    let runs: Vec<NewRun<'_>> = hit.flat_map(|((_, runs), _)| runs.iter().cloned()).collect();
-    let created = match as_a_set {
-        false => insert_all(tx, &runs).await?,
-        true => match sets::insert_plain(tx, &runs).await {
+    let advanced_runs = scheduled.iter().zip(&advanced).filter(|(_, advanced)| **advanced);
+    let runs: Vec<NewRun<'_>> =
+        advanced_runs.flat_map(|((_, runs), _)| runs.iter().cloned()).collect();
+    let created = match in_batch {
+        false => insert_one_by_one(tx, &runs).await?,
+        true => match batch::insert_batch(tx, &runs).await {
             Ok(Some(created)) => created,
-            Ok(None) => return Ok(Tried::Existed),
-            Err(error) if error.is_conflict() => return Ok(Tried::Existed),
+            Ok(None) => return Ok(ScheduleResult::RunExists),
+            Err(error) if error.is_duplicate_key() => return Ok(ScheduleResult::RunExists),
             Err(error) => return Err(error),
         },
     };
     let mut created = created.into_iter();
-    let made = slots.iter().zip(moved);
-    let made =
-        made.map(|((_, runs), moved)| moved.then(|| created.by_ref().take(runs.len()).collect()));
-    Ok(Tried::Made(made.collect()))
+    let per_cursor = scheduled.iter().zip(advanced);
+    let per_cursor = per_cursor
+        .map(|((_, runs), advanced)| advanced.then(|| created.by_ref().take(runs.len()).collect()));
+    Ok(ScheduleResult::Created(per_cursor.collect()))
 }
 
-/// Makes runs in the transaction of whatever makes them.
-pub(crate) async fn insert_all(
+/// Creates runs with one insert for each, in the transaction of the caller.
+pub(crate) async fn insert_one_by_one(
     tx: &mut Tx<'_>,
     runs: &[NewRun<'_>],
-) -> Result<Vec<Created>, Error> {
+) -> Result<Vec<CreatedRun>, Error> {
     let mut created = Vec::with_capacity(runs.len());
     for index in in_key_order(runs) {
         created.push((index, insert(tx, &runs[index]).await?));
@@ -292,9 +297,8 @@ pub(crate) async fn insert_all(
     Ok(created.into_iter().map(|(_, created)| created).collect())
 }
 
-/// The order in which runs are inserted, by their places. Whoever inserts a key waits for everybody else
-/// who has just inserted it: two that went by different orders would wait for each other. Runs without
-/// a key stay as they were.
+/// Order in which runs are inserted, as indexes. An insert of a key waits for every transaction that has just
+/// inserted the same key, so transactions with different orders could deadlock. Runs without a key keep their order.
 pub(crate) fn in_key_order(runs: &[NewRun<'_>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..runs.len()).collect();
     if runs.iter().any(NewRun::has_key) {
@@ -308,7 +312,7 @@ pub(crate) fn in_key_order(runs: &[NewRun<'_>]) -> Vec<usize> {
     order
 }
 
-/// The row of a new run.
+/// Column values of a new run.
 pub(crate) fn columns(run: &NewRun<'_>) -> Params<'static> {
     let spec = &run.job.spec;
     params! {
@@ -331,28 +335,29 @@ pub(crate) fn columns(run: &NewRun<'_>) -> Params<'static> {
     }
 }
 
-async fn insert(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<Created, Error> {
+/// Inserts a run and its due row, or finds the run with the same slot or key.
+async fn insert(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<CreatedRun, Error> {
     let row = columns(run);
-    let made = match tx.dialect() {
-        Dialect::Sqlite | Dialect::Postgres => tx.rows(&INSERT, row).await?,
+    let created = match tx.dialect() {
+        Dialect::Sqlite | Dialect::Postgres => tx.query(&INSERT, row).await?,
         Dialect::MySql => match tx.execute(&INSERT, row).await {
-            Ok(_) => tx.rows(&LAST_ID, params! {}).await?,
-            Err(error) if error.is_conflict() => Vec::new(),
+            Ok(_) => tx.query(&FIND_INSERTED_ID, params! {}).await?,
+            Err(error) if error.is_duplicate_key() => Vec::new(),
             Err(error) => return Err(error),
         },
     };
-    if let Some(row) = made.first() {
+    if let Some(row) = created.first() {
         let run = RunId(row.int("id")?);
-        tx.execute(&DUE_PUT, params! { run_id: run.0 }).await?;
-        return Ok(Created { run, existed: false });
+        tx.execute(&INSERT_DUE, params! { run_id: run.0 }).await?;
+        return Ok(CreatedRun { run, existed: false });
     }
-    let rows = tx.rows(&BY_KEY, key(run)).await?;
-    let row = rows.first().ok_or_else(|| Error::broken("a run was neither made nor found"))?;
-    Ok(Created { run: RunId(row.int("id")?), existed: true })
+    let rows = tx.query(&FIND_BY_KEY, key_params(run)).await?;
+    let row = rows.first().ok_or_else(|| Error::broken("a run was neither created nor found"))?;
+    Ok(CreatedRun { run: RunId(row.int("id")?), existed: true })
 }
 
-/// What makes a run the same run.
-pub(crate) fn key(run: &NewRun<'_>) -> Params<'static> {
+/// Parameters that find a run by its slot or idempotency key.
+pub(crate) fn key_params(run: &NewRun<'_>) -> Params<'static> {
     let (kind, id) = (run.scope.kind().to_owned(), run.scope.id().to_owned());
     params! {
         job_id: run.job.job.0,

@@ -1,151 +1,184 @@
-//! Where runs wait: one row for each, or one for a *stretch* of tasks that were submitted together, whose ids follow one
-//! another. What most tasks are never writes a row of its own there.
+//! The due table (`tasuki_due`): the queue of waiting runs.
+//!
+//! A row stands for one run, or for an *id range*: tasks that were submitted together, with consecutive ids. With id
+//! ranges, most tasks never need a row of their own, which saves an insert and a delete for each of them.
 
 use jiff::Timestamp;
 use tasuki_core::RunId;
 
+use crate::db::instant::timestamp;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Row, Tx, params};
-use crate::run::timestamp;
-use crate::{ClaimBatch, Error, Store, DueRun};
+use crate::{ClaimRequest, Error, Store};
 
-static PLACE: Sql = sql!("due/place");
-static TAKE: Sql = sql!("due/take");
-static TAKE_STRETCH: Sql = sql!("due/take_stretch");
-static PUT_STRETCH: Sql = sql!("due/put_stretch");
-static FIND_STRETCH: Sql = sql!("due/stretch");
-static LOCK: Sql = sql!("due/lock", ".mysql", ".mysql", ".mysql");
-/// The same without locks.
-static LOOK: Sql =
-    sql!("due/lock", ".mysql", ".mysql", ".mysql").without("\n   for update skip locked");
-static LIST: Sql = sql!("due/list");
-static NEXT: Sql = sql!("due/next");
+static FIND_DUE_ROW: Sql = sql!("due/find_position");
+static DELETE_ROW: Sql = sql!("due/delete");
+static DELETE_RANGE: Sql = sql!("due/delete_range");
+static INSERT_RANGE: Sql = sql!("due/insert_range");
+static FIND_RANGE: Sql = sql!("due/find_range");
+static LOCK: Sql = sql!("due/lock_claimable", ".mysql", ".mysql", ".mysql");
+/// The same statement without row locks.
+static LIST_UNLOCKED: Sql = sql!("due/lock_claimable", ".mysql", ".mysql", ".mysql")
+    .without_clause("\n   for update skip locked");
+static LIST_IN_LANE: Sql = sql!("due/list_in_lane");
+static FIND_NEXT: Sql = sql!("due/find_next");
 
-/// The most runs that one row stands for: few enough that a claim is of several rows, and that claimers seldom meet in one.
-pub(crate) const STRETCH: i64 = 64;
-/// How often a run is looked for whose row is another each time.
-const LOOKS: usize = 16;
+/// Maximum number of runs in one id range. It is small, so that a claim takes several rows and concurrent claims
+/// rarely meet at the same row.
+pub(crate) const MAX_ID_RANGE: i64 = 64;
+/// Maximum number of tries to remove a run from the due table while concurrent writers keep moving it to another row.
+const MAX_REMOVE_TRIES: usize = 16;
 
-/// The places in a stretch.
-pub(crate) fn places() -> Params<'static> {
-    params! { places: (0..STRETCH).collect::<Vec<i64>>() }
+/// A waiting run, as the due table lists it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DueRun {
+    /// Id of the run.
+    pub run: RunId,
+    /// Earliest start.
+    pub due_at: Timestamp,
+    /// Number of attempts so far, as read. It guards the assignment: a run that has had another attempt since is not
+    /// assigned.
+    pub attempt_no: u32,
+    /// Whether the job allows only one active run for each scope.
+    pub exclusive: bool,
 }
 
-/// A row, and how many of its runs are taken.
+/// Parameter list with every offset in an id range, for statements that expand id ranges.
+pub(crate) fn range_offsets() -> Params<'static> {
+    params! { offsets: (0..MAX_ID_RANGE).collect::<Vec<i64>>() }
+}
+
+/// A due row and the runs of it that a claim takes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Place {
+pub(crate) struct DueRange {
+    /// When the runs of the row are due, in microseconds since the Unix epoch.
     pub(crate) due_at: i64,
-    pub(crate) run: i64,
-    pub(crate) taken: i64,
-    /// Whether others go on waiting there.
-    pub(crate) cut: bool,
+    /// First run id of the row.
+    pub(crate) first_run: i64,
+    /// Number of runs to claim, counted from the first id.
+    pub(crate) claim_count: i64,
+    /// Whether the row stands for more runs, which continue to wait.
+    pub(crate) is_split: bool,
 }
 
-impl Place {
-    /// At most so many of those that a row stands for.
-    pub(crate) fn up_to(most: i64, row: &Row) -> Result<Self, Error> {
-        let (due_at, run, there) = (row.int("due_at")?, row.int("run_id")?, row.int("more")? + 1);
-        Ok(Self { due_at, run, taken: there.min(most), cut: there > most })
+impl DueRange {
+    /// Reads a due row and selects at most `max_runs` of its runs.
+    pub(crate) fn from_row_up_to(max_runs: i64, row: &Row) -> Result<Self, Error> {
+        let (due_at, run, range_len) =
+            (row.int("due_at")?, row.int("run_id")?, row.int("extra_runs")? + 1);
+        Ok(Self {
+            due_at,
+            first_run: run,
+            claim_count: range_len.min(max_runs),
+            is_split: range_len > max_runs,
+        })
     }
 
-    /// Those that are taken.
+    /// Ids of the runs to claim.
     pub(crate) fn ids(self) -> std::ops::Range<i64> {
-        self.run..self.run + self.taken
+        self.first_run..self.first_run + self.claim_count
     }
 }
 
-/// What a row stands for.
-pub(crate) fn stretch(row: &Row) -> Result<std::ops::RangeInclusive<i64>, Error> {
+/// Ids of the runs that a due row stands for.
+pub(crate) fn id_range(row: &Row) -> Result<std::ops::RangeInclusive<i64>, Error> {
     let first = row.int("run_id")?;
-    Ok(first..=first + row.int("more")?)
+    Ok(first..=first + row.int("extra_runs")?)
 }
 
 impl Store {
-    /// What waits in a lane and is due until an instant, soonest first.
-    pub async fn due(&self, lane: &str, until: Timestamp, most: u32) -> Result<Vec<DueRun>, Error> {
-        let page = params! { lane: lane, until: until.as_microsecond(), most: most };
-        let mut wanted = Vec::new();
-        for row in &self.db.rows(&LIST, page).await? {
-            // Of those that wait together none has been tried.
+    /// Lists the runs that wait in a lane and are due at `until` or before, soonest first.
+    pub async fn list_due_in_lane(
+        &self,
+        lane: &str,
+        until: Timestamp,
+        max_runs: u32,
+    ) -> Result<Vec<DueRun>, Error> {
+        let page = params! { lane: lane, until: until.as_microsecond(), limit: max_runs };
+        let mut due_runs = Vec::new();
+        for row in &self.db.query(&LIST_IN_LANE, page).await? {
+            // A run of an id range has never been attempted, so the values of the row are true of every run.
             let (attempt_no, exclusive) =
                 (row.int("attempt_no")? as u32, row.int("exclusive")? != 0);
             let due_at = timestamp(row.int("due_at")?)?;
-            let one = |id| DueRun { run: RunId(id), due_at, attempt_no, exclusive };
-            wanted.extend(stretch(row)?.map(one));
+            let due_run = |id| DueRun { run: RunId(id), due_at, attempt_no, exclusive };
+            due_runs.extend(id_range(row)?.map(due_run));
         }
-        wanted.truncate(most as usize);
-        Ok(wanted)
+        due_runs.truncate(max_runs as usize);
+        Ok(due_runs)
     }
 
-    /// When the next run of a lane is due, after one instant and until another.
-    pub async fn next_due(
+    /// Finds when the next run of a lane becomes due, later than `after` and at `until` or before.
+    pub async fn find_next_due(
         &self,
         lane: &str,
         after: Timestamp,
         until: Timestamp,
     ) -> Result<Option<Timestamp>, Error> {
-        let stretch =
+        let span =
             params! { lane: lane, after: after.as_microsecond(), until: until.as_microsecond() };
-        let rows = self.db.rows(&NEXT, stretch).await?;
+        let rows = self.db.query(&FIND_NEXT, span).await?;
         rows.first().map(|row| timestamp(row.int("due_at")?)).transpose()
     }
 }
 
-/// Rows of what can be claimed, held still, for so many runs if they are there. `None`: they are in others' hands, who may leave
-/// some of a stretch; a run by itself is taken.
-pub(crate) async fn lock(
+/// Locks due rows of claimable runs, as many rows as are needed for `request.max_runs` runs.
+///
+/// `None` means: other transactions hold all candidate rows, and may leave some runs of an id range, so a retry makes
+/// sense. If all of these rows stand for a single run, those runs count as taken and the result is empty.
+pub(crate) async fn lock_for_claim(
     tx: &mut Tx<'_>,
-    batch: &ClaimBatch<'_>,
+    request: &ClaimRequest<'_>,
     after: &Params<'static>,
 ) -> Result<Option<Vec<Row>>, Error> {
-    let page = |most: i64| [params! { lane: batch.lane, most: most }, after.clone()].concat();
-    // Looked at before, so that no more rows are locked than so many runs are in.
+    let page = |rows: i64| [params! { lane: request.lane, limit: rows }, after.clone()].concat();
+    // Count the runs first without locks, so that no more rows are locked than the request needs.
     let (mut runs, mut needed) = (0, 0);
-    for row in tx.rows(&LOOK, page(i64::from(batch.most))).await? {
-        if runs < i64::from(batch.most) {
-            runs += row.int("more")? + 1;
+    for row in tx.query(&LIST_UNLOCKED, page(i64::from(request.max_runs))).await? {
+        if runs < i64::from(request.max_runs) {
+            runs += row.int("extra_runs")? + 1;
             needed += 1;
         }
     }
     let rows = match needed {
         0 => Vec::new(),
-        rows => tx.rows(&LOCK, page(rows)).await?,
+        rows => tx.query(&LOCK, page(rows)).await?,
     };
-    let may_be_left = runs > needed;
-    Ok((!rows.is_empty() || !may_be_left).then_some(rows))
+    let may_remain = runs > needed;
+    Ok((!rows.is_empty() || !may_remain).then_some(rows))
 }
 
-/// Deletes the due row of a run, or takes the run out of the stretch it waits in. `false`: it does not wait, or somebody
-/// else has it.
-pub(crate) async fn take(tx: &mut Tx<'_>, run: RunId) -> Result<bool, Error> {
-    for _ in 0..LOOKS {
-        let rows = tx.rows(&PLACE, params! { run_id: run.0 }).await?;
+/// Deletes the due row of a run, or removes the run from the id range that it waits in. `false`: the run does not
+/// wait, or another transaction has removed it.
+pub(crate) async fn remove(tx: &mut Tx<'_>, run: RunId) -> Result<bool, Error> {
+    for _ in 0..MAX_REMOVE_TRIES {
+        let rows = tx.query(&FIND_DUE_ROW, params! { run_id: run.0 }).await?;
         let Some(row) = rows.first() else { return Ok(false) };
         let (lane, due_at) = (row.text("lane")?, row.int("due_at")?);
-        let at = |run: i64| params! { lane: lane.as_str(), due_at: due_at, run_id: run };
-        if tx.execute(&TAKE, at(run.0)).await? == 1 {
+        let key = |run: i64| params! { lane: lane.as_str(), due_at: due_at, run_id: run };
+        if tx.execute(&DELETE_ROW, key(run.0)).await? == 1 {
             return Ok(true);
         }
-        // Only what is claimed waits together. And a row that was in somebody's hand while we waited for it was the run's own:
-        // what does not wait has none.
-        if row.int("waits")? == 0 || lane.is_empty() {
+        // Only claimable runs form id ranges. If the row of this run was locked while this delete waited, the lock
+        // holder has removed it, and a run that does not wait has no row.
+        if row.int("is_waiting")? == 0 || lane.is_empty() {
             return Ok(false);
         }
-        let near = [at(run.0), params! { earliest: run.0 - STRETCH + 1 }].concat();
-        if let Some(found) = tx.rows(&FIND_STRETCH, near).await?.first() {
-            let (first, more) = (found.int("run_id")?, found.int("more")?);
-            let whole = [at(first), params! { more: more }].concat();
-            if tx.execute(&TAKE_STRETCH, whole).await? == 1 {
+        let before = [key(run.0), params! { earliest: run.0 - MAX_ID_RANGE + 1 }].concat();
+        if let Some(found) = tx.query(&FIND_RANGE, before).await?.first() {
+            let (first, more) = (found.int("run_id")?, found.int("extra_runs")?);
+            let whole = [key(first), params! { extra_runs: more }].concat();
+            if tx.execute(&DELETE_RANGE, whole).await? == 1 {
                 for (first, last) in [(first, run.0 - 1), (run.0 + 1, first + more)] {
                     if first <= last {
-                        let rest = [at(first), params! { more: last - first }].concat();
-                        tx.execute(&PUT_STRETCH, rest).await?;
+                        let rest = [key(first), params! { extra_runs: last - first }].concat();
+                        tx.execute(&INSERT_RANGE, rest).await?;
                     }
                 }
                 return Ok(true);
             }
         }
-        // Somebody else had the row: the run is theirs, or waits in another by now.
+        // Another transaction deleted or split the range: it has taken the run, or the run is in another range now.
     }
-    Err(Error::InUse(run))
+    Err(Error::RunBusy(run))
 }

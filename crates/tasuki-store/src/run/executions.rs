@@ -1,45 +1,45 @@
-//! The executions of a run: every attempt, wherever it stands.
+//! Executions: all attempts at a run, whether they are in the history or on the run's own row.
 
 use jiff::Timestamp;
 use tasuki_core::{AttemptOutcome, Epoch, ErrorCode, RunId, WorkerId};
 
+use crate::db::instant::timestamp;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
-use crate::run::timestamp;
 use crate::{Error, Store};
 
-static EXECUTIONS: Sql = sql!("attempt/executions");
+static LIST_EXECUTIONS: Sql = sql!("attempt/list_executions");
 
-/// One attempt at a run: appended, or the live or last one on the run's own row.
+/// One attempt at a run. The current or last attempt is read from the row of the run, earlier ones from the history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Execution {
-    /// Its number, from 1.
+    /// Number of the attempt, from 1.
     pub attempt_no: u32,
-    /// How it ended; `None` while it lives.
+    /// Outcome; `None` while the attempt has not ended.
     pub outcome: Option<AttemptOutcome>,
-    /// Who had it.
+    /// Worker that held the run.
     pub worker: WorkerId,
-    /// Assigned in which term; a claim has none.
+    /// Epoch of the leader that assigned the run; `None` after a claim.
     pub epoch: Option<Epoch>,
-    /// When it was given or claimed.
+    /// When the run was assigned or claimed.
     pub assigned_at: Timestamp,
-    /// When it started, if it did.
+    /// When the attempt started; `None` if it has not, or never did.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// When the attempt ended.
     pub finished_at: Option<Timestamp>,
-    /// With which exit code.
+    /// Exit code of the command.
     pub exit_code: Option<i64>,
-    /// Killed by which signal.
+    /// Signal that ended the process.
     pub exit_signal: Option<i64>,
-    /// With which class of failure.
+    /// Class of the failure.
     pub error_code: Option<ErrorCode>,
-    /// What went wrong, for people.
+    /// Error message, for humans.
     pub error_message: Option<String>,
-    /// What it gave back.
+    /// Result of the job, as JSON.
     pub result: Option<String>,
-    /// How many rows it touched.
+    /// Number of database rows that the job affected, as the job reported it.
     pub rows_affected: Option<i64>,
-    /// Where its own log is.
+    /// Reference to the log that the job itself wrote elsewhere.
     pub log_ref: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl Execution {
         let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
         Ok(Self {
             attempt_no: row.int("attempt_no")? as u32,
-            outcome: row.opt_text("outcome")?.map(|word| word.parse()).transpose()?,
+            outcome: row.opt_text("outcome")?.map(|text| text.parse()).transpose()?,
             worker: WorkerId::from_bytes(row.uuid("worker_id")?.into_bytes()),
             epoch: row.opt_int("epoch")?.map(Epoch),
             assigned_at: timestamp(row.int("assigned_at")?)?,
@@ -56,7 +56,7 @@ impl Execution {
             finished_at: instant("finished_at")?,
             exit_code: row.opt_int("exit_code")?,
             exit_signal: row.opt_int("exit_signal")?,
-            error_code: row.opt_text("error_code")?.map(|word| word.parse()).transpose()?,
+            error_code: row.opt_text("error_code")?.map(|text| text.parse()).transpose()?,
             error_message: row.opt_text("error_message")?,
             result: row.opt_text("result")?,
             rows_affected: row.opt_int("rows_affected")?,
@@ -66,9 +66,9 @@ impl Execution {
 }
 
 impl Store {
-    /// Every attempt at a run, the first one first.
-    pub async fn executions(&self, run: RunId) -> Result<Vec<Execution>, Error> {
-        let rows = self.db.rows(&EXECUTIONS, params! { run_id: run.0 }).await?;
+    /// Lists all attempts at a run, the first one first.
+    pub async fn list_executions(&self, run: RunId) -> Result<Vec<Execution>, Error> {
+        let rows = self.db.query(&LIST_EXECUTIONS, params! { run_id: run.0 }).await?;
         rows.iter().map(Execution::from_row).collect()
     }
 }

@@ -1,130 +1,138 @@
-//! T4, T5, T6 and T11: an attempt ends, and its worker says how.
+//! T4, T5, T6 and T11: a worker reports how an attempt ended, and the run succeeds, fails, is canceled or waits for a
+//! retry.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use tasuki_core::exit::Failure;
-use tasuki_core::retry::{AtTheEnd, Next, decide};
+use tasuki_core::exit::AttemptFailure;
+use tasuki_core::retry::{AttemptEnd, RetryDecision, decide};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, ErrorCode, LeaseToken, RunId, RunState};
 
+use crate::db::instant::micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Tx, params};
 use crate::run::lease;
-use crate::run::micros;
-use crate::run::note::{self, Note};
-use crate::{Error, FirstLines, Outcome, Run, Store, check, job, uuid};
+use crate::run::transition_record::{self, NewTransitionRecord};
+use crate::{CapturedOutput, Error, Outcome, Run, Store, job, to_uuid, validate};
 
 static LOCK: Sql = sql!("run/lock");
-static SUCCEED: Sql = sql!("run/succeed");
 static FAIL: Sql = sql!("run/fail");
-static WAIT: Sql = sql!("run/wait");
-static APPEND: Sql = sql!("attempt/append");
-static BY_TOKEN: Sql = sql!("attempt/by_token");
-static DUE_PUT: Sql = sql!("due/put");
-static STAT_ADD: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
+static REQUEUE: Sql = sql!("run/requeue");
+static INSERT_ATTEMPT: Sql = sql!("attempt/insert");
+static FIND_ATTEMPT_BY_TOKEN: Sql = sql!("attempt/find_by_token");
+static INSERT_DUE: Sql = sql!("due/insert");
+static COUNT_END: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
 
-/// The longest result that is kept, in bytes.
-pub(crate) const LONGEST_RESULT: usize = 65_536;
-/// The longest message that is kept, in bytes; the whole of it is in the log.
-const LONGEST_MESSAGE: usize = 65_536;
+/// Maximum length of a stored result, in bytes. A longer one is not stored.
+pub(crate) const MAX_RESULT_BYTES: usize = 65_536;
+/// Maximum length of a stored error message or log reference, in bytes. A longer one is truncated; the log has the
+/// whole message.
+const MAX_MESSAGE_BYTES: usize = 65_536;
 
 /// How an attempt ended.
 ///
-/// What a job says is kept as it is, but for NUL, which becomes U+FFFD, and its length. A result of more
-/// than 64 KiB is not kept, not even in part: a success with one ends as a failure, RESULT_TOO_LONG, that
-/// is not tried again, so that nobody takes a result that is missing for one that was not given.
+/// Texts of the job are stored unchanged, with two exceptions. NUL becomes U+FFFD. A result of more than 64 KiB is
+/// not stored, not even in part: a success with such a result becomes a failure with the code RESULT_TOO_LONG that is
+/// not retried. Otherwise a missing result would look like a job without a result.
 #[derive(Debug, Clone, Default)]
 pub struct AttemptResult {
-    /// `None` is success.
-    pub failure: Option<Failure>,
-    /// The exit code of a command.
+    /// The failure; `None` if the attempt succeeded.
+    pub failure: Option<AttemptFailure>,
+    /// Exit code of the command.
     pub exit_code: Option<i64>,
-    /// The signal that killed it.
+    /// Signal that ended the process.
     pub exit_signal: Option<i64>,
-    /// What went wrong, for people.
+    /// Error message, for humans.
     pub error_message: Option<String>,
-    /// What it gave back, as JSON.
+    /// Result of the job, as JSON.
     pub result: Option<String>,
-    /// How many rows it touched.
+    /// Number of database rows that the job affected, as the job reported it.
     pub rows_affected: Option<i64>,
-    /// Where its own log is.
+    /// Reference to the log that the job itself wrote elsewhere.
     pub log_ref: Option<String>,
-    /// Any random number: the wait before the next try may depend on it.
-    pub dice: u32,
+    /// Any random number; the backoff before the next attempt may depend on it.
+    pub random: u32,
 }
 
-/// The end of one attempt, under its token.
+/// A worker's report of the end of one attempt.
 #[derive(Debug, Clone)]
 pub struct AttemptReport {
-    /// Under which lease.
+    /// Token of the lease that the worker holds the run under.
     pub token: LeaseToken,
-    /// Of which run.
+    /// Id of the run.
     pub run: RunId,
-    /// How.
-    pub finish: AttemptResult,
-    /// What it printed, where that is little and all of it: it is kept with the end.
-    pub printed: Option<FirstLines>,
+    /// How the attempt ended.
+    pub attempt_result: AttemptResult,
+    /// Captured output, if it is short and complete: it is saved together with the end.
+    pub output: Option<CapturedOutput>,
 }
 
-/// What ended together.
+/// Result of reporting a batch of successes.
 #[derive(Default)]
-pub(crate) struct Together {
+pub(crate) struct BatchResult {
+    /// Runs that have succeeded, with their tokens.
     pub(crate) ended: HashSet<(RunId, LeaseToken)>,
+    /// Leases that were deleted, because no run is leased under them any more.
     pub(crate) closed: HashSet<LeaseToken>,
 }
 
-/// What became of the run.
+/// State of a run after its attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Finished {
-    /// An end, or RETRY_WAIT.
+pub struct FinishedRun {
+    /// A final state, or RETRY_WAIT.
     pub state: RunState,
 }
 
 impl AttemptResult {
-    /// It failed like this.
-    pub fn failed(failure: Failure) -> Self {
+    /// A failed attempt without further values.
+    pub fn failed(failure: AttemptFailure) -> Self {
         Self { failure: Some(failure), ..Self::default() }
     }
 
-    /// As every database can keep it.
-    fn sound(&self) -> Cow<'_, Self> {
-        let said = [&self.result, &self.error_message, &self.log_ref];
-        let fits = |text: &String| !text.contains('\0') && text.len() <= LONGEST_RESULT;
-        if said.into_iter().flatten().all(fits) {
+    /// Changes the values so that every database can store them: no NUL, limited lengths.
+    fn sanitize(&self) -> Cow<'_, Self> {
+        let texts = [&self.result, &self.error_message, &self.log_ref];
+        let fits = |text: &String| !text.contains('\0') && text.len() <= MAX_RESULT_BYTES;
+        if texts.into_iter().flatten().all(fits) {
             return Cow::Borrowed(self);
         }
         let clean = |text: &Option<String>| {
-            text.as_deref().map(|text| check::without_nul(text).into_owned())
+            text.as_deref().map(|text| validate::replace_nul(text).into_owned())
         };
-        let mut finish = Self {
+        let mut sanitized = Self {
             result: clean(&self.result),
-            error_message: clean(&self.error_message).map(|text| cut(text, LONGEST_MESSAGE)),
-            log_ref: clean(&self.log_ref).map(|text| cut(text, LONGEST_MESSAGE)),
+            error_message: clean(&self.error_message).map(|text| truncate(text, MAX_MESSAGE_BYTES)),
+            log_ref: clean(&self.log_ref).map(|text| truncate(text, MAX_MESSAGE_BYTES)),
             ..self.clone()
         };
-        if let Some(result) = finish.result.take_if(|result| result.len() > LONGEST_RESULT) {
-            let told =
-                format!("the result has {} bytes, at most {LONGEST_RESULT} are kept", result.len());
-            if finish.failure.is_none() {
+        if let Some(result) = sanitized.result.take_if(|result| result.len() > MAX_RESULT_BYTES) {
+            let message =
+                format!("the result has {} bytes; the maximum is {MAX_RESULT_BYTES}", result.len());
+            if sanitized.failure.is_none() {
                 let code = ErrorCode::RESULT_TOO_LONG;
-                finish.failure = Some(Failure { code, retryable: false });
+                sanitized.failure = Some(AttemptFailure { code, retryable: false });
             }
-            finish.error_message.get_or_insert(told);
+            sanitized.error_message.get_or_insert(message);
         }
-        Cow::Owned(finish)
+        Cow::Owned(sanitized)
     }
 
-    /// Whether a success tells the same as another.
-    pub(crate) fn tells_as(&self, other: &Self) -> bool {
-        let told = |one: &Self| (one.exit_code, one.rows_affected);
-        told(self) == told(other) && self.result == other.result && self.log_ref == other.log_ref
+    /// Whether two successes have the same values to store.
+    pub(crate) fn has_same_outcome(&self, other: &Self) -> bool {
+        let numbers = |result: &Self| (result.exit_code, result.rows_affected);
+        numbers(self) == numbers(other)
+            && self.result == other.result
+            && self.log_ref == other.log_ref
     }
 
-    fn weight(&self) -> usize {
-        100 + check::weight(self.result.as_deref()) + check::weight(self.log_ref.as_deref())
+    /// Approximate size in a statement, in bytes, if it is a success.
+    fn byte_size(&self) -> usize {
+        100 + validate::json_byte_size(self.result.as_deref())
+            + validate::json_byte_size(self.log_ref.as_deref())
     }
 
+    /// Column values that describe the end of the attempt.
     pub(crate) fn columns(&self) -> Params<'static> {
         params! {
             exit_code: self.exit_code,
@@ -138,301 +146,277 @@ impl AttemptResult {
     }
 }
 
-/// What became of successes that were reported together.
-#[derive(Debug, Default)]
-pub struct Succeeded {
-    /// Those that have ended so.
-    pub ended: HashSet<(RunId, LeaseToken)>,
-    /// Leases that were to be closed and are not: something may be left under them.
-    pub open: Vec<LeaseToken>,
+/// Result of [`Store::finish_successes`].
+struct SucceededRuns {
+    /// Runs that have succeeded, with their tokens.
+    ended: HashSet<(RunId, LeaseToken)>,
+    /// Leases that were to be closed but are still open, because a run may still be leased under them.
+    still_leased: Vec<LeaseToken>,
 }
 
 impl AttemptReport {
-    /// Of one that printed nothing, or whose lines are kept already.
-    pub fn new(token: LeaseToken, run: RunId, finish: AttemptResult) -> Self {
-        Self { token, run, finish, printed: None }
+    /// A report without output: the attempt wrote none, or its lines are saved already.
+    pub fn new(token: LeaseToken, run: RunId, attempt_result: AttemptResult) -> Self {
+        Self { token, run, attempt_result, output: None }
     }
 
-    fn weight(&self) -> usize {
-        self.finish.weight() + self.printed.as_ref().map_or(0, FirstLines::weight)
+    /// Approximate size in a statement, in bytes, if it is a success.
+    fn byte_size(&self) -> usize {
+        self.attempt_result.byte_size()
+            + self.output.as_ref().map_or(0, CapturedOutput::json_byte_size)
     }
 
-    /// As every database can keep it.
-    fn sound(&self) -> Cow<'_, Self> {
-        match self.finish.sound() {
+    /// Changes the values so that every database can store them.
+    fn sanitize(&self) -> Cow<'_, Self> {
+        match self.attempt_result.sanitize() {
             Cow::Borrowed(_) => Cow::Borrowed(self),
-            Cow::Owned(finish) => Cow::Owned(Self { finish, ..self.clone() }),
+            Cow::Owned(result) => Cow::Owned(Self { attempt_result: result, ..self.clone() }),
         }
     }
 }
 
 impl Store {
-    /// Reports the end of an attempt under its token. Sent again after a lost answer, it finds its own
-    /// ending and is applied.
+    /// Reports the ends of attempts, successes in batches and failures one by one. The outcomes are in the order of the
+    /// reports. `closing` names the leases under which the worker knows no other run; they are closed if that is so.
+    /// Repeated after a lost response, a report finds its own earlier write and returns `Applied`.
     pub async fn finish(
         &self,
-        token: LeaseToken,
-        run: RunId,
-        finish: &AttemptResult,
-    ) -> Result<Outcome<Finished>, Error> {
-        let outcome = self.finish_sound(token, run, &finish.sound()).await?;
-        if outcome.is_applied() {
-            self.close_if_empty(token).await?;
-        }
-        Ok(outcome)
-    }
-
-    /// Reports the ends of all attempts under one token, in their order.
-    pub async fn finish_many(
-        &self,
-        token: LeaseToken,
-        ends: &[(RunId, AttemptResult)],
-    ) -> Result<Vec<Outcome<Finished>>, Error> {
-        let ending = |(run, finish): &(RunId, AttemptResult)| AttemptReport::new(token, *run, finish.clone());
-        let ends: Vec<AttemptReport> = ends.iter().map(ending).collect();
-        self.finish_all(&ends, &[token]).await
-    }
-
-    /// Reports the ends of several attempts, in their order, and closes the leases under which the worker
-    /// knows nothing else, where that is so. Those that succeeded travel together.
-    pub async fn finish_all(
-        &self,
-        ends: &[AttemptReport],
+        reports: &[AttemptReport],
         closing: &[LeaseToken],
-    ) -> Result<Vec<Outcome<Finished>>, Error> {
-        let Succeeded { ended, open } = self.succeed_all(ends, closing).await?;
-        let mut outcomes = Vec::with_capacity(ends.len());
-        for ending in ends {
-            outcomes.push(match ended.contains(&(ending.run, ending.token)) {
-                true => Outcome::Applied(Finished { state: RunState::Succeeded }),
-                false => self.finish_open(ending).await?,
+    ) -> Result<Vec<Outcome<FinishedRun>>, Error> {
+        // Sanitize first: a success with a result that cannot be stored becomes a failure.
+        let reports: Vec<Cow<'_, AttemptReport>> =
+            reports.iter().map(AttemptReport::sanitize).collect();
+        let SucceededRuns { ended, still_leased } =
+            self.finish_successes(&reports, closing).await?;
+        let mut outcomes = Vec::with_capacity(reports.len());
+        for report in &reports {
+            outcomes.push(match ended.contains(&(report.run, report.token)) {
+                true => Outcome::Applied(FinishedRun { state: RunState::Succeeded }),
+                false => self.finish_one(report).await?,
             });
         }
-        // Something failed, or came too late.
-        for token in open {
-            self.close_if_empty(token).await?;
+        // Under these leases an attempt failed, or its report came too late.
+        for token in still_leased {
+            self.close_lease_if_empty(token).await?;
         }
         Ok(outcomes)
     }
 
-    /// Reports those of several ends that are successes, together, and closes these leases where nothing is left
-    /// under them. What is not among those it tells of has still to be reported one by one.
-    pub async fn succeed_all(
+    /// Reports the successes among several reports in batches, and closes the leases in `closing` if no run is left
+    /// under them. The caller must report all runs that are not in `ended` one by one.
+    async fn finish_successes(
         &self,
-        ends: &[AttemptReport],
+        reports: &[Cow<'_, AttemptReport>],
         closing: &[LeaseToken],
-    ) -> Result<Succeeded, Error> {
-        // What no database can keep is no success.
-        let ends: Vec<Cow<'_, AttemptReport>> = ends.iter().map(AttemptReport::sound).collect();
-        let good = ends.iter().filter(|ending| ending.finish.failure.is_none());
-        let mut good: Vec<&AttemptReport> = good.map(|ending| &**ending).collect();
-        // In one order, whoever else ends the same runs.
-        good.sort_by_key(|ending| ending.run);
-        let mut open: Vec<LeaseToken> = closing.to_vec();
-        open.sort_unstable();
+    ) -> Result<SucceededRuns, Error> {
+        let successful = reports.iter().filter(|report| report.attempt_result.failure.is_none());
+        let mut successes: Vec<&AttemptReport> = successful.map(|report| &**report).collect();
+        // Every transaction locks runs in the order of their ids, so that two of them cannot deadlock.
+        successes.sort_by_key(|report| report.run);
+        let mut still_leased: Vec<LeaseToken> = closing.to_vec();
+        still_leased.sort_unstable();
         let mut ended = HashSet::new();
-        let trips = check::trips(&good, good.len(), |ending| ending.weight());
-        let last = trips.len().saturating_sub(1);
-        for (index, trip) in trips.into_iter().enumerate() {
-            // What travels before the last is not all there is under any of them.
-            let closing = if index == last { &open[..] } else { &[] };
-            let together = match self.dialect() {
-                Dialect::Postgres => self.succeed_in_one_trip(trip, closing).await?,
+        let chunks =
+            validate::chunks_by_size(&successes, successes.len(), |report| report.byte_size());
+        let last = chunks.len().saturating_sub(1);
+        for (index, chunk) in chunks.into_iter().enumerate() {
+            // A lease may have runs in several chunks, so only the last chunk can close leases.
+            let closing = if index == last { &still_leased[..] } else { &[] };
+            let result = match self.dialect() {
+                Dialect::Postgres => self.succeed_postgres(chunk, closing).await?,
                 Dialect::Sqlite | Dialect::MySql => {
-                    self.keep_printed(trip.iter().copied()).await?;
-                    self.succeed_as_a_set(trip, closing).await?
+                    self.save_output(chunk.iter().copied()).await?;
+                    self.succeed_batch(chunk, closing).await?
                 }
             };
-            ended.extend(together.ended);
-            open.retain(|token| !together.closed.contains(token));
+            ended.extend(result.ended);
+            still_leased.retain(|token| !result.closed.contains(token));
         }
-        Ok(Succeeded { ended, open })
+        Ok(SucceededRuns { ended, still_leased })
     }
 
-    /// Keeps what these printed. Where something is kept already, that was the same, sent before.
-    async fn keep_printed<'e>(&self, ends: impl Iterator<Item = &'e AttemptReport>) -> Result<(), Error> {
-        let printed: Vec<_> = ends.filter_map(|ending| ending.printed.clone()).collect();
-        match printed.is_empty() {
-            true => Ok(()),
-            false => self.open_logs(&printed).await.map(drop),
-        }
-    }
-
-    /// Reports one end, as [`Store::finish`], and leaves its lease open.
-    pub async fn finish_open(&self, ending: &AttemptReport) -> Result<Outcome<Finished>, Error> {
-        match self.keep_printed(std::iter::once(ending)).await {
-            // How it ended counts for more than what it said.
-            Err(error) if !error.is_unavailable() && !error.is_contention() => {
-                tracing::warn!(run_id = ending.run.0, %error, "what it printed cannot be kept");
-            }
-            kept => kept?,
-        }
-        self.finish_sound(ending.token, ending.run, &ending.finish.sound()).await
-    }
-
-    async fn finish_sound(
+    /// Saves the captured output of the reports. Output that is saved already was sent by an earlier try of the same
+    /// report.
+    async fn save_output<'e>(
         &self,
-        token: LeaseToken,
-        run: RunId,
-        finish: &AttemptResult,
-    ) -> Result<Outcome<Finished>, Error> {
-        let mut tx = self.db.begin().await?;
-        let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
-        let row = rows.first().map(Run::from_row).transpose()?;
-        let mine = row.filter(|row| row.state == RunState::Running && row.token == Some(token));
-        let Some(row) = mine else {
-            tx.rollback().await?;
-            return self.ended_before(token, run).await;
+        reports: impl Iterator<Item = &'e AttemptReport>,
+    ) -> Result<(), Error> {
+        let outputs: Vec<_> = reports.filter_map(|report| report.output.clone()).collect();
+        match outputs.is_empty() {
+            true => Ok(()),
+            false => self.create_logs(&outputs).await.map(drop),
+        }
+    }
+
+    /// Ends one attempt in a transaction of its own: a failure, or a success that no batch could write because the run is
+    /// no longer RUNNING under its token.
+    async fn finish_one(&self, report: &AttemptReport) -> Result<Outcome<FinishedRun>, Error> {
+        match self.save_output(std::iter::once(report)).await {
+            // The end of the attempt is more important than its output.
+            Err(error) if !error.is_unavailable() && !error.is_contention() => {
+                tracing::warn!(run_id = report.run.0, %error, "captured output was not saved");
+            }
+            saved => saved?,
+        }
+        let (token, run) = (report.token, report.run);
+        let Some(failure) = &report.attempt_result.failure else {
+            return self.resolve_repeated_report(token, run).await;
         };
-        let state = end_attempt(&mut tx, &row, token, finish).await?;
-        lease::give_hold(&mut tx, &row, token).await?;
+        let mut tx = self.db.begin().await?;
+        let rows = tx.query(&LOCK, params! { run_id: run.0 }).await?;
+        let row = rows.first().map(Run::from_row).transpose()?;
+        let running = row.filter(|row| row.state == RunState::Running && row.token == Some(token));
+        let Some(row) = running else {
+            tx.rollback().await?;
+            return self.resolve_repeated_report(token, run).await;
+        };
+        let state =
+            end_failed_attempt(&mut tx, &row, token, failure, &report.attempt_result).await?;
+        lease::release_hold(&mut tx, &row, token).await?;
         tx.commit().await?;
         tracing::info!(run_id = run.0, verb = "finish", from = "RUNNING", to = %state, "run moved");
-        Ok(Outcome::Applied(Finished { state }))
+        Ok(Outcome::Applied(FinishedRun { state }))
     }
 
-    /// Looks whether the ending that is being reported stands there already, on the row or among the
-    /// appended attempts; a late result that is not believed leaves a note.
-    async fn ended_before(
+    /// Handles a report for a run that is not RUNNING under its token. If an earlier try of the same report was
+    /// applied (it is on the row of the run or in the history), returns `Applied`. Otherwise the report is late:
+    /// records its refusal.
+    async fn resolve_repeated_report(
         &self,
         token: LeaseToken,
         run: RunId,
-    ) -> Result<Outcome<Finished>, Error> {
-        let now = self.run(run).await?;
-        if let Some(row) = &now
+    ) -> Result<Outcome<FinishedRun>, Error> {
+        let current = self.find_run(run).await?;
+        if let Some(row) = &current
             && row.token == Some(token)
             && row.state.is_ended()
             && row.outcome.is_some_and(|outcome| outcome != AttemptOutcome::Lost)
         {
-            return Ok(Outcome::Applied(Finished { state: row.state }));
+            return Ok(Outcome::Applied(FinishedRun { state: row.state }));
         }
-        let key = params! { token: uuid(token.as_bytes()), run_id: run.0 };
-        let appended = self.db.rows(&BY_TOKEN, key).await?;
+        let key = params! { token: to_uuid(token.as_bytes()), run_id: run.0 };
+        let appended = self.db.query(&FIND_ATTEMPT_BY_TOKEN, key).await?;
         if let Some(attempt) = appended.first() {
             let outcome: AttemptOutcome = attempt.text("outcome")?.parse()?;
             if !matches!(outcome, AttemptOutcome::Lost | AttemptOutcome::Released) {
-                return Ok(Outcome::Applied(Finished { state: RunState::RetryWait }));
+                return Ok(Outcome::Applied(FinishedRun { state: RunState::RetryWait }));
             }
         }
-        if let Some(row) = now {
+        if let Some(row) = current {
             let mut tx = self.db.begin().await?;
-            let note = Note {
+            let record = NewTransitionRecord {
                 run,
                 attempt_no: row.counters.attempt_no,
                 verb: Verb::Finish,
                 actor: "worker",
-                reason: Some("a late result was refused"),
+                reason: Some("a late report was refused"),
                 epoch: None,
                 token: Some(token),
             };
-            note::add(&mut tx, note).await?;
+            transition_record::insert(&mut tx, record).await?;
             tx.commit().await?;
         }
-        Ok(Outcome::Lost(self.explain(run).await?))
+        Ok(Outcome::Lost(self.explain_loss(run).await?))
     }
 }
 
-/// The start of a text, with a mark where it was cut.
-fn cut(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        text.truncate(text.floor_char_boundary(most - '…'.len_utf8()));
+/// Shortens a text to `max_bytes`, with an ellipsis at the end.
+fn truncate(mut text: String, max_bytes: usize) -> String {
+    if text.len() > max_bytes {
+        text.truncate(text.floor_char_boundary(max_bytes - '…'.len_utf8()));
         text.push('…');
     }
     text
 }
 
-/// Ends the live attempt of a locked run and moves it on.
-async fn end_attempt(
+/// Ends the failed attempt of a locked run and moves the run to its next state.
+async fn end_failed_attempt(
     tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
-    finish: &AttemptResult,
+    failure: &AttemptFailure,
+    result: &AttemptResult,
 ) -> Result<RunState, Error> {
-    let key = params! { run_id: run.id.0, token: uuid(token.as_bytes()) };
-    let Some(failure) = &finish.failure else {
-        let hit = tx.execute(&SUCCEED, [key, finish.columns()].concat()).await?;
-        debug_assert_eq!(hit, 1, "the row is locked and was looked at");
-        tx.execute(&STAT_ADD, params! { run_id: run.id.0 }).await?;
-        return Ok(RunState::Succeeded);
-    };
-    let limits = job::limits(tx, run.job, run.job_version).await?;
-    let at_the_end = AtTheEnd {
+    let limits = job::find_retry_limits(tx, run.job, run.job_version).await?;
+    let attempt_end = AttemptEnd {
         counters: run.counters,
         max_attempts: run.max_attempts,
-        cancel_asked: run.cancel_requested_at.is_some(),
+        cancel_requested: run.cancel_requested_at.is_some(),
     };
-    let next = decide(&at_the_end, failure, &limits.backoff, finish.dice);
-    let outcome = match (next, &failure.code) {
-        (Next::End(RunState::Canceled), _) => AttemptOutcome::Canceled,
+    let decision = decide(&attempt_end, failure, &limits.backoff, result.random);
+    let outcome = match (decision, &failure.code) {
+        (RetryDecision::End(RunState::Canceled), _) => AttemptOutcome::Canceled,
         (_, code) if *code == ErrorCode::RUNTIME_TIMEOUT => AttemptOutcome::TimedOut,
         _ => AttemptOutcome::Failed,
     };
-    settle(tx, run, token, next, outcome, finish.columns()).await
+    apply_decision(tx, run, token, decision, outcome, result.columns()).await
 }
 
-/// Writes what was decided about the attempt of a locked, carried run: an end on the row, or the
-/// attempt appended and the row cleared for the next one.
-pub(crate) async fn settle(
+/// Writes a decision about the attempt of a locked, leased run: the run ends, or the attempt is appended to the
+/// history and the run is requeued.
+pub(crate) async fn apply_decision(
     tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
-    next: Next,
+    decision: RetryDecision,
     outcome: AttemptOutcome,
     columns: Params<'static>,
 ) -> Result<RunState, Error> {
-    let key = params! { run_id: run.id.0, token: uuid(token.as_bytes()) };
-    let told = params! { outcome: outcome.as_str() };
+    let key = params! { run_id: run.id.0, token: to_uuid(token.as_bytes()) };
+    let outcome_param = params! { outcome: outcome.as_str() };
     let budget = params! {
         tries_allowed: run.counters.tries_allowed,
-        alone: i64::from(run.counters.alone),
+        isolated: i64::from(run.counters.isolated),
     };
-    match next {
-        Next::End(state) => {
+    match decision {
+        RetryDecision::End(state) => {
             let end = params! { state: state.as_str(), reason: Option::<String>::None };
-            let row = [key, told, columns, budget, end].concat();
-            let hit = tx.execute(&FAIL, row).await?;
-            debug_assert_eq!(hit, 1, "the row is locked and was looked at");
-            tx.execute(&STAT_ADD, params! { run_id: run.id.0 }).await?;
+            let row = [key, outcome_param, columns, budget, end].concat();
+            let updated = tx.execute(&FAIL, row).await?;
+            debug_assert_eq!(updated, 1, "the row is locked and its state was checked");
+            tx.execute(&COUNT_END, params! { run_id: run.id.0 }).await?;
             Ok(state)
         }
-        Next::Retry(wait) => {
-            append(tx, run.id, outcome, columns).await?;
-            wait_again(tx, run, token, RunState::RetryWait, micros(wait)).await?;
+        RetryDecision::Retry(delay) => {
+            append_attempt(tx, run.id, outcome, columns).await?;
+            requeue(tx, run, token, RunState::RetryWait, micros(delay)).await?;
             Ok(RunState::RetryWait)
         }
     }
 }
 
-/// Appends the live attempt of a locked run to the history.
-pub(crate) async fn append(
+/// Appends the current attempt of a locked run to the history.
+pub(crate) async fn append_attempt(
     tx: &mut Tx<'_>,
     run: RunId,
     outcome: AttemptOutcome,
     columns: Params<'static>,
 ) -> Result<(), Error> {
-    let told = params! { run_id: run.0, outcome: outcome.as_str() };
-    tx.execute(&APPEND, [told, columns].concat()).await.map(drop)
+    let key = params! { run_id: run.0, outcome: outcome.as_str() };
+    tx.execute(&INSERT_ATTEMPT, [key, columns].concat()).await.map(drop)
 }
 
-/// Clears the row of a locked, carried run and lets it wait again, with the counters it has now.
-pub(crate) async fn wait_again(
+/// Clears the lease columns of a locked, leased run and inserts its due row, with the counters of `run`. `delay` is in
+/// microseconds.
+pub(crate) async fn requeue(
     tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
     state: RunState,
-    wait: i64,
+    delay: i64,
 ) -> Result<(), Error> {
     let row = params! {
         run_id: run.id.0,
-        token: uuid(token.as_bytes()),
+        token: to_uuid(token.as_bytes()),
         state: state.as_str(),
         from_state: run.state.as_str(),
-        wait: wait,
+        delay: delay,
         releases: run.counters.releases,
         tries_allowed: run.counters.tries_allowed,
-        alone: i64::from(run.counters.alone),
+        isolated: i64::from(run.counters.isolated),
     };
-    let hit = tx.execute(&WAIT, row).await?;
-    debug_assert_eq!(hit, 1, "the row is locked and was looked at");
-    tx.execute(&DUE_PUT, params! { run_id: run.id.0 }).await.map(drop)
+    let updated = tx.execute(&REQUEUE, row).await?;
+    debug_assert_eq!(updated, 1, "the row is locked and its state was checked");
+    tx.execute(&INSERT_DUE, params! { run_id: run.id.0 }).await.map(drop)
 }

@@ -1,4 +1,10 @@
-//! Leases and holds: who carries what, and for how long.
+//! Leases and holds: which worker holds which runs, and until when.
+//!
+//! A lease belongs to one worker and covers the runs of one assignment or claim. Its worker renews it; when it
+//! expires, the leader recovers its runs. A hold is the concurrency lock of a (job, scope) for jobs that allow only
+//! one active run.
+//!
+//! Every transaction locks an existing lease before the runs of it, so that two of them cannot deadlock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,71 +13,73 @@ use jiff::Timestamp;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, WorkerId};
 
 use crate::cluster::worker;
+use crate::db::instant::{micros, timestamp};
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, Tx, params};
-use crate::run::{micros, timestamp};
-use crate::{Error, Run, Store, uuid};
+use crate::{Error, Run, Store, to_uuid};
 
-static OPEN: Sql = sql!("lease/open");
-static TOUCH: Sql = sql!("lease/touch");
-static SHOW: Sql = sql!("lease/show");
+static OPEN_UNTIL_START_BY: Sql = sql!("lease/insert_assigned");
+static EXTEND: Sql = sql!("lease/renew");
+static FIND: Sql = sql!("lease/find");
 static LOCK: Sql = sql!("lease/lock");
-static PER_WORKER: Sql = sql!("lease/per_worker");
-static OF_WORKER: Sql = sql!("lease/of_worker");
-static LAPSED: Sql = sql!("lease/lapsed", "", ".postgres", "");
-static OCCUPIED: Sql = sql!("lease/occupied", ".sqlite", ".postgres", ".mysql");
-static CLOSE: Sql = sql!("lease/close");
-static CLOSE_IF_EMPTY: Sql = sql!("lease/close_if_empty", ".postgres", ".postgres", ".postgres");
-static UNDER: Sql = sql!("run/under", ".sqlite", ".postgres", ".mysql");
-static RUN_SHOW: Sql = sql!("run/show");
-static HOLD_LOOK: Sql = sql!("hold/look");
-static HOLD_GIVE: Sql = sql!("hold/give");
+static COUNT_PER_WORKER: Sql = sql!("lease/count_per_worker");
+static LIST_OF_WORKER: Sql = sql!("lease/list_of_worker");
+static LIST_EXPIRED: Sql = sql!("lease/list_expired", "", ".postgres", "");
+static COUNT_USED_SLOTS: Sql = sql!("lease/count_used_slots", ".sqlite", ".postgres", ".mysql");
+static CLOSE: Sql = sql!("lease/delete");
+static CLOSE_IF_EMPTY: Sql = sql!("lease/delete_if_empty", ".postgres", ".postgres", ".postgres");
+static LIST_LIVE_RUNS: Sql = sql!("run/list_leased_by_token", ".sqlite", ".postgres", ".mysql");
+static FIND_RUN: Sql = sql!("run/find");
+static FIND_HOLD: Sql = sql!("hold/find");
+static RELEASE_HOLD: Sql = sql!("hold/release");
 
-/// A lease as its row has it.
+/// A lease as its row stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
-    /// Its token.
+    /// Token that identifies the lease and guards every write under it.
     pub token: LeaseToken,
-    /// Whose it is.
+    /// Worker that holds the lease.
     pub worker: WorkerId,
-    /// Until when, if it is not renewed.
+    /// When the lease expires unless it is renewed.
     pub lease_until: Timestamp,
-    /// When it was last renewed.
+    /// When the lease was last renewed, or opened.
     pub heartbeat_at: Timestamp,
-    /// What it was opened for. The list never changes; what is still carried is less.
+    /// Runs that the lease was opened for. The list never changes; some of them may have ended since.
     pub runs: Vec<RunId>,
 }
 
-/// What a renewal says.
+/// Result of a renewal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Renewed {
-    /// It goes on, with these runs. Whatever else the worker has under it is no longer its own.
+pub enum RenewResult {
+    /// The lease was extended. The worker must stop every run under this token that is not in `runs`: it no longer
+    /// holds it.
     Held {
-        /// What is still carried.
+        /// Runs that are still leased.
         runs: Vec<RenewedRun>,
-        /// Whether the worker was cut off.
+        /// Whether the worker is detached.
         detached: bool,
     },
-    /// There is no such lease any more: kill what runs under it and write nothing.
+    /// The lease does not exist any more. The worker must kill the runs under it and write nothing.
     Gone,
 }
 
-/// One run under a renewed lease.
+/// A run that is still leased, as a renewal returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RenewedRun {
-    /// Which.
+    /// Id of the run.
     pub run: RunId,
-    /// ASSIGNED or RUNNING.
+    /// State: ASSIGNED or RUNNING.
     pub state: RunState,
-    /// Whether somebody asked it to stop.
-    pub cancel_asked: bool,
+    /// Whether a cancellation was requested.
+    pub cancel_requested: bool,
 }
 
-/// How long a new lease lasts.
-pub(crate) enum Until {
-    /// Until the last of its runs must have been started.
+/// How to compute the expiry of a new lease.
+pub(crate) enum LeaseExpiry {
+    /// The lease of an assignment: `after` later than `due_at`, the latest due instant of its runs, but not before
+    /// now plus `after`.
     StartBy { due_at: Timestamp, after: Duration },
-    /// From now on.
+    /// The lease of a claim: this long from now.
     Ttl(Duration),
 }
 
@@ -80,7 +88,7 @@ impl RenewedRun {
         Ok(Self {
             run: RunId(row.int("id")?),
             state: row.text("state")?.parse()?,
-            cancel_asked: row.opt_int("cancel_requested_at")?.is_some(),
+            cancel_requested: row.opt_int("cancel_requested_at")?.is_some(),
         })
     }
 }
@@ -88,7 +96,7 @@ impl RenewedRun {
 impl Lease {
     fn from_row(row: &Row) -> Result<Self, Error> {
         let ids: Vec<i64> = serde_json::from_str(&row.text("run_ids")?)
-            .map_err(|_| Error::broken("the run ids of a lease are no list"))?;
+            .map_err(|_| Error::broken("the run ids of a lease are not a JSON list"))?;
         Ok(Self {
             token: LeaseToken::from_bytes(row.uuid("token")?.into_bytes()),
             worker: WorkerId::from_bytes(row.uuid("worker_id")?.into_bytes()),
@@ -100,58 +108,60 @@ impl Lease {
 }
 
 impl Store {
-    /// T3: renews a lease and tells what is still carried under it.
+    /// T3: renews a lease and returns the runs that are still leased under it.
     pub async fn renew(
         &self,
         worker: WorkerId,
         token: LeaseToken,
         lease_ttl: Duration,
-    ) -> Result<Renewed, Error> {
-        let told = self.renew_many(worker, &[token], lease_ttl).await?.pop();
-        told.ok_or_else(|| Error::broken("a renewal says nothing"))
+    ) -> Result<RenewResult, Error> {
+        let results = self.renew_many(worker, &[token], lease_ttl).await?.pop();
+        results.ok_or_else(|| Error::broken("a renewal returned no result"))
     }
 
-    /// T3 for several leases of a worker, in their order.
+    /// T3 for several leases of a worker. The results are in the order of the tokens.
     pub async fn renew_many(
         &self,
         worker: WorkerId,
         tokens: &[LeaseToken],
         lease_ttl: Duration,
-    ) -> Result<Vec<Renewed>, Error> {
+    ) -> Result<Vec<RenewResult>, Error> {
         if self.dialect() == Dialect::Postgres {
-            return self.renew_in_one_trip(worker, tokens, lease_ttl).await;
+            return self.renew_postgres(worker, tokens, lease_ttl).await;
         }
         let mut tx = self.db.begin().await?;
-        let detached = worker::look(&mut tx, worker).await?.is_none_or(|w| !w.is_attached());
-        let mut told = Vec::with_capacity(tokens.len());
+        let detached = worker::find(&mut tx, worker).await?.is_none_or(|w| !w.may_continue());
+        let mut results = Vec::with_capacity(tokens.len());
         for token in tokens {
-            let mine = params! {
-                token: uuid(token.as_bytes()),
-                worker_id: uuid(worker.as_bytes()),
+            let key = params! {
+                token: to_uuid(token.as_bytes()),
+                worker_id: to_uuid(worker.as_bytes()),
                 ttl: micros(lease_ttl),
             };
-            if tx.execute(&TOUCH, mine).await? == 0 {
-                told.push(Renewed::Gone);
+            if tx.execute(&EXTEND, key).await? == 0 {
+                results.push(RenewResult::Gone);
                 continue;
             }
-            let rows = tx.rows(&SHOW, params! { token: uuid(token.as_bytes()) }).await?;
-            let lease =
-                Lease::from_row(rows.first().ok_or_else(|| Error::broken("a lease vanished"))?)?;
-            told.push(Renewed::Held { runs: carried(&mut tx, &lease).await?, detached });
+            let rows = tx.query(&FIND, params! { token: to_uuid(token.as_bytes()) }).await?;
+            let lease = Lease::from_row(
+                rows.first().ok_or_else(|| Error::broken("a locked lease does not exist"))?,
+            )?;
+            results
+                .push(RenewResult::Held { runs: list_live_runs(&mut tx, &lease).await?, detached });
         }
         tx.commit().await?;
-        Ok(told)
+        Ok(results)
     }
 
-    /// One lease, while it is there.
-    pub async fn lease(&self, token: LeaseToken) -> Result<Option<Lease>, Error> {
-        let rows = self.db.rows(&SHOW, params! { token: uuid(token.as_bytes()) }).await?;
+    /// Finds a lease by its token.
+    pub async fn find_lease(&self, token: LeaseToken) -> Result<Option<Lease>, Error> {
+        let rows = self.db.query(&FIND, params! { token: to_uuid(token.as_bytes()) }).await?;
         rows.first().map(Lease::from_row).transpose()
     }
 
-    /// How many leases each worker has; one that has none is left out.
-    pub async fn leases_per_worker(&self) -> Result<BTreeMap<WorkerId, u32>, Error> {
-        let rows = self.db.rows(&PER_WORKER, params! {}).await?;
+    /// Counts the leases of each worker. Workers without a lease are not in the map.
+    pub async fn count_leases_per_worker(&self) -> Result<BTreeMap<WorkerId, u32>, Error> {
+        let rows = self.db.query(&COUNT_PER_WORKER, params! {}).await?;
         rows.iter()
             .map(|row| {
                 let worker = WorkerId::from_bytes(row.uuid("worker_id")?.into_bytes());
@@ -160,36 +170,43 @@ impl Store {
             .collect()
     }
 
-    /// The run that has the only place there is for runs of this one's job and scope.
-    pub async fn holder_before(&self, run: &Run) -> Result<Option<RunId>, Error> {
-        let place = params! {
+    /// Finds the run that owns the hold of this run's job and scope.
+    pub async fn find_hold_owner(&self, run: &Run) -> Result<Option<RunId>, Error> {
+        let key = params! {
             job_id: run.job.0,
             scope_kind: run.scope.kind(),
             scope_id: run.scope.id(),
         };
-        let rows = self.db.rows(&HOLD_LOOK, place).await?;
+        let rows = self.db.query(&FIND_HOLD, key).await?;
         rows.first().map(|row| row.int("run_id").map(RunId)).transpose()
     }
 
-    /// The leases in a worker's name.
-    pub async fn leases_of(&self, worker: WorkerId) -> Result<Vec<Lease>, Error> {
-        let rows = self.db.rows(&OF_WORKER, params! { worker_id: uuid(worker.as_bytes()) }).await?;
+    /// Lists the leases of a worker.
+    pub async fn list_leases_of_worker(&self, worker: WorkerId) -> Result<Vec<Lease>, Error> {
+        let rows = self
+            .db
+            .query(&LIST_OF_WORKER, params! { worker_id: to_uuid(worker.as_bytes()) })
+            .await?;
         rows.iter().map(Lease::from_row).collect()
     }
 
-    /// Leases that nobody renewed, and those of workers that were reported dead.
-    pub async fn lapsed(&self, steal_grace: Duration, most: u32) -> Result<Vec<Lease>, Error> {
-        let page = params! { grace: micros(steal_grace), most: most };
-        let rows = self.db.rows(&LAPSED, page).await?;
+    /// Lists leases that have expired, `steal_grace` ago or more, and leases of workers that were reported dead.
+    pub async fn list_expired_leases(
+        &self,
+        steal_grace: Duration,
+        max_leases: u32,
+    ) -> Result<Vec<Lease>, Error> {
+        let page = params! { grace: micros(steal_grace), limit: max_leases };
+        let rows = self.db.query(&LIST_EXPIRED, page).await?;
         rows.iter().map(Lease::from_row).collect()
     }
 
-    /// Deletes a lease under which nothing is carried any more. A transaction of its own, because a
+    /// Deletes a lease if none of its runs is leased under it any more. It needs a transaction of its own, because a
     /// lease is locked before its runs.
-    pub async fn close_if_empty(&self, token: LeaseToken) -> Result<(), Error> {
+    pub async fn close_lease_if_empty(&self, token: LeaseToken) -> Result<(), Error> {
         if self.dialect() == Dialect::Postgres {
-            let key = params! { token: uuid(token.as_bytes()) };
-            return self.db.write(&CLOSE_IF_EMPTY, key).await.map(drop);
+            let key = params! { token: to_uuid(token.as_bytes()) };
+            return self.db.write_returning(&CLOSE_IF_EMPTY, key).await.map(drop);
         }
         let mut tx = self.db.begin().await?;
         if let Some(lease) = lock(&mut tx, token).await? {
@@ -199,97 +216,111 @@ impl Store {
     }
 }
 
-/// A lease, held still.
+/// Locks a lease.
 pub(crate) async fn lock(tx: &mut Tx<'_>, token: LeaseToken) -> Result<Option<Lease>, Error> {
-    let rows = tx.rows(&LOCK, params! { token: uuid(token.as_bytes()) }).await?;
+    let rows = tx.query(&LOCK, params! { token: to_uuid(token.as_bytes()) }).await?;
     rows.first().map(Lease::from_row).transpose()
 }
 
-/// Deletes a lease that is held still, if nothing is carried under it any more.
+/// Deletes a locked lease if none of its runs is leased under it any more. Returns whether it did.
 pub(crate) async fn close_if_empty(tx: &mut Tx<'_>, lease: &Lease) -> Result<bool, Error> {
-    if !carried(tx, lease).await?.is_empty() {
+    if !list_live_runs(tx, lease).await?.is_empty() {
         return Ok(false);
     }
     close(tx, lease.token).await?;
     Ok(true)
 }
 
-/// Deletes a lease that is held still and under which nothing is carried.
+/// Deletes a locked lease. The caller has checked that no run is leased under it.
 pub(crate) async fn close(tx: &mut Tx<'_>, token: LeaseToken) -> Result<(), Error> {
-    tx.execute(&CLOSE, params! { token: uuid(token.as_bytes()) }).await.map(drop)
+    tx.execute(&CLOSE, params! { token: to_uuid(token.as_bytes()) }).await.map(drop)
 }
 
-/// What is still carried under a lease.
-pub(crate) async fn carried(tx: &mut Tx<'_>, lease: &Lease) -> Result<Vec<RenewedRun>, Error> {
+/// Lists the runs that are still leased under a lease.
+pub(crate) async fn list_live_runs(
+    tx: &mut Tx<'_>,
+    lease: &Lease,
+) -> Result<Vec<RenewedRun>, Error> {
     let ids: Vec<i64> = lease.runs.iter().map(|run| run.0).collect();
-    let rows = tx.rows(&UNDER, params! { ids: ids, token: uuid(lease.token.as_bytes()) }).await?;
+    let rows = tx
+        .query(&LIST_LIVE_RUNS, params! { ids: ids, token: to_uuid(lease.token.as_bytes()) })
+        .await?;
     rows.iter().map(RenewedRun::from_row).collect()
 }
 
+/// Inserts a lease for these runs.
 pub(crate) async fn open(
     tx: &mut Tx<'_>,
     token: LeaseToken,
     worker: WorkerId,
     epoch: Option<Epoch>,
-    until: Until,
+    expiry: LeaseExpiry,
     runs: &[i64],
 ) -> Result<(), Error> {
-    static OPEN_FOR: Sql = sql!("lease/open_for");
+    static OPEN_FOR_TTL: Sql = sql!("lease/insert_claimed");
     let ids = serde_json::json!(runs).to_string();
     let mut row = params! {
-        token: uuid(token.as_bytes()),
-        worker_id: uuid(worker.as_bytes()),
+        token: to_uuid(token.as_bytes()),
+        worker_id: to_uuid(worker.as_bytes()),
         epoch: epoch.map(|epoch| epoch.0),
         run_ids: ids,
     };
-    match until {
-        Until::StartBy { due_at, after } => {
+    match expiry {
+        LeaseExpiry::StartBy { due_at, after } => {
             row.push(("due_at", due_at.as_microsecond().into()));
             row.push(("after", micros(after).into()));
-            tx.execute(&OPEN, row).await.map(drop)
+            tx.execute(&OPEN_UNTIL_START_BY, row).await.map(drop)
         }
-        Until::Ttl(ttl) => {
+        LeaseExpiry::Ttl(ttl) => {
             row.push(("ttl", micros(ttl).into()));
-            tx.execute(&OPEN_FOR, row).await.map(drop)
+            tx.execute(&OPEN_FOR_TTL, row).await.map(drop)
         }
     }
 }
 
-/// How much of a worker's room is taken: what runs, and what is due within a second.
-pub(crate) async fn occupied(tx: &mut Tx<'_>, worker: WorkerId) -> Result<usize, Error> {
-    let rows = tx.rows(&OCCUPIED, params! { worker_id: uuid(worker.as_bytes()) }).await?;
-    let row = rows.first().ok_or_else(|| Error::broken("a count has no row"))?;
-    Ok(row.int("occupied")?.max(0) as usize)
+/// Counts the slots of a worker that assigned runs use: running ones, and ones that are due within a second. Claimed
+/// runs have separate slots.
+pub(crate) async fn count_used_slots(tx: &mut Tx<'_>, worker: WorkerId) -> Result<usize, Error> {
+    let rows =
+        tx.query(&COUNT_USED_SLOTS, params! { worker_id: to_uuid(worker.as_bytes()) }).await?;
+    let row = rows.first().ok_or_else(|| Error::broken("a count returned no row"))?;
+    Ok(row.int("used_slots")?.max(0) as usize)
 }
 
-/// Takes the hold of a run's (job, scope). The key excludes two; where a conflict changes nothing but
-/// is counted all the same, whose it is tells.
-pub(crate) async fn take_hold(
+/// Acquires the hold of a run's (job, scope); its primary key excludes a second one. Returns whether the run has the
+/// hold.
+///
+/// MySQL counts a row even if the insert found a conflict and changed nothing. There the function reads the hold to
+/// find out who owns it.
+pub(crate) async fn acquire_hold(
     tx: &mut Tx<'_>,
-    take: &Sql,
+    acquire: &Sql,
     run: RunId,
     token: LeaseToken,
 ) -> Result<bool, Error> {
-    let taken = tx.execute(take, params! { run_id: run.0, token: uuid(token.as_bytes()) }).await?;
+    let inserted =
+        tx.execute(acquire, params! { run_id: run.0, token: to_uuid(token.as_bytes()) }).await?;
     if tx.dialect() != Dialect::MySql {
-        return Ok(taken == 1);
+        return Ok(inserted == 1);
     }
-    let rows = tx.rows(&RUN_SHOW, params! { run_id: run.0 }).await?;
-    let row = Run::from_row(rows.first().ok_or_else(|| Error::broken("a run vanished"))?)?;
-    Ok(holder(tx, &row).await? == Some((run, token)))
+    let rows = tx.query(&FIND_RUN, params! { run_id: run.0 }).await?;
+    let row = Run::from_row(
+        rows.first().ok_or_else(|| Error::broken("a run with a due row does not exist"))?,
+    )?;
+    Ok(find_hold(tx, &row).await? == Some((run, token)))
 }
 
-/// Who has the hold of a run's (job, scope).
-pub(crate) async fn holder(
+/// Finds the run that owns the hold of a run's (job, scope), and the token that it was acquired with.
+pub(crate) async fn find_hold(
     tx: &mut Tx<'_>,
     run: &Run,
 ) -> Result<Option<(RunId, LeaseToken)>, Error> {
-    let place = params! {
+    let key = params! {
         job_id: run.job.0,
         scope_kind: run.scope.kind(),
         scope_id: run.scope.id(),
     };
-    let rows = tx.rows(&HOLD_LOOK, place).await?;
+    let rows = tx.query(&FIND_HOLD, key).await?;
     rows.first()
         .map(|row| {
             let token = LeaseToken::from_bytes(row.uuid("token")?.into_bytes());
@@ -298,17 +329,21 @@ pub(crate) async fn holder(
         .transpose()
 }
 
-/// Gives the hold back, by token: whoever holds it now may be another.
-pub(crate) async fn give_hold(tx: &mut Tx<'_>, run: &Run, token: LeaseToken) -> Result<(), Error> {
+/// Releases the hold of a run. The token is part of the key, because another run may own the hold now.
+pub(crate) async fn release_hold(
+    tx: &mut Tx<'_>,
+    run: &Run,
+    token: LeaseToken,
+) -> Result<(), Error> {
     if !run.exclusive {
         return Ok(());
     }
-    let place = params! {
+    let key = params! {
         job_id: run.job.0,
         scope_kind: run.scope.kind(),
         scope_id: run.scope.id(),
         run_id: run.id.0,
-        token: uuid(token.as_bytes()),
+        token: to_uuid(token.as_bytes()),
     };
-    tx.execute(&HOLD_GIVE, place).await.map(drop)
+    tx.execute(&RELEASE_HOLD, key).await.map(drop)
 }

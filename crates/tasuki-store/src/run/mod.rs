@@ -1,24 +1,32 @@
-//! A run as its row has it.
+//! The verbs of a run (create, assign, claim, start, renew, finish, orphan, recover, skip, cancel, retry), each a
+//! guarded write, and the stored [`Run`].
+//!
+//! Each verb has one module; its documentation starts with the number of the transition (T0 to T15) in the transition
+//! table. `postgres`, `sqlite` and `batch` hold the fast forms of the frequent verbs for single databases; the plain
+//! form is in the module of the verb, and the contract tests require the same results from all of them.
 
-pub(crate) mod recover;
+pub(crate) mod assign;
+pub(crate) mod batch;
 pub(crate) mod cancel;
-pub(crate) mod submit_batcher;
+pub(crate) mod claim;
 pub(crate) mod confirm;
 pub(crate) mod create;
 pub(crate) mod due;
 pub(crate) mod executions;
 pub(crate) mod finish;
-pub(crate) mod hot;
-pub(crate) mod submit_and_claim;
 pub(crate) mod lease;
-pub(crate) mod lists;
+pub(crate) mod list;
 pub(crate) mod new_run;
-pub(crate) mod note;
-pub(crate) mod one_go;
-pub(crate) mod skip;
+pub(crate) mod orphan;
+pub(crate) mod postgres;
+pub(crate) mod recover;
 pub(crate) mod retry;
-pub(crate) mod sets;
-pub(crate) mod take;
+pub(crate) mod skip;
+pub(crate) mod sqlite;
+pub(crate) mod start;
+pub(crate) mod submit_and_claim;
+pub(crate) mod submit_batcher;
+pub(crate) mod transition_record;
 
 use jiff::Timestamp;
 use tasuki_core::run::{AttemptOutcome, Counters};
@@ -28,90 +36,91 @@ use tasuki_core::{
 
 use crate::Error;
 use crate::db::Row;
+use crate::db::instant::timestamp;
 
-/// Everything the row says.
+/// A run as its row stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
-    /// Which.
+    /// Id of the run.
     pub id: RunId,
-    /// Of which job.
+    /// Job that the run belongs to.
     pub job: JobId,
-    /// Made from which version of it.
+    /// Version of the job that the run was created from.
     pub job_version: i64,
-    /// Where it stands.
+    /// Current state.
     pub state: RunState,
-    /// What made it.
+    /// What created the run: a schedule, an event, a task, a user.
     pub origin: Origin,
-    /// For what.
+    /// Scope that the run works on, for example one tenant.
     pub scope: Scope,
-    /// Who takes it: the leader assigns from the empty lane, workers claim from the others.
+    /// Lane in which the run waits. The leader assigns the runs of the empty lane; workers claim from all other lanes.
     pub lane: String,
-    /// Whether its job allows only one of it at a time.
+    /// Whether the job allows only one active run for each scope, so that the run needs the hold.
     pub exclusive: bool,
-    /// The budget it began with.
+    /// Maximum number of attempts, as the job version had it when the run was created.
     pub max_attempts: u32,
-    /// What it has used up.
+    /// Attempts and releases counted so far.
     pub counters: Counters,
-    /// Bumped by every change.
+    /// Number of changes to the row; every change adds 1.
     pub version: i64,
-    /// Its planned instant.
+    /// Planned instant.
     pub scheduled_for: Timestamp,
-    /// The name of its slot.
+    /// Slot that the run was created for; `None` if no schedule created it.
     pub slot: Option<String>,
-    /// Not before this.
+    /// Earliest start of the next attempt, after a failed or released one.
     pub next_retry_at: Option<Timestamp>,
-    /// Too late after this, while it has never started.
+    /// Instant after which a run that has never started is skipped.
     pub skip_at: Option<Timestamp>,
-    /// Given up after this.
+    /// Instant after which a waiting run expires.
     pub expires_at: Option<Timestamp>,
-    /// Who carries it, or carried it last.
+    /// Worker that holds the run, or held it last.
     pub worker: Option<WorkerId>,
-    /// Under which lease.
+    /// Token of the lease of the current or last attempt.
     pub token: Option<LeaseToken>,
-    /// Assigned in which term.
+    /// Epoch of the leader that assigned the run; `None` after a claim.
     pub epoch: Option<Epoch>,
-    /// When its attempt was given or claimed.
+    /// When the current or last attempt was assigned or claimed.
     pub assigned_at: Option<Timestamp>,
-    /// Taken back if not started by then.
+    /// Latest start of an assigned run; after that the leader orphans it.
     pub start_by: Option<Timestamp>,
-    /// When its attempt started.
+    /// When the current or last attempt started.
     pub started_at: Option<Timestamp>,
-    /// When it ended.
+    /// When the run ended.
     pub finished_at: Option<Timestamp>,
-    /// When somebody asked it to stop.
+    /// When the cancellation of the running run was requested.
     pub cancel_requested_at: Option<Timestamp>,
-    /// Who asked.
+    /// Name of the actor who requested the cancellation.
     pub cancel_requested_by: Option<String>,
-    /// How its last attempt ended.
+    /// Outcome of the last attempt.
     pub outcome: Option<AttemptOutcome>,
-    /// With which exit code.
+    /// Exit code of the last attempt.
     pub exit_code: Option<i64>,
-    /// Killed by which signal.
+    /// Signal that ended the process of the last attempt.
     pub exit_signal: Option<i64>,
-    /// With which class of failure.
+    /// Class of the failure of the last attempt.
     pub error_code: Option<ErrorCode>,
-    /// What went wrong, for people.
+    /// Error message of the last attempt, for humans.
     pub error_message: Option<String>,
-    /// Why it ended as it did.
+    /// Reason for the final state, for example why the run was skipped.
     pub reason: Option<String>,
-    /// What it gave back.
+    /// Result of the job, as JSON.
     pub result: Option<String>,
-    /// How many rows it touched.
+    /// Number of database rows that the job affected, as the job reported it.
     pub rows_affected: Option<i64>,
-    /// Where its own log is.
+    /// Reference to the log that the job itself wrote elsewhere.
     pub log_ref: Option<String>,
-    /// What it was given.
+    /// Arguments of the job, as JSON.
     pub args: Option<String>,
-    /// The event that made it.
+    /// Event that created the run.
     pub event: Option<EventId>,
-    /// The run it repeats.
+    /// Ended run that this run repeats.
     pub rerun_of: Option<RunId>,
-    /// What makes asking for it twice the same run.
+    /// Key that identifies the request: a second request with the same key finds this run.
     pub idempotency_key: Option<String>,
 }
 
 impl Run {
-    /// When it may start: its slot, or its next try.
+    /// When the run may start: the planned instant, or the next retry.
     pub fn due_at(&self) -> Timestamp {
         self.next_retry_at.unwrap_or(self.scheduled_for)
     }
@@ -125,7 +134,7 @@ impl Run {
             job_version: row.int("job_version")?,
             state: row.text("state")?.parse()?,
             origin: row.text("origin")?.parse()?,
-            scope: Scope::stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            scope: Scope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
             lane: row.text("lane")?,
             exclusive: row.int("exclusive")? != 0,
             max_attempts: number("max_attempts")?,
@@ -134,7 +143,7 @@ impl Run {
                 tries: number("tries")?,
                 tries_allowed: number("tries_allowed")?,
                 releases: number("releases")?,
-                alone: row.int("alone")? != 0,
+                isolated: row.int("isolated")? != 0,
             },
             version: row.int("version")?,
             scheduled_for: timestamp(row.int("scheduled_for")?)?,
@@ -151,10 +160,10 @@ impl Run {
             finished_at: instant("finished_at")?,
             cancel_requested_at: instant("cancel_requested_at")?,
             cancel_requested_by: row.opt_text("cancel_requested_by")?,
-            outcome: row.opt_text("outcome")?.map(|word| word.parse()).transpose()?,
+            outcome: row.opt_text("outcome")?.map(|text| text.parse()).transpose()?,
             exit_code: row.opt_int("exit_code")?,
             exit_signal: row.opt_int("exit_signal")?,
-            error_code: row.opt_text("error_code")?.map(|word| word.parse()).transpose()?,
+            error_code: row.opt_text("error_code")?.map(|text| text.parse()).transpose()?,
             error_message: row.opt_text("error_message")?,
             reason: row.opt_text("reason")?,
             result: row.opt_text("result")?,
@@ -166,15 +175,4 @@ impl Run {
             idempotency_key: row.opt_text("idempotency_key")?,
         })
     }
-}
-
-/// An instant as it is stored.
-pub(crate) fn timestamp(micros: i64) -> Result<Timestamp, Error> {
-    Timestamp::from_microsecond(micros)
-        .map_err(|_| Error::broken(format!("{micros} is no instant")))
-}
-
-/// A duration as it is stored.
-pub(crate) fn micros(duration: std::time::Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! What is said of a run before it is there.
+//! [`NewRun`]: the values from which a run is created.
 
 use jiff::Timestamp;
 use tasuki_core::{EventId, Origin, RunId, Scope, Slot};
@@ -6,37 +6,38 @@ use tasuki_core::{EventId, Origin, RunId, Scope, Slot};
 use crate::JobVersion;
 use crate::run::due;
 
-/// A run to be made.
+/// A run to create.
 #[derive(Debug, Clone)]
 pub struct NewRun<'a> {
-    /// Of which job.
+    /// Job version that the run belongs to.
     pub job: &'a JobVersion,
-    /// What makes it.
+    /// What creates the run.
     pub origin: Origin,
-    /// For what.
+    /// Scope that the run works on.
     pub scope: Scope,
-    /// Its planned instant; now, unless said.
+    /// Planned instant; `None` is now.
     pub scheduled_for: Option<Timestamp>,
-    /// Its slot, if a schedule makes it.
+    /// Slot, if a schedule creates the run. A second run for the same job, scope and slot finds this one.
     pub slot: Option<Slot>,
-    /// The same key twice is the same run. 1 to 191 characters, no space around them.
+    /// Key that identifies the request: a second request with the same key finds this run. 1 to 191 characters,
+    /// without spaces at either end.
     pub idempotency_key: Option<String>,
-    /// The event that makes it.
+    /// Event that creates the run.
     pub event: Option<EventId>,
-    /// The run it repeats.
+    /// Ended run that this run repeats.
     pub rerun_of: Option<RunId>,
-    /// What it is given, as JSON; at most 1 MiB.
+    /// Arguments of the job, as JSON; at most 1 MiB.
     pub args: Option<String>,
-    /// Too late after this.
+    /// Instant after which the run is skipped, if it has never started.
     pub skip_at: Option<Timestamp>,
-    /// Given up after this.
+    /// Instant after which the run expires while it waits.
     pub expires_at: Option<Timestamp>,
-    /// Where it waits to be claimed, if not where its job says.
+    /// Lane in which the run waits; `None` is the lane of its job.
     pub lane: Option<String>,
 }
 
 impl<'a> NewRun<'a> {
-    /// A task of a job, to be run now.
+    /// A task of a job, due now.
     pub fn task(job: &'a JobVersion) -> Self {
         Self {
             job,
@@ -56,13 +57,13 @@ impl<'a> NewRun<'a> {
 }
 
 impl NewRun<'_> {
-    /// Whether it may exist already.
+    /// Whether the run has a slot or an idempotency key, so that it may exist already.
     pub(crate) fn has_key(&self) -> bool {
         self.slot.is_some() || self.idempotency_key.is_some()
     }
 
-    /// Whether it cannot exist already, and differs from another such run in what it is given alone.
-    pub(crate) fn is_like(&self, other: &Self) -> bool {
+    /// Whether neither run can exist already and all their values are equal, except the arguments.
+    pub(crate) fn differs_only_in_args(&self, other: &Self) -> bool {
         let same_job = || std::ptr::eq(self.job, other.job) || self.job == other.job;
         !self.has_key()
             && same_job()
@@ -74,16 +75,17 @@ impl NewRun<'_> {
                 == (other.scheduled_for, other.skip_at, other.expires_at)
     }
 
-    /// How many runs like this one may wait in one row: those that somebody claims, and that need nothing looked at before.
-    pub(crate) fn in_each_row(&self) -> i64 {
+    /// Maximum number of runs like this one in one due row. More than 1 only for claimable runs that need no check
+    /// before they start: no hold, no `skip_at`, no `expires_at`.
+    pub(crate) fn max_id_range(&self) -> i64 {
         let plain = !self.lane().is_empty()
             && !self.job.spec.concurrency.needs_hold()
             && self.skip_at.is_none()
             && self.expires_at.is_none();
-        if plain { due::STRETCH } else { 1 }
+        if plain { due::MAX_ID_RANGE } else { 1 }
     }
 
-    /// Where it waits.
+    /// Lane in which the run waits.
     pub(crate) fn lane(&self) -> &str {
         self.lane.as_deref().unwrap_or(&self.job.spec.lane)
     }

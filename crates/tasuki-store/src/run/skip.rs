@@ -1,4 +1,4 @@
-//! T12 and T13: the leader passes a run over, or gives it up.
+//! T12 and T13: the leader skips or expires a waiting run.
 
 use tasuki_core::run::SkipReason;
 use tasuki_core::run::transition::Verb;
@@ -7,21 +7,21 @@ use tasuki_core::{Epoch, RunId, RunState};
 use crate::cluster::leader;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
-use crate::run::note::{self, Note};
+use crate::run::transition_record::{self, NewTransitionRecord};
 use crate::run::{due, lease};
 use crate::{Error, Outcome, Run, Store, job};
 
 static LOCK: Sql = sql!("run/lock");
-static SHOW: Sql = sql!("run/show");
-static LATE: Sql = sql!("run/late");
+static FIND_RUN: Sql = sql!("run/find");
+static IS_LATE: Sql = sql!("run/is_late");
 static IS_DUE: Sql = sql!("run/is_due");
-static EXPIRED: Sql = sql!("run/expired");
+static IS_EXPIRED: Sql = sql!("run/is_expired");
 static END_WAITING: Sql = sql!("run/end_waiting");
-static STAT_ADD: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
+static COUNT_END: Sql = sql!("stat/add", ".sqlite", ".postgres", ".mysql");
 
 impl Store {
-    /// T12: passes over a run that never started, because it is too late or because a sibling that
-    /// its job forbids is under way.
+    /// T12: skips a run that has never started, because it is too late for it, or because its job forbids concurrent
+    /// runs and another one is active.
     pub async fn skip(
         &self,
         epoch: Epoch,
@@ -29,45 +29,63 @@ impl Store {
         reason: SkipReason,
     ) -> Result<Outcome<()>, Error> {
         let mut tx = self.db.begin().await?;
-        let Some(row) = take_waiting(&mut tx, epoch, run).await? else {
+        let Some(row) = remove_due_and_lock(&mut tx, epoch, run).await? else {
             tx.rollback().await?;
-            return Ok(Outcome::Lost(self.explain(run).await?));
+            return Ok(Outcome::Lost(self.explain_loss(run).await?));
         };
-        let may = row.state.may_become(RunState::Skipped) && row.counters.tries == 0;
-        let holds = match reason {
-            SkipReason::Late => is(&mut tx, &LATE, run).await?,
+        let allowed = row.state.may_become(RunState::Skipped) && row.counters.tries == 0;
+        let condition_holds = match reason {
+            SkipReason::Late => has_row(&mut tx, &IS_LATE, run).await?,
             SkipReason::Concurrent => {
                 row.exclusive
-                    && is(&mut tx, &IS_DUE, run).await?
-                    && sibling_under_way(&mut tx, &row).await?
+                    && has_row(&mut tx, &IS_DUE, run).await?
+                    && is_hold_owner_active(&mut tx, &row).await?
             }
         };
-        self.end(tx, &row, may && holds, RunState::Skipped, Verb::Skip, reason.as_str(), epoch)
-            .await
+        self.end_waiting(
+            tx,
+            &row,
+            allowed && condition_holds,
+            RunState::Skipped,
+            Verb::Skip,
+            reason.as_str(),
+            epoch,
+        )
+        .await
     }
 
-    /// T13: gives up a run whose time is up, or that was handed round too often.
+    /// T13: expires a run whose `expires_at` has passed, or that was released too often.
     pub async fn expire(&self, epoch: Epoch, run: RunId) -> Result<Outcome<()>, Error> {
         let mut tx = self.db.begin().await?;
-        let Some(row) = take_waiting(&mut tx, epoch, run).await? else {
+        let Some(row) = remove_due_and_lock(&mut tx, epoch, run).await? else {
             tx.rollback().await?;
-            return Ok(Outcome::Lost(self.explain(run).await?));
+            return Ok(Outcome::Lost(self.explain_loss(run).await?));
         };
-        let limits = job::limits(&mut tx, row.job, row.job_version).await?;
-        let reason = match row.counters.is_worn_out(limits.max_releases) {
+        let limits = job::find_retry_limits(&mut tx, row.job, row.job_version).await?;
+        let reason = match row.counters.releases_exhausted(limits.max_releases) {
             true => Some("MAX_RELEASES"),
-            false => is(&mut tx, &EXPIRED, run).await?.then_some("EXPIRES_AT"),
+            false => has_row(&mut tx, &IS_EXPIRED, run).await?.then_some("EXPIRES_AT"),
         };
-        let told = reason.unwrap_or_default();
-        self.end(tx, &row, reason.is_some(), RunState::Expired, Verb::Expire, told, epoch).await
+        let reason_text = reason.unwrap_or_default();
+        self.end_waiting(
+            tx,
+            &row,
+            reason.is_some(),
+            RunState::Expired,
+            Verb::Expire,
+            reason_text,
+            epoch,
+        )
+        .await
     }
 
-    #[expect(clippy::too_many_arguments, reason = "one write, told once")]
-    async fn end(
+    /// Ends a waiting, locked run, if `condition_holds`.
+    #[expect(clippy::too_many_arguments, reason = "one write with all its values")]
+    async fn end_waiting(
         &self,
         mut tx: Tx<'_>,
         run: &Run,
-        holds: bool,
+        condition_holds: bool,
         state: RunState,
         verb: Verb,
         reason: &str,
@@ -78,14 +96,14 @@ impl Store {
             state: state.as_str(),
             from_state: run.state.as_str(),
             reason: reason,
-            asked_by: Option::<String>::None,
+            requested_by: Option::<String>::None,
         };
-        if !holds || tx.execute(&END_WAITING, row).await? == 0 {
+        if !condition_holds || tx.execute(&END_WAITING, row).await? == 0 {
             tx.rollback().await?;
-            return Ok(Outcome::Lost(self.explain(run.id).await?));
+            return Ok(Outcome::Lost(self.explain_loss(run.id).await?));
         }
-        tx.execute(&STAT_ADD, params! { run_id: run.id.0 }).await?;
-        let note = Note {
+        tx.execute(&COUNT_END, params! { run_id: run.id.0 }).await?;
+        let record = NewTransitionRecord {
             run: run.id,
             attempt_no: run.counters.attempt_no,
             verb,
@@ -94,33 +112,38 @@ impl Store {
             epoch: Some(epoch),
             token: None,
         };
-        note::add(&mut tx, note).await?;
+        transition_record::insert(&mut tx, record).await?;
         tx.commit().await?;
         Ok(Outcome::Applied(()))
     }
 }
 
-/// Takes a waiting run out of due and holds it still. `None`: it does not wait.
-async fn take_waiting(tx: &mut Tx<'_>, epoch: Epoch, run: RunId) -> Result<Option<Run>, Error> {
-    leader::fence(tx, epoch).await?;
-    if !due::take(tx, run).await? {
+/// Deletes the due row of a waiting run and locks the run. `None`: the run does not wait.
+async fn remove_due_and_lock(
+    tx: &mut Tx<'_>,
+    epoch: Epoch,
+    run: RunId,
+) -> Result<Option<Run>, Error> {
+    leader::lock_epoch(tx, epoch).await?;
+    if !due::remove(tx, run).await? {
         return Ok(None);
     }
-    let rows = tx.rows(&LOCK, params! { run_id: run.0 }).await?;
+    let rows = tx.query(&LOCK, params! { run_id: run.0 }).await?;
     Ok(rows.first().map(Run::from_row).transpose()?.filter(|row| row.state.is_waiting()))
 }
 
-async fn is(tx: &mut Tx<'_>, question: &Sql, run: RunId) -> Result<bool, Error> {
-    Ok(!tx.rows(question, params! { run_id: run.0 }).await?.is_empty())
+/// Whether a statement returns a row for this run.
+async fn has_row(tx: &mut Tx<'_>, check: &Sql, run: RunId) -> Result<bool, Error> {
+    Ok(!tx.query(check, params! { run_id: run.0 }).await?.is_empty())
 }
 
-/// Whether the hold is taken by a run that is RUNNING or itself due.
-async fn sibling_under_way(tx: &mut Tx<'_>, run: &Run) -> Result<bool, Error> {
-    let Some((sibling, _)) = lease::holder(tx, run).await? else { return Ok(false) };
-    let rows = tx.rows(&SHOW, params! { run_id: sibling.0 }).await?;
+/// Whether the owner of the hold is RUNNING, or due itself.
+async fn is_hold_owner_active(tx: &mut Tx<'_>, run: &Run) -> Result<bool, Error> {
+    let Some((owner, _)) = lease::find_hold(tx, run).await? else { return Ok(false) };
+    let rows = tx.query(&FIND_RUN, params! { run_id: owner.0 }).await?;
     let running = match rows.first() {
         Some(row) => Run::from_row(row)?.state == RunState::Running,
         None => false,
     };
-    Ok(running || is(tx, &IS_DUE, sibling).await?)
+    Ok(running || has_row(tx, &IS_DUE, owner).await?)
 }

@@ -1,102 +1,112 @@
-//! T0 and T1c in one write: tasks that a worker carries from the moment they are there.
+//! T0 and T1c in one write: a worker creates tasks that it starts at once.
 
-use tasuki_core::{Invalid, Origin};
+use tasuki_core::{InvalidInput, Origin};
 
 use crate::cluster::worker;
+use crate::db::instant::micros;
 use crate::db::params;
 use crate::db::sql::{Dialect, Sql, sql};
-use crate::run::micros;
-use crate::run::take::{BEGINNING, after};
-use crate::run::{due, lease, sets};
-use crate::{ClaimBatch, Error, NewRun, Store, Taken, check, uuid};
+use crate::run::claim::{LANE_START, after_params};
+use crate::run::{batch, due, lease};
+use crate::{ClaimRequest, Error, NewRun, StartedRun, Store, to_uuid, validate};
 
-static TAKE_IN: Sql = sql!("run/take_in", ".postgres", ".postgres", ".postgres");
+static SUBMIT_AND_CLAIM: Sql = sql!("run/submit_and_claim", ".postgres", ".postgres", ".postgres");
 
 impl Store {
-    /// Makes tasks and starts them under a lease of the worker, all or none, in their order: they are durable and
-    /// RUNNING after one commit. Nothing is made, and none comes back, where the worker takes no new work or
-    /// something that waits in the lane was there first. For tasks of this lane that are due now and have neither
-    /// a key nor a hold to wait for. Of no tasks PostgreSQL is told, too: it plans what the next ones need.
-    pub async fn take_in(
+    /// Creates tasks and starts them under a new lease of the worker, in their order. All or none: after one commit
+    /// they are durable and RUNNING. Returns nothing, and creates nothing, if the worker does not accept work or if a
+    /// run that waits in the lane is due before them.
+    ///
+    /// The tasks must wait in the lane of the request, be due now and have neither an idempotency key nor a hold.
+    /// PostgreSQL also executes the statement for an empty list: that prepares its plan for the next call.
+    pub async fn submit_and_claim(
         &self,
-        batch: &ClaimBatch<'_>,
+        request: &ClaimRequest<'_>,
         tasks: &[NewRun<'_>],
-    ) -> Result<Vec<Taken>, Error> {
-        check::runs(tasks)?;
-        if let Some(odd) = tasks.iter().find(|task| !is_plain(task, batch.lane)) {
-            let found = format!("another of job {}", odd.job.job);
-            let expected = format!("a plain task of lane {:?}", batch.lane);
-            return Err(Invalid::described("task", found, expected).into());
+    ) -> Result<Vec<StartedRun>, Error> {
+        validate::check_runs(tasks)?;
+        if let Some(unsuitable) = tasks.iter().find(|task| !can_start_at_once(task, request.lane)) {
+            let found = format!("a run of job {}", unsuitable.job.job);
+            let expected = format!(
+                "a task of lane {:?} that is due now, without a key or a hold",
+                request.lane
+            );
+            return Err(InvalidInput::from_description("task", found, expected).into());
         }
-        let mut taken = match self.dialect() {
-            Dialect::Postgres => self.take_in_in_one_trip(batch, tasks).await?,
-            // Nothing is to be made, and there is nothing to be planned for later.
+        let mut started = match self.dialect() {
+            Dialect::Postgres => self.submit_and_claim_postgres(request, tasks).await?,
+            // Nothing to create, and these databases keep no plan that an empty call would prepare.
             Dialect::Sqlite | Dialect::MySql if tasks.is_empty() => Vec::new(),
-            Dialect::Sqlite | Dialect::MySql => match self.take_in_as_a_set(batch, tasks).await {
-                // Nothing was made: they are put where they wait for their turn.
-                Err(error) if error.gave_way() => Vec::new(),
-                taken => taken?,
-            },
+            Dialect::Sqlite | Dialect::MySql => {
+                match self.submit_and_claim_with_locks(request, tasks).await {
+                    // A deadlock victim created nothing. The caller then submits the tasks to the queue.
+                    Err(error) if error.is_deadlock() => Vec::new(),
+                    started => started?,
+                }
+            }
         };
-        taken.sort_by_key(|taken| taken.id);
-        match taken.len() == tasks.len() || taken.is_empty() {
-            true => Ok(taken),
-            false => Err(Error::broken("some tasks were made and others not")),
+        started.sort_by_key(|started| started.id);
+        match started.len() == tasks.len() || started.is_empty() {
+            true => Ok(started),
+            false => Err(Error::broken("only some of the tasks were created")),
         }
     }
 
-    async fn take_in_in_one_trip(
+    async fn submit_and_claim_postgres(
         &self,
-        batch: &ClaimBatch<'_>,
+        request: &ClaimRequest<'_>,
         tasks: &[NewRun<'_>],
-    ) -> Result<Vec<Taken>, Error> {
-        fn all<'r, T>(tasks: &'r [NewRun<'r>], one: impl Fn(&'r NewRun<'r>) -> T) -> Vec<T> {
-            tasks.iter().map(one).collect()
+    ) -> Result<Vec<StartedRun>, Error> {
+        fn column<'r, T>(tasks: &'r [NewRun<'r>], value: impl Fn(&'r NewRun<'r>) -> T) -> Vec<T> {
+            tasks.iter().map(value).collect()
         }
-        let asked = params! {
-            lane: batch.lane,
-            worker_id: uuid(batch.worker.as_bytes()),
-            token: uuid(batch.token.as_bytes()),
-            ttl: micros(batch.lease_ttl),
+        let values = params! {
+            lane: request.lane,
+            worker_id: to_uuid(request.worker.as_bytes()),
+            token: to_uuid(request.token.as_bytes()),
+            ttl: micros(request.lease_ttl),
             origin: Origin::Task.as_str(),
-            job_ids: all(tasks, |task| task.job.job.0),
-            job_versions: all(tasks, |task| task.job.version),
-            scope_kinds: all(tasks, |task| Some(task.scope.kind().to_owned())),
-            scope_ids: all(tasks, |task| Some(task.scope.id().to_owned())),
-            max_attempts: all(tasks, |task| i64::from(task.job.spec.max_attempts)),
-            args: all(tasks, |task| task.args.clone()),
+            job_ids: column(tasks, |task| task.job.job.0),
+            job_versions: column(tasks, |task| task.job.version),
+            scope_kinds: column(tasks, |task| Some(task.scope.kind().to_owned())),
+            scope_ids: column(tasks, |task| Some(task.scope.id().to_owned())),
+            max_attempts: column(tasks, |task| i64::from(task.job.spec.max_attempts)),
+            args: column(tasks, |task| task.args.clone()),
         };
-        let rows = self.db.write(&TAKE_IN, asked).await?;
-        Taken::from_rows(&rows)
+        let rows = self.db.write_returning(&SUBMIT_AND_CLAIM, values).await?;
+        StartedRun::from_rows(&rows)
     }
 
-    async fn take_in_as_a_set(
+    async fn submit_and_claim_with_locks(
         &self,
-        batch: &ClaimBatch<'_>,
+        request: &ClaimRequest<'_>,
         tasks: &[NewRun<'_>],
-    ) -> Result<Vec<Taken>, Error> {
+    ) -> Result<Vec<StartedRun>, Error> {
         let mut tx = self.db.begin().await?;
-        let active = worker::look(&mut tx, batch.worker).await?.is_some_and(|w| w.is_active());
-        let one = ClaimBatch { most: 1, ..batch.clone() };
-        let first = due::lock(&mut tx, &one, &after(BEGINNING)).await?;
-        if !active || first.is_none_or(|rows| !rows.is_empty()) {
+        let accepts_work =
+            worker::find(&mut tx, request.worker).await?.is_some_and(|w| w.accepts_work());
+        let single = ClaimRequest { max_runs: 1, ..request.clone() };
+        let first = due::lock_for_claim(&mut tx, &single, &after_params(LANE_START)).await?;
+        if !accepts_work || first.is_none_or(|rows| !rows.is_empty()) {
             tx.rollback().await?;
             return Ok(Vec::new());
         }
-        // Where ids do not follow one another, they go the way on which that does not matter.
-        let Some(ids) = sets::insert_begun(&mut tx, batch, tasks).await? else {
+        // Without consecutive ids this fails, and the caller submits the tasks to the queue, where that does not
+        // matter.
+        let Some(ids) = batch::insert_running(&mut tx, request, tasks).await? else {
             tx.rollback().await?;
             return Ok(Vec::new());
         };
-        let until = lease::Until::Ttl(batch.lease_ttl);
-        lease::open(&mut tx, batch.token, batch.worker, None, until, &ids).await?;
-        let taken = sets::taken(&mut tx, &ids).await?;
+        let expiry = lease::LeaseExpiry::Ttl(request.lease_ttl);
+        lease::open(&mut tx, request.token, request.worker, None, expiry, &ids).await?;
+        let started = batch::list_started(&mut tx, &ids).await?;
         tx.commit().await?;
-        Ok(taken)
+        Ok(started)
     }
 }
 
-fn is_plain(task: &NewRun<'_>, lane: &str) -> bool {
+/// Whether a task may start in the lane as soon as a slot is free: nothing else decides when it starts.
+fn can_start_at_once(task: &NewRun<'_>, lane: &str) -> bool {
     task.origin == Origin::Task
         && task.lane() == lane
         && !lane.is_empty()

@@ -1,5 +1,4 @@
-//! Concurrent single enqueues travel together: one insert, and each caller still hears only when its
-//! own run is durable.
+//! Combines concurrent single submits into one insert. Each caller gets its result only when its own run is durable.
 
 use std::sync::Arc;
 
@@ -7,50 +6,50 @@ use jiff::Timestamp;
 use tasuki_core::{RunId, Scope};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::{Writer, Created, Error, JobVersion, NewRun, Store, check};
+use crate::{CreatedRun, Error, JobVersion, NewRun, Store, Writer, validate};
 
-/// The most runs that travel in one insert.
-const MOST: usize = 256;
-/// So many turns of others without another arrival, and nobody comes any more.
-const TURNS: usize = 3;
-/// Nobody waits for more turns of others than this.
-const MOST_TURNS: usize = 16;
+/// Maximum number of runs in one insert.
+const MAX_BATCH: usize = 256;
+/// Number of yields to other async tasks without a new submit, after which the batcher stops waiting for more.
+const MAX_IDLE_YIELDS: usize = 3;
+/// Maximum number of yields to other async tasks before an insert, even if submits keep arriving.
+const MAX_YIELDS: usize = 16;
 
-/// A task to be enqueued, owned by the trip it takes.
+/// A job task to submit. It owns its values, because another async task inserts it.
 #[derive(Debug, Clone)]
-pub struct Task {
-    /// Of which job.
+pub struct PendingTask {
+    /// Job version that the task belongs to.
     pub job: Arc<JobVersion>,
-    /// What it is given, as JSON.
+    /// Arguments of the job, as JSON.
     pub args: Option<String>,
-    /// The same key twice is the same run.
+    /// Key that identifies the request: a second request with the same key finds the same run.
     pub idempotency_key: Option<String>,
-    /// For what.
+    /// Scope that the run works on.
     pub scope: Scope,
-    /// Its planned instant; now, unless said.
+    /// Planned instant; `None` is now.
     pub scheduled_for: Option<Timestamp>,
-    /// Given up after this.
+    /// Instant after which the run expires while it waits.
     pub expires_at: Option<Timestamp>,
-    /// Where it waits to be claimed, if not where its job says.
+    /// Lane in which the run waits; `None` is the lane of its job.
     pub lane: Option<String>,
 }
 
-impl Task {
-    /// Where it waits to be claimed; nowhere if a leader assigns it.
+impl PendingTask {
+    /// Lane in which the run waits; the empty lane if the leader assigns it.
     pub fn lane(&self) -> &str {
         self.lane.as_deref().unwrap_or(&self.job.spec.lane)
     }
 
-    /// Whether nothing but room decides when it starts: it is due, nobody can have asked for it before, and it need
-    /// not be alone.
-    pub fn is_plain(&self) -> bool {
+    /// Whether the task can start as soon as a slot is free: it is due now, cannot exist already (no key) and needs
+    /// no hold.
+    pub fn can_start_at_once(&self) -> bool {
         self.idempotency_key.is_none()
             && self.scheduled_for.is_none()
             && self.expires_at.is_none()
             && !self.job.spec.concurrency.needs_hold()
     }
 
-    /// A task to be run now.
+    /// A task of a job, due now.
     pub fn new(job: Arc<JobVersion>) -> Self {
         Self {
             job,
@@ -63,8 +62,8 @@ impl Task {
         }
     }
 
-    /// The run it asks for.
-    pub fn run(&self) -> NewRun<'_> {
+    /// The run to create for this task.
+    pub fn new_run(&self) -> NewRun<'_> {
         NewRun {
             args: self.args.clone(),
             idempotency_key: self.idempotency_key.clone(),
@@ -77,101 +76,115 @@ impl Task {
     }
 }
 
-struct Waiting {
-    task: Task,
-    answer: oneshot::Sender<Result<Created, Error>>,
+/// A task in the queue, and the channel for its result.
+struct QueuedTask {
+    task: PendingTask,
+    reply: oneshot::Sender<Result<CreatedRun, Error>>,
 }
 
-/// Takes single tasks from many callers. Cheap to clone; ends when the last clone is dropped.
+/// Batches the single tasks of many callers. Cheap to clone; its work ends when the last clone is dropped.
 #[derive(Clone)]
-pub struct Enqueuer {
-    waiting: mpsc::Sender<Waiting>,
+pub struct SubmitBatcher {
+    queue: mpsc::Sender<QueuedTask>,
 }
 
-impl Enqueuer {
-    /// Begins to take tasks for a store. The returned future does the work: whoever calls owns it.
+impl SubmitBatcher {
+    /// Creates a batcher that inserts into a store. The returned future does the work; the caller must poll or spawn
+    /// it.
     pub fn new(store: Store) -> (Self, impl Future<Output = ()> + Send) {
-        Self::by(move |tasks: Arc<[Task]>| {
+        Self::with_submit(move |tasks: Arc<[PendingTask]>| {
             let store = store.clone();
             async move {
-                let runs: Vec<NewRun<'_>> = tasks.iter().map(Task::run).collect();
+                let runs: Vec<NewRun<'_>> = tasks.iter().map(PendingTask::new_run).collect();
                 store.create(Writer::Api, &runs).await
             }
         })
     }
 
-    /// The same with a way of one's own to make runs of tasks, all or none, in their order.
-    pub fn by<F>(make: impl Fn(Arc<[Task]>) -> F + Send) -> (Self, impl Future<Output = ()> + Send)
+    /// Creates a batcher that submits with a function of the caller. The function creates a run for each task, all or
+    /// none, in their order.
+    pub fn with_submit<F>(
+        submit: impl Fn(Arc<[PendingTask]>) -> F + Send,
+    ) -> (Self, impl Future<Output = ()> + Send)
     where
-        F: Future<Output = Result<Vec<Created>, Error>> + Send,
+        F: Future<Output = Result<Vec<CreatedRun>, Error>> + Send,
     {
-        let (waiting, mut arrivals) = mpsc::channel::<Waiting>(MOST);
+        let (queue, mut queued) = mpsc::channel::<QueuedTask>(MAX_BATCH);
         let work = async move {
-            let mut batch = Vec::with_capacity(MOST);
-            let mut answered = 0;
-            // While one insert is under way the next ones gather.
-            while arrivals.recv_many(&mut batch, MOST).await > 0 {
-                let company = batch.len() + answered;
-                gather(&mut arrivals, &mut batch, company).await;
-                answered = batch.len();
-                let (tasks, answers): (Vec<Task>, Vec<_>) =
-                    batch.drain(..).map(|one| (one.task, one.answer)).unzip();
-                tell(answers, make(tasks.into()).await);
+            let mut batch = Vec::with_capacity(MAX_BATCH);
+            let mut last_batch = 0;
+            // While one insert is in progress, the next tasks collect in the channel.
+            while queued.recv_many(&mut batch, MAX_BATCH).await > 0 {
+                let expected = batch.len() + last_batch;
+                collect_more(&mut queued, &mut batch, expected).await;
+                last_batch = batch.len();
+                let (tasks, replies): (Vec<PendingTask>, Vec<_>) =
+                    batch.drain(..).map(|queued| (queued.task, queued.reply)).unzip();
+                send_results(replies, submit(tasks.into()).await);
             }
         };
-        (Self { waiting }, work)
+        (Self { queue }, work)
     }
 
-    /// Whether nobody works on it any more.
+    /// Whether the future that does the work has ended.
     pub fn has_stopped(&self) -> bool {
-        self.waiting.is_closed()
+        self.queue.is_closed()
     }
 
-    /// Enqueues one task; returns when it is durable. A task that cannot be stored is refused before it
-    /// travels with those of strangers.
-    pub async fn enqueue(&self, task: Task) -> Result<Created, Error> {
-        check::runs(&[task.run()])?;
-        let (answer, told) = oneshot::channel();
-        let stopped = || Error::broken("the enqueuer has stopped");
-        self.waiting.send(Waiting { task, answer }).await.map_err(|_| stopped())?;
-        told.await.map_err(|_| stopped())?
+    /// Submits one task and returns when its run is durable. An invalid task is refused here, so that it cannot fail
+    /// the batch of other callers.
+    pub async fn submit(&self, task: PendingTask) -> Result<CreatedRun, Error> {
+        validate::check_runs(&[task.new_run()])?;
+        let (reply, result) = oneshot::channel();
+        let stopped = || Error::broken("the submit batcher has stopped");
+        self.queue.send(QueuedTask { task, reply }).await.map_err(|_| stopped())?;
+        result.await.map_err(|_| stopped())?
     }
 }
 
-/// Those who were answered a moment ago mostly come again at once: whoever is first of them does not travel alone, which
-/// would keep all others waiting for one more trip. Nobody waits for longer than it takes to let the others have their turn.
-async fn gather(arrivals: &mut mpsc::Receiver<Waiting>, batch: &mut Vec<Waiting>, company: usize) {
-    let mut turns = 0;
-    for _ in 0..MOST_TURNS {
-        if batch.len() >= company.min(MOST) || turns == TURNS {
+/// Waits for more tasks before an insert. Callers whose results were just sent often submit again at once; without
+/// this wait the first of them would be inserted alone, and the others would wait for another insert. The wait is
+/// bounded by [`MAX_YIELDS`].
+async fn collect_more(
+    queued: &mut mpsc::Receiver<QueuedTask>,
+    batch: &mut Vec<QueuedTask>,
+    expected: usize,
+) {
+    let mut idle_yields = 0;
+    for _ in 0..MAX_YIELDS {
+        if batch.len() >= expected.min(MAX_BATCH) || idle_yields == MAX_IDLE_YIELDS {
             return;
         }
         tokio::task::yield_now().await;
         let before = batch.len();
-        while batch.len() < MOST
-            && let Ok(one) = arrivals.try_recv()
+        while batch.len() < MAX_BATCH
+            && let Ok(task) = queued.try_recv()
         {
-            batch.push(one);
+            batch.push(task);
         }
-        turns = if batch.len() > before { 0 } else { turns + 1 };
+        idle_yields = if batch.len() > before { 0 } else { idle_yields + 1 };
     }
 }
 
-fn tell(answers: Vec<oneshot::Sender<Result<Created, Error>>>, made: Result<Vec<Created>, Error>) {
-    let made = made.map_err(Arc::new);
-    for (index, answer) in answers.into_iter().enumerate() {
-        let told = match &made {
-            Ok(created) => Ok(created[index]),
+/// Sends each caller its own result, or the shared error of the batch.
+fn send_results(
+    replies: Vec<oneshot::Sender<Result<CreatedRun, Error>>>,
+    created: Result<Vec<CreatedRun>, Error>,
+) {
+    let created = created.map_err(Arc::new);
+    for (index, reply) in replies.into_iter().enumerate() {
+        let result = match &created {
+            Ok(runs) => Ok(runs[index]),
             Err(error) => Err(Error::Shared(Arc::clone(error))),
         };
-        // A caller that has gone away does not mind.
-        let _ = answer.send(told);
+        // The caller may have dropped its receiver; then no one needs the result.
+        let _ = reply.send(result);
     }
 }
 
-/// The run that came of it, for callers that do not care whether it was there before.
-impl From<Created> for RunId {
-    fn from(created: Created) -> Self {
+/// The id of the run, for callers that do not need to know whether it existed before.
+impl From<CreatedRun> for RunId {
+    fn from(created: CreatedRun) -> Self {
         created.run
     }
 }

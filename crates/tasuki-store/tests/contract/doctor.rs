@@ -1,4 +1,4 @@
-//! `doctor`: a healthy database has no findings, and each way of breaking one has its own.
+//! `doctor`: a healthy database has no findings, and each kind of broken data causes exactly one finding.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,31 +6,32 @@ use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{Epoch, EventId, Origin, RunId, RunState, WorkerId};
-use tasuki_store::{AssignBatch, Writer, Dialect, NewRun, Severity, Store, DueRun};
+use tasuki_store::{AssignRequest, Dialect, DueRun, NewRun, Severity, Store, Writer};
 
-use crate::given::{Like, TTL, TestStore, contract, noon};
-use crate::matrix::try_verb;
+use crate::fixtures::{RunOptions, TTL, TestStore, contract, noon};
+use crate::state_verb_matrix::try_verb;
 
-/// Breaks the data by hand, as its owner could, past the checks that would refuse it.
-async fn typed(store: &TestStore, text: &str) {
-    store.spoil();
-    store.script(text).await.unwrap_or_else(|error| panic!("{text}: {error}"));
+/// Runs SQL that breaks the data, as the owner of the database could, and switches the final doctor check of the test
+/// off.
+async fn run_sql(store: &TestStore, text: &str) {
+    store.skip_doctor();
+    store.execute_script(text).await.unwrap_or_else(|error| panic!("{text}: {error}"));
 }
 
-/// Takes a check constraint away.
-async fn unchecked(store: &TestStore, constraint: &str) {
+/// Drops a check constraint.
+async fn drop_check(store: &TestStore, constraint: &str) {
     let text = match store.dialect() {
         Dialect::Sqlite => "pragma ignore_check_constraints = on".to_owned(),
         Dialect::Postgres | Dialect::MySql => {
             format!("alter table tasuki_run drop constraint {constraint}")
         }
     };
-    typed(store, &text).await;
+    run_sql(store, &text).await;
 }
 
-/// Exactly one finding, of this check, with these words and about this.
-async fn finds(store: &TestStore, check: &str, what: &str, about: &str) {
-    let found = store.findings().await;
+/// Asserts that there is exactly one finding: of this check, with `what` in its text, and with `about` as an example.
+async fn assert_only_finding(store: &TestStore, check: &str, what: &str, about: &str) {
+    let found = store.doctor_findings().await;
     let [only] = &found[..] else { panic!("{check} {what}: {found:?}") };
     assert!(
         only.starts_with(&format!("{check}: ")) && only.contains(what),
@@ -39,136 +40,137 @@ async fn finds(store: &TestStore, check: &str, what: &str, about: &str) {
     assert!(only.contains(about), "{about}: {only}");
 }
 
-fn exclusive() -> Like {
-    Like { concurrency: ConcurrencyPolicy::Forbid, ..Like::default() }
+fn one_run_at_a_time() -> RunOptions {
+    RunOptions { concurrency: ConcurrencyPolicy::Forbid, ..RunOptions::default() }
 }
 
-async fn run_named(store: &TestStore, id: RunId, set: &str) {
-    typed(store, &format!("update tasuki_run set {set} where id = {id}")).await;
+async fn update_run(store: &TestStore, id: RunId, set: &str) {
+    run_sql(store, &format!("update tasuki_run set {set} where id = {id}")).await;
 }
 
-/// An event row by hand, and its id: the number.
-async fn event(store: &TestStore, id: i64, processed: bool, runs: Option<i64>) {
+/// Inserts an event row with this id.
+async fn insert_event(store: &TestStore, id: i64, processed: bool, runs: Option<i64>) {
     let runs = runs.map_or("null".to_owned(), |runs| runs.to_string());
     let at = if processed { "1" } else { "null" };
     let text = format!(
         "insert into tasuki_event (id, event_type, created_at, processed_at, runs) values ({id}, 'x', 1, {at}, {runs})"
     );
-    typed(store, &text).await;
+    run_sql(store, &text).await;
 }
 
-async fn run_of_event(store: &TestStore, id: i64) -> RunId {
-    let job = store.given_job(&Like::default()).await;
+async fn create_run_of_event(store: &TestStore, id: i64) -> RunId {
+    let job = store.given_job(&RunOptions::default()).await;
     let new = NewRun { origin: Origin::Event, event: Some(EventId(id)), ..NewRun::task(&job) };
     store.create(Writer::Api, &[new]).await.unwrap()[0].run
 }
 
-/// A new term, and an assignment in it, on connections of its own.
-fn lead_and_assign(store: &TestStore, wanted: DueRun) {
+/// Begins a new term and assigns a run in it, on separate connections.
+fn begin_term_and_assign(store: &TestStore, due_run: DueRun) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let other = Store::open(&store.url, 1).await.unwrap();
         other.set_clock(Some(noon()));
-        assert!(other.depose("test", store.epoch).await.unwrap());
-        let epoch = other.mint(store.worker, store.epoch, Epoch(0), TTL).await.unwrap().unwrap();
-        let batch = AssignBatch {
+        assert!(other.end_term("test", store.epoch).await.unwrap());
+        let epoch =
+            other.take_leadership(store.worker, store.epoch, Epoch(0), TTL).await.unwrap().unwrap();
+        let batch = AssignRequest {
             epoch,
             worker: store.worker,
-            token: store.token(),
-            runs: &[wanted],
+            token: store.new_token(),
+            runs: &[due_run],
             assign_ahead: TTL,
             reassign_after: TTL,
         };
-        assert_eq!(other.assign(&batch).await.unwrap(), [wanted.run]);
+        assert_eq!(other.assign(&batch).await.unwrap(), [due_run.run]);
         other.close().await;
     });
 }
 
 contract! {
-    /// Runs in every state, also of jobs that allow one at a time, and after every verb.
-    async fn a_database_brought_through_every_state_is_clean(store: TestStore) {
+    /// Runs in every state, also of jobs with `forbid`, and after every verb.
+    async fn a_database_with_runs_in_every_state_has_no_findings(store: TestStore) {
         for &state in RunState::ALL {
-            store.at(0);
+            store.set_time(0);
             store.given_run(state).await;
-            store.given_run_like(state, &exclusive()).await;
+            store.given_run_with(state, &one_run_at_a_time()).await;
         }
-        assert_eq!(store.findings().await, [] as [String; 0]);
+        assert_eq!(store.doctor_findings().await, [] as [String; 0]);
         for &verb in Verb::ALL.iter().filter(|&&verb| verb != Verb::Create) {
             for &state in RunState::ALL {
-                store.at(0);
+                store.set_time(0);
                 try_verb(store, verb, state).await;
             }
         }
-        let report = store.doctor(|| store.clock()).await.unwrap();
+        let report = store.check_database(|| store.test_time()).await.unwrap();
         assert!(report.is_clean() && report.is_complete(), "{:?}", report.findings().collect::<Vec<_>>());
     }
 
-    /// Everything is seen at one moment: what moves while the doctor looks is no finding. Here, between
-    /// the look at the term and the look at the runs, another leads and assigns.
-    async fn a_database_that_is_being_worked_on_is_clean(store: TestStore) {
+    /// The doctor reads one snapshot, so changes during its checks cause no finding. Here, between its reads of the
+    /// term and of the runs, another leader begins a term and assigns a run.
+    async fn changes_during_the_checks_cause_no_findings(store: TestStore) {
         let run = store.given_run(RunState::Pending).await.id;
-        let wanted = store.wanted(run).await;
+        let due_run = store.read_due_run(run).await;
         let moves = AtomicU32::new(0);
         let report = store
-            .doctor(|| {
+            .check_database(|| {
                 if moves.fetch_add(1, Ordering::Relaxed) == 0 {
-                    std::thread::scope(|scope| scope.spawn(|| lead_and_assign(store, wanted)).join().unwrap());
+                    std::thread::scope(|scope| scope.spawn(|| begin_term_and_assign(store, due_run)).join().unwrap());
                 }
                 noon()
             })
             .await
             .unwrap();
         assert!(report.is_clean(), "{:?}", report.findings().collect::<Vec<_>>());
-        assert_eq!(store.run_now(run).await.epoch, Some(Epoch(2)), "it did move");
+        assert_eq!(store.read_run(run).await.epoch, Some(Epoch(2)), "the run was assigned meanwhile");
     }
 
-    async fn ids_with_gaps_and_at_the_end_of_the_world_are_all_looked_at(store: TestStore) {
-        store.spoil();
+    async fn runs_with_distant_and_extreme_ids_are_all_checked(store: TestStore) {
+        store.skip_doctor();
         for id in [-5, 700_000, 5_000_000_000, i64::MAX] {
-            typed(store, &format!("insert into tasuki_run (id, job_id, job_version, origin, lane, exclusive, max_attempts, tries_allowed, scheduled_for, created_at) values ({id}, 1, 1, 'task', '', 0, 1, 1, 1, 1)")).await;
+            run_sql(store, &format!("insert into tasuki_run (id, job_id, job_version, origin, lane, exclusive, max_attempts, tries_allowed, scheduled_for, created_at) values ({id}, 1, 1, 'task', '', 0, 1, 1, 1, 1)")).await;
         }
-        finds(store, "I19", "waits but is not in due", r#"["run -5", "run 700000", "run 5000000000", "run 9223372036854775807"]"#).await;
+        assert_only_finding(store, "I19", "is not in the due table", r#"["run -5", "run 700000", "run 5000000000", "run 9223372036854775807"]"#).await;
     }
 
-    async fn a_pending_migration_is_found_and_nothing_else_is_looked_at(store: TestStore) {
-        typed(store, "delete from tasuki_migration where version = 5").await;
-        finds(store, "schema", "has not been applied", "5 views").await;
-        let report = store.doctor(noon).await.unwrap();
-        assert!(!report.is_complete() && report.checks.iter().filter(|check| check.done).count() == 1);
+    async fn a_pending_migration_is_found_and_other_checks_are_skipped(store: TestStore) {
+        run_sql(store, "delete from tasuki_migration where version = 1").await;
+        assert_only_finding(store, "schema", "has not been applied", "1 initial").await;
+        let report = store.check_database(noon).await.unwrap();
+        assert!(!report.is_complete() && report.checks.iter().filter(|check| check.was_run).count() == 1);
     }
 
     async fn a_newer_schema_is_found(store: TestStore) {
-        typed(store, "insert into tasuki_migration (version, name, checksum, applied_at) values (99, 'x', 'y', 1)").await;
-        finds(store, "schema", "schema 99", "").await;
+        run_sql(store, "insert into tasuki_migration (version, name, checksum, applied_at) values (99, 'x', 'y', 1)").await;
+        assert_only_finding(store, "schema", "schema version 99", "").await;
     }
 
-    async fn a_migration_that_broke_off_is_found(store: TestStore) {
-        typed(store, "update tasuki_migration set applied_at = null where version = 5").await;
-        finds(store, "schema", "broke off", "").await;
+    async fn an_interrupted_migration_is_found(store: TestStore) {
+        run_sql(store, "update tasuki_migration set applied_at = null where version = 1").await;
+        assert_only_finding(store, "schema", "was not completed", "").await;
     }
 
-    async fn an_empty_database_is_told(store: TestStore) {
-        typed(store, "drop table tasuki_migration").await;
-        finds(store, "schema", "no tables of tasuki", "").await;
+    async fn an_empty_database_is_reported(store: TestStore) {
+        run_sql(store, "drop table tasuki_migration").await;
+        assert_only_finding(store, "schema", "no tables of tasuki", "").await;
     }
 
     async fn a_missing_trigger_is_found(store: TestStore) {
         let on = if store.dialect() == Dialect::Postgres { " on tasuki_run" } else { "" };
-        typed(store, &format!("drop trigger tasuki_run_legal_move{on}")).await;
-        finds(store, "triggers", "is missing", "tasuki_run_legal_move on tasuki_run").await;
+        run_sql(store, &format!("drop trigger tasuki_run_legal_transition{on}")).await;
+        assert_only_finding(store, "triggers", "is missing", "tasuki_run_legal_transition on tasuki_run").await;
     }
 
-    async fn a_trigger_that_sleeps_is_found(store: TestStore) {
+    async fn a_disabled_trigger_is_found(store: TestStore) {
         if store.dialect() != Dialect::Postgres {
-            return; // nowhere else can one be switched off
+            return; // only PostgreSQL can disable a trigger
         }
-        typed(store, "alter table tasuki_attempt enable trigger tasuki_attempt_no_update").await;
-        finds(store, "triggers", "not enabled ALWAYS", "tasuki_attempt_no_update").await;
-        typed(store, "alter table tasuki_attempt disable trigger tasuki_attempt_no_update").await;
-        finds(store, "triggers", "not enabled ALWAYS", "tasuki_attempt_no_update").await;
+        run_sql(store, "alter table tasuki_attempt enable trigger tasuki_attempt_no_update").await;
+        assert_only_finding(store, "triggers", "not enabled ALWAYS", "tasuki_attempt_no_update").await;
+        run_sql(store, "alter table tasuki_attempt disable trigger tasuki_attempt_no_update").await;
+        assert_only_finding(store, "triggers", "not enabled ALWAYS", "tasuki_attempt_no_update").await;
     }
 
-    async fn a_clock_that_is_off_is_a_warning(store: TestStore) {
+    async fn a_wrong_clock_is_a_warning(store: TestStore) {
         for (seconds, expected) in [
             (2, None),
             (-2, None),
@@ -176,36 +178,36 @@ contract! {
             (-3, Some("the database's clock is 3.0 s ahead of this machine's")),
         ] {
             let here = noon() + SignedDuration::from_secs(seconds);
-            let report = store.doctor(|| here).await.unwrap();
+            let report = store.check_database(|| here).await.unwrap();
             let found = report.findings().next();
-            assert_eq!(found.map(|(_, one)| &*one.what), expected);
+            assert_eq!(found.map(|(_, one)| &*one.problem), expected);
             assert!(found.is_none_or(|(check, one)| check == "clock" && one.severity == Severity::Warning));
         }
     }
 
-    async fn settings_that_do_not_agree_are_found(store: TestStore) {
-        typed(store, "insert into tasuki_setting (name, value, changed_at, changed_by) values ('heartbeat_ttl', '2s', 1, 'x')").await;
-        finds(store, "settings", "heartbeat_ttl (2s) must be at least three times", "").await;
+    async fn inconsistent_settings_are_found(store: TestStore) {
+        run_sql(store, "insert into tasuki_setting (name, value, changed_at, changed_by) values ('heartbeat_ttl', '2s', 1, 'x')").await;
+        assert_only_finding(store, "settings", "heartbeat_ttl (2s) must be at least three times", "").await;
     }
 
     async fn i1_an_attempt_without_a_worker(store: TestStore) {
         let run = store.given_run(RunState::Running).await.id;
-        run_named(store, run, "worker_id = null").await;
-        finds(store, "I1", "lacks its worker", &format!("run {run}")).await;
+        update_run(store, run, "worker_id = null").await;
+        assert_only_finding(store, "I1", "lacks its worker", &format!("run {run}")).await;
     }
 
     async fn i1_a_waiting_run_with_an_attempt(store: TestStore) {
         let run = store.given_run(RunState::Orphaned).await.id;
-        run_named(store, run, "assigned_at = 1").await;
-        finds(store, "I1", "a run that waits has", &format!("run {run}")).await;
+        update_run(store, run, "assigned_at = 1").await;
+        assert_only_finding(store, "I1", "a waiting run still has", &format!("run {run}")).await;
     }
 
-    async fn i1_a_lease_of_another(store: TestStore) {
+    async fn i1_a_lease_of_another_worker(store: TestStore) {
         let other = WorkerId::from_random(7);
-        store.register(other).await;
+        store.given_worker(other).await;
         let run = store.given_run(RunState::Running).await.id;
-        typed(store, &format!("update tasuki_lease set worker_id = (select w.id from tasuki_worker w where w.id <> (select r.worker_id from tasuki_run r where r.id = {run}))")).await;
-        finds(store, "I1", "belongs to another worker", &format!("run {run}")).await;
+        run_sql(store, &format!("update tasuki_lease set worker_id = (select w.id from tasuki_worker w where w.id <> (select r.worker_id from tasuki_run r where r.id = {run}))")).await;
+        assert_only_finding(store, "I1", "belongs to another worker", &format!("run {run}")).await;
     }
 
     async fn i2_a_missing_key(store: TestStore) {
@@ -214,207 +216,207 @@ contract! {
             Dialect::Postgres => ("drop index tasuki_run_idempotency", "tasuki_run (idempotency_key)"),
             Dialect::MySql => ("alter table tasuki_run drop index tasuki_run_idempotency", "tasuki_run (idempotency_key)"),
         };
-        typed(store, text).await;
-        finds(store, "I2", "a unique key is missing", key).await;
+        run_sql(store, text).await;
+        assert_only_finding(store, "I2", "a unique key is missing", key).await;
     }
 
-    async fn i3_an_end_without_a_time(store: TestStore) {
+    async fn i3_an_ended_run_without_finish_time(store: TestStore) {
         let run = store.given_run(RunState::Succeeded).await.id;
-        unchecked(store, "tasuki_run_state").await;
-        run_named(store, run, "finished_at = null").await;
-        finds(store, "I3", "has ended and has none", &format!("run {run}")).await;
+        drop_check(store, "tasuki_run_state").await;
+        update_run(store, run, "finished_at = null").await;
+        assert_only_finding(store, "I3", "has ended without an end time", &format!("run {run}")).await;
     }
 
-    async fn i3_an_ended_run_that_is_due(store: TestStore) {
+    async fn i3_an_ended_run_with_a_due_row(store: TestStore) {
         let run = store.given_run(RunState::Succeeded).await.id;
-        typed(store, &format!("insert into tasuki_due (lane, due_at, run_id, exclusive) values ('', 1, {run}, 0)")).await;
-        finds(store, "I3", "has ended is in due", &format!("run {run}")).await;
+        run_sql(store, &format!("insert into tasuki_due (lane, due_at, run_id, exclusive) values ('', 1, {run}, 0)")).await;
+        assert_only_finding(store, "I3", "ended run is in the due table", &format!("run {run}")).await;
     }
 
-    async fn i3_an_ended_run_that_holds(store: TestStore) {
-        let run = store.given_run_like(RunState::Failed, &exclusive()).await.id;
-        typed(store, &format!("insert into tasuki_hold (job_id, scope_kind, scope_id, run_id, token) select job_id, scope_kind, scope_id, id, lease_token from tasuki_run where id = {run}")).await;
-        finds(store, "I3", "has ended has a hold", &format!("run {run}")).await;
+    async fn i3_an_ended_run_with_a_hold(store: TestStore) {
+        let run = store.given_run_with(RunState::Failed, &one_run_at_a_time()).await.id;
+        run_sql(store, &format!("insert into tasuki_hold (job_id, scope_kind, scope_id, run_id, token) select job_id, scope_kind, scope_id, id, lease_token from tasuki_run where id = {run}")).await;
+        assert_only_finding(store, "I3", "an ended run has a hold", &format!("run {run}")).await;
     }
 
     async fn i4_a_term_that_is_not_the_newest(store: TestStore) {
-        typed(store, "insert into tasuki_term_history (epoch, holder, minted_at) select 9, holder, minted_at from tasuki_term_history").await;
-        finds(store, "I4", "not the newest", "epoch 1").await;
+        run_sql(store, "insert into tasuki_term_history (epoch, holder, began_at) select 9, holder, began_at from tasuki_term_history").await;
+        assert_only_finding(store, "I4", "not the newest", "epoch 1").await;
     }
 
     async fn i4_a_history_out_of_order(store: TestStore) {
-        typed(store, "insert into tasuki_term_history (epoch, holder, minted_at) select 0, holder, minted_at + 1 from tasuki_term_history").await;
-        finds(store, "I4", "epoch 1 was minted at an earlier time", "").await;
+        run_sql(store, "insert into tasuki_term_history (epoch, holder, began_at) select 0, holder, began_at + 1 from tasuki_term_history").await;
+        assert_only_finding(store, "I4", "epoch 1 began earlier than the previous epoch", "").await;
     }
 
     async fn i4_a_leader_lease_ahead_of_the_term(store: TestStore) {
-        typed(store, "update tasuki_leader_lease set epoch = 2").await;
-        finds(store, "I4", "the leader's lease is missing or ahead", "epoch 1").await;
+        run_sql(store, "update tasuki_leader_lease set epoch = 2").await;
+        assert_only_finding(store, "I4", "the leader's lease is missing or ahead", "epoch 1").await;
     }
 
-    async fn i4_an_assignment_from_the_future(store: TestStore) {
+    async fn i4_an_assignment_of_a_future_epoch(store: TestStore) {
         let run = store.given_run(RunState::Succeeded).await.id;
-        run_named(store, run, "epoch = 2").await;
-        finds(store, "I4", "a run was assigned in a term that was never minted", &format!("run {run}")).await;
+        update_run(store, run, "epoch = 2").await;
+        assert_only_finding(store, "I4", "a run was assigned in a term that never began", &format!("run {run}")).await;
     }
 
-    async fn i4_a_lease_from_the_future(store: TestStore) {
+    async fn i4_a_lease_of_a_future_epoch(store: TestStore) {
         store.given_run(RunState::Running).await;
-        typed(store, "update tasuki_lease set epoch = 2").await;
-        finds(store, "I4", "a lease was given in a term", "").await;
+        run_sql(store, "update tasuki_lease set epoch = 2").await;
+        assert_only_finding(store, "I4", "a lease was created in a term", "").await;
     }
 
-    async fn i6_an_attempt_in_two_places(store: TestStore) {
+    async fn i6_an_attempt_on_the_run_and_in_the_history(store: TestStore) {
         let run = store.given_run(RunState::Running).await.id;
-        typed(store, &format!("insert into tasuki_attempt (run_id, attempt_no, outcome, token, worker_id, job_version, assigned_at, finished_at) select id, attempt_no, 'RELEASED', lease_token, worker_id, 1, 1, 1 from tasuki_run where id = {run}")).await;
-        finds(store, "I6", "has the number of one on the row", &format!("run {run}")).await;
+        run_sql(store, &format!("insert into tasuki_attempt (run_id, attempt_no, outcome, token, worker_id, job_version, assigned_at, finished_at) select id, attempt_no, 'RELEASED', lease_token, worker_id, 1, 1, 1 from tasuki_run where id = {run}")).await;
+        assert_only_finding(store, "I6", "has the number of the attempt on the run row", &format!("run {run}")).await;
     }
 
-    async fn i7_a_success_that_is_none(store: TestStore) {
+    async fn i7_a_succeeded_run_with_a_failed_outcome(store: TestStore) {
         let run = store.given_run(RunState::Succeeded).await.id;
-        run_named(store, run, "outcome = 'FAILED'").await;
-        finds(store, "I7", "disagree on success", &format!("run {run}")).await;
+        update_run(store, run, "outcome = 'FAILED'").await;
+        assert_only_finding(store, "I7", "disagree about success", &format!("run {run}")).await;
     }
 
     async fn i7_a_second_success(store: TestStore) {
         let run = store.given_run(RunState::RetryWait).await.id;
         let columns = "run_id, attempt_no, outcome, token, worker_id, job_version, assigned_at, started_at, finished_at";
         let copied = columns.replace("outcome", "'SUCCEEDED'");
-        typed(store, &format!("create table kept as select * from tasuki_attempt; delete from tasuki_attempt; insert into tasuki_attempt ({columns}) select {copied} from kept")).await;
-        finds(store, "I7", "succeeded without ending its run", &format!("run {run}")).await;
+        run_sql(store, &format!("create table kept as select * from tasuki_attempt; delete from tasuki_attempt; insert into tasuki_attempt ({columns}) select {copied} from kept")).await;
+        assert_only_finding(store, "I7", "succeeded without ending its run", &format!("run {run}")).await;
     }
 
-    async fn i8_an_attempt_that_is_missing(store: TestStore) {
+    async fn i8_a_missing_attempt(store: TestStore) {
         let run = store.given_run(RunState::Orphaned).await.id;
-        typed(store, "delete from tasuki_attempt").await;
-        finds(store, "I8", "not all there", &format!("run {run}")).await;
+        run_sql(store, "delete from tasuki_attempt").await;
+        assert_only_finding(store, "I8", "attempts of a run are missing", &format!("run {run}")).await;
     }
 
-    async fn i8_tries_that_nobody_made(store: TestStore) {
+    async fn i8_more_tries_than_started_attempts(store: TestStore) {
         let run = store.given_run(RunState::Orphaned).await.id;
-        run_named(store, run, "tries = 1").await;
-        finds(store, "I8", "another number of tries than of started attempts", &format!("run {run}")).await;
+        update_run(store, run, "tries = 1").await;
+        assert_only_finding(store, "I8", "differs from the number of its started attempts", &format!("run {run}")).await;
     }
 
     async fn i8_more_tries_than_allowed(store: TestStore) {
         let run = store.given_run(RunState::Running).await.id;
-        unchecked(store, "tasuki_run_tries").await;
-        run_named(store, run, "tries_allowed = 0").await;
-        finds(store, "I8", "more tries than it is allowed", &format!("run {run}")).await;
+        drop_check(store, "tasuki_run_tries").await;
+        update_run(store, run, "tries_allowed = 0").await;
+        assert_only_finding(store, "I8", "more tries than allowed", &format!("run {run}")).await;
     }
 
-    async fn i12_skipped_after_a_start(store: TestStore) {
+    async fn i12_a_skipped_run_that_had_started(store: TestStore) {
         let run = store.given_run(RunState::Skipped).await.id;
-        unchecked(store, "tasuki_run_state").await;
-        run_named(store, run, "tries = 1, attempt_no = 1").await;
-        typed(store, &format!("insert into tasuki_attempt (run_id, attempt_no, outcome, token, worker_id, job_version, assigned_at, started_at, finished_at) select {run}, 1, 'FAILED', id, id, 1, 1, 1, 1 from tasuki_worker")).await;
-        finds(store, "I12", "skipped although it had started", &format!("run {run}")).await;
+        drop_check(store, "tasuki_run_state").await;
+        update_run(store, run, "tries = 1, attempt_no = 1").await;
+        run_sql(store, &format!("insert into tasuki_attempt (run_id, attempt_no, outcome, token, worker_id, job_version, assigned_at, started_at, finished_at) select {run}, 1, 'FAILED', id, id, 1, 1, 1, 1 from tasuki_worker")).await;
+        assert_only_finding(store, "I12", "skipped although it had started", &format!("run {run}")).await;
     }
 
     async fn i13_a_run_without_its_hold(store: TestStore) {
-        let run = store.given_run_like(RunState::Assigned, &exclusive()).await.id;
-        typed(store, "delete from tasuki_hold").await;
-        finds(store, "I13", "does not have the hold", &format!("run {run}")).await;
+        let run = store.given_run_with(RunState::Assigned, &one_run_at_a_time()).await.id;
+        run_sql(store, "delete from tasuki_hold").await;
+        assert_only_finding(store, "I13", "has no hold", &format!("run {run}")).await;
     }
 
-    async fn i13_a_hold_of_nobody(store: TestStore) {
-        let run = store.given_run_like(RunState::Orphaned, &exclusive()).await.id;
-        typed(store, &format!("insert into tasuki_hold (job_id, scope_kind, scope_id, run_id, token) select r.job_id, r.scope_kind, r.scope_id, r.id, w.id from tasuki_run r, tasuki_worker w where r.id = {run}")).await;
-        finds(store, "I13", "a hold is not that of a run", &format!("run {run}")).await;
+    async fn i13_a_hold_of_a_waiting_run(store: TestStore) {
+        let run = store.given_run_with(RunState::Orphaned, &one_run_at_a_time()).await.id;
+        run_sql(store, &format!("insert into tasuki_hold (job_id, scope_kind, scope_id, run_id, token) select r.job_id, r.scope_kind, r.scope_id, r.id, w.id from tasuki_run r, tasuki_worker w where r.id = {run}")).await;
+        assert_only_finding(store, "I13", "a hold does not belong to", &format!("run {run}")).await;
     }
 
     async fn i14_a_start_before_its_time(store: TestStore) {
         let run = store.given_run(RunState::Running).await.id;
-        run_named(store, run, "started_at = scheduled_for - 1").await;
-        finds(store, "I14", "started before it was due", &format!("run {run}")).await;
+        update_run(store, run, "started_at = scheduled_for - 1").await;
+        assert_only_finding(store, "I14", "started before it was due", &format!("run {run}")).await;
     }
 
-    async fn i14_a_run_taken_too_soon(store: TestStore) {
+    async fn i14_a_run_assigned_before_its_previous_attempt_ended(store: TestStore) {
         let run = store.given_run(RunState::Orphaned).await.id;
         store.given_assigned(run).await;
-        run_named(store, run, "assigned_at = assigned_at - 1").await;
-        finds(store, "I14", "taken before its attempt before had ended", &format!("run {run}")).await;
+        update_run(store, run, "assigned_at = assigned_at - 1").await;
+        assert_only_finding(store, "I14", "assigned before its previous attempt had ended", &format!("run {run}")).await;
     }
 
     async fn i14_attempts_that_overlap(store: TestStore) {
         let run = store.given_run(RunState::Orphaned).await.id;
-        typed(store, &format!("update tasuki_run set attempt_no = 2 where id = {run}; insert into tasuki_attempt (run_id, attempt_no, outcome, token, worker_id, job_version, assigned_at, finished_at) select run_id, 2, outcome, token, worker_id, 1, finished_at - 1, finished_at from tasuki_attempt")).await;
-        finds(store, "I14", "an attempt was taken before the one before it", &format!("run {run}")).await;
+        run_sql(store, &format!("update tasuki_run set attempt_no = 2 where id = {run}; insert into tasuki_attempt (run_id, attempt_no, outcome, token, worker_id, job_version, assigned_at, finished_at) select run_id, 2, outcome, token, worker_id, 1, finished_at - 1, finished_at from tasuki_attempt")).await;
+        assert_only_finding(store, "I14", "an attempt was assigned before the previous attempt", &format!("run {run}")).await;
     }
 
-    async fn i16_a_worker_without_room(store: TestStore) {
+    async fn i16_a_worker_with_more_runs_than_slots(store: TestStore) {
         store.given_run(RunState::Running).await;
         store.given_run(RunState::Assigned).await;
-        typed(store, "update tasuki_worker set slots = 1, function_slots = 0").await;
-        assert_eq!(store.findings().await, [] as [String; 0]);
-        typed(store, "update tasuki_worker set slots = 0").await;
-        finds(store, "I16", "more than it has room for", "1 run, 0 fit").await;
+        run_sql(store, "update tasuki_worker set slots = 1, function_slots = 0").await;
+        assert_eq!(store.doctor_findings().await, [] as [String; 0]);
+        run_sql(store, "update tasuki_worker set slots = 0").await;
+        assert_only_finding(store, "I16", "than its slots allow", "1 running, at most 0").await;
     }
 
-    /// A worker claims again while as many ends are on their way, and those still show as RUNNING; and commands that it
-    /// claims have slots besides those that are assigned.
-    async fn i16_there_is_room_for_ends_on_their_way_and_for_claimed_commands(store: TestStore) {
+    /// A worker may claim again before its reports of ended runs are stored; these runs are still RUNNING in the
+    /// database. And commands that it claims have their own slots, besides those of assigned commands.
+    async fn i16_unreported_ends_and_claimed_commands_are_allowed(store: TestStore) {
         for _ in 0..6 {
             store.given_run(RunState::Running).await;
         }
         for slots in ["slots = 2, function_slots = 0", "slots = 0, function_slots = 3"] {
-            typed(store, &format!("update tasuki_worker set {slots}")).await;
-            assert_eq!(store.findings().await, [] as [String; 0]);
+            run_sql(store, &format!("update tasuki_worker set {slots}")).await;
+            assert_eq!(store.doctor_findings().await, [] as [String; 0]);
         }
-        typed(store, "update tasuki_worker set slots = 1, function_slots = 1").await;
-        finds(store, "I16", "more than it has room for", "6 run, 5 fit").await;
+        run_sql(store, "update tasuki_worker set slots = 1, function_slots = 1").await;
+        assert_only_finding(store, "I16", "than its slots allow", "6 running, at most 5").await;
     }
 
     async fn i18_events_and_their_runs(store: TestStore) {
-        event(store, 1, false, None).await;
-        event(store, 2, true, Some(0)).await;
-        event(store, 3, true, Some(2)).await;
-        run_of_event(store, 3).await;
-        run_of_event(store, 3).await;
-        assert_eq!(store.findings().await, [] as [String; 0]);
-        run_of_event(store, 3).await;
-        finds(store, "I18", "another number of runs than it says", "event 3: 3 there, 2 said").await;
+        insert_event(store, 1, false, None).await;
+        insert_event(store, 2, true, Some(0)).await;
+        insert_event(store, 3, true, Some(2)).await;
+        create_run_of_event(store, 3).await;
+        create_run_of_event(store, 3).await;
+        assert_eq!(store.doctor_findings().await, [] as [String; 0]);
+        create_run_of_event(store, 3).await;
+        assert_only_finding(store, "I18", "another number of runs than it records", "event 3: 3 exist, 2 recorded").await;
     }
 
-    async fn i18_an_event_that_has_runs_but_is_not_marked(store: TestStore) {
-        event(store, 1, false, None).await;
-        run_of_event(store, 1).await;
-        finds(store, "I18", "not marked as processed", "event 1").await;
+    async fn i18_an_open_event_with_runs(store: TestStore) {
+        insert_event(store, 1, false, None).await;
+        create_run_of_event(store, 1).await;
+        assert_only_finding(store, "I18", "not marked as processed", "event 1").await;
     }
 
     async fn i18_an_event_without_its_runs(store: TestStore) {
-        event(store, 1, true, Some(2)).await;
-        finds(store, "I18", "its runs are not there", "event 1").await;
+        insert_event(store, 1, true, Some(2)).await;
+        assert_only_finding(store, "I18", "records runs but has none", "event 1").await;
     }
 
-    async fn i18_an_event_that_does_not_say(store: TestStore) {
-        event(store, 1, true, None).await;
-        finds(store, "I18", "does not say how many", "event 1").await;
+    async fn i18_an_event_without_run_count(store: TestStore) {
+        insert_event(store, 1, true, None).await;
+        assert_only_finding(store, "I18", "does not record how many", "event 1").await;
     }
 
-    async fn i19_a_waiting_run_that_nobody_would_find(store: TestStore) {
+    async fn i19_a_waiting_run_without_due_row(store: TestStore) {
         let run = store.given_run(RunState::RetryWait).await.id;
-        typed(store, "delete from tasuki_due").await;
-        finds(store, "I19", "waits but is not in due", &format!("run {run}")).await;
+        run_sql(store, "delete from tasuki_due").await;
+        assert_only_finding(store, "I19", "is not in the due table", &format!("run {run}")).await;
     }
 
-    async fn i19_a_due_row_that_says_something_else(store: TestStore) {
-        let run = store.given_run_like(RunState::Pending, &exclusive()).await.id;
-        typed(store, "update tasuki_due set exclusive = 0").await;
-        finds(store, "I19", "waits but is not in due as it should be", &format!("run {run}")).await;
+    async fn i19_a_due_row_that_differs_from_its_run(store: TestStore) {
+        let run = store.given_run_with(RunState::Pending, &one_run_at_a_time()).await.id;
+        run_sql(store, "update tasuki_due set exclusive = 0").await;
+        assert_only_finding(store, "I19", "is not in the due table, or its due row differs", &format!("run {run}")).await;
     }
 
-    async fn i19_a_carried_run_that_is_due(store: TestStore) {
+    async fn i19_a_leased_run_with_a_due_row(store: TestStore) {
         let run = store.given_run(RunState::Running).await.id;
-        typed(store, &format!("insert into tasuki_due (lane, due_at, run_id, exclusive) values ('', 1, {run}, 0)")).await;
-        finds(store, "I19", "is in due that does not wait", &format!("run {run}")).await;
+        run_sql(store, &format!("insert into tasuki_due (lane, due_at, run_id, exclusive) values ('', 1, {run}, 0)")).await;
+        assert_only_finding(store, "I19", "in the due table does not wait", &format!("run {run}")).await;
     }
 
-    async fn i19_a_run_under_no_lease(store: TestStore) {
+    async fn i19_a_leased_run_without_lease(store: TestStore) {
         let run = store.given_run(RunState::Running).await.id;
         for broken in ["update tasuki_lease set run_ids = '[]'", "update tasuki_lease set run_ids = 'nonsense'", "delete from tasuki_lease"] {
-            typed(store, broken).await;
-            finds(store, "I19", "under no lease that lists it", &format!("run {run}")).await;
+            run_sql(store, broken).await;
+            assert_only_finding(store, "I19", "is in no lease", &format!("run {run}")).await;
         }
     }
 }

@@ -1,39 +1,39 @@
-//! Leadership: one holder for each epoch, and no write of an older one.
+//! Leadership: one holder for each epoch, and a new term only after the previous one has ended.
 
 use tasuki_core::{Epoch, WorkerId};
 
-use crate::given::{TTL, TestStore, contract};
+use crate::fixtures::{TTL, TestStore, contract};
 
 contract! {
-    async fn a_term_is_minted_only_when_the_last_has_lapsed(store: TestStore) {
+    async fn a_term_begins_only_after_the_last_has_expired(store: TestStore) {
         let rival = WorkerId::from_random(2);
-        assert_eq!(store.mint(rival, store.epoch, Epoch(0), TTL).await.unwrap(), None, "held");
-        store.at(29);
-        assert!(store.renew_term(store.worker, store.epoch, TTL, TTL).await.unwrap());
-        store.at(58);
-        assert_eq!(store.mint(rival, store.epoch, Epoch(0), TTL).await.unwrap(), None, "renewed");
-        store.at(60);
-        assert_eq!(store.mint(rival, Epoch(99), Epoch(0), TTL).await.unwrap(), None, "not what was seen");
-        assert_eq!(store.mint(rival, store.epoch, Epoch(0), TTL).await.unwrap(), Some(Epoch(2)));
-        assert!(!store.renew_term(store.worker, store.epoch, TTL, TTL).await.unwrap(), "deposed");
-        let leader = store.leader().await.unwrap();
+        assert_eq!(store.take_leadership(rival, store.epoch, Epoch(0), TTL).await.unwrap(), None, "the term is held");
+        store.set_time(29);
+        assert!(store.renew_leadership(store.worker, store.epoch, TTL, TTL).await.unwrap());
+        store.set_time(58);
+        assert_eq!(store.take_leadership(rival, store.epoch, Epoch(0), TTL).await.unwrap(), None, "the term was renewed");
+        store.set_time(60);
+        assert_eq!(store.take_leadership(rival, Epoch(99), Epoch(0), TTL).await.unwrap(), None, "the expected epoch is wrong");
+        assert_eq!(store.take_leadership(rival, store.epoch, Epoch(0), TTL).await.unwrap(), Some(Epoch(2)));
+        assert!(!store.renew_leadership(store.worker, store.epoch, TTL, TTL).await.unwrap(), "a former leader cannot renew");
+        let leader = store.find_leader().await.unwrap();
         assert_eq!((leader.epoch, leader.holder), (Epoch(2), Some(rival)));
     }
 
-    async fn a_mirror_that_is_ahead_is_overtaken(store: TestStore) {
-        store.at(31);
-        let minted = store.mint(store.worker, store.epoch, Epoch(41), TTL).await.unwrap();
-        assert_eq!(minted, Some(Epoch(42)));
-        let epochs: Vec<Epoch> = store.terms().await.unwrap().iter().map(|term| term.epoch).collect();
+    async fn a_new_epoch_is_greater_than_the_mirrored_one(store: TestStore) {
+        store.set_time(31);
+        let epoch = store.take_leadership(store.worker, store.epoch, Epoch(41), TTL).await.unwrap();
+        assert_eq!(epoch, Some(Epoch(42)));
+        let epochs: Vec<Epoch> = store.list_terms().await.unwrap().iter().map(|term| term.epoch).collect();
         assert_eq!(epochs, [Epoch(1), Epoch(42)]);
     }
 
-    async fn a_leader_can_resign_and_be_deposed_at_the_epoch_seen(store: TestStore) {
-        assert!(!store.depose("ann", Epoch(7)).await.unwrap());
-        assert!(store.depose("ann", store.epoch).await.unwrap());
-        assert!(!store.depose("ann", store.epoch).await.unwrap(), "once");
-        assert!(!store.renew_term(store.worker, store.epoch, TTL, TTL).await.unwrap());
-        let next = store.mint(WorkerId::from_random(2), store.epoch, Epoch(0), TTL).await.unwrap();
+    async fn a_term_can_be_ended_only_with_its_epoch(store: TestStore) {
+        assert!(!store.end_term("ann", Epoch(7)).await.unwrap());
+        assert!(store.end_term("ann", store.epoch).await.unwrap());
+        assert!(!store.end_term("ann", store.epoch).await.unwrap(), "the term has already ended");
+        assert!(!store.renew_leadership(store.worker, store.epoch, TTL, TTL).await.unwrap());
+        let next = store.take_leadership(WorkerId::from_random(2), store.epoch, Epoch(0), TTL).await.unwrap();
         assert_eq!(next, Some(Epoch(2)));
     }
 }

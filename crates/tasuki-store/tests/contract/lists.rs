@@ -1,21 +1,21 @@
-//! Lists: everything once, newest first, from where the runs stand.
+//! Lists of runs: each run once, newest first, in pages.
 
 use jiff::SignedDuration;
 use tasuki_core::{AttemptOutcome, ErrorCode, JobName, Origin, RunId, RunState, Scope};
-use tasuki_store::{Writer, NewRun, RunCursor, RunFilter};
+use tasuki_store::{NewRun, RunFilter, RunPosition, Writer};
 
-use crate::given::{Like, TestStore, contract, noon, seen};
+use crate::fixtures::{RunOptions, TestStore, contract, expected_version, noon};
 
-/// All pages of a list, and how many there were.
-async fn all(store: &TestStore, filter: &RunFilter, most: u32) -> (Vec<RunId>, usize) {
+/// Reads all pages of a list. Returns the ids and the number of pages.
+async fn read_all_pages(store: &TestStore, filter: &RunFilter, limit: u32) -> (Vec<RunId>, usize) {
     let (mut ids, mut pages, mut from) = (Vec::new(), 0, None);
     loop {
-        let page = store.runs(filter, from.as_ref(), most).await.unwrap();
-        assert!(page.runs.len() <= most as usize);
+        let page = store.list_runs(filter, from.as_ref(), limit).await.unwrap();
+        assert!(page.runs.len() <= limit as usize);
         ids.extend(page.runs.iter().map(|run| run.id));
         pages += 1;
-        // Through the text that stands in an address.
-        from = page.next.map(|cursor| cursor.to_string().parse::<RunCursor>().unwrap());
+        // The cursor is converted to text and back, as in a URL.
+        from = page.next.map(|cursor| cursor.to_string().parse::<RunPosition>().unwrap());
         if from.is_none() {
             return (ids, pages);
         }
@@ -31,13 +31,13 @@ contract! {
         let mut runs = Vec::new();
         for _ in 0..2 {
             for &state in RunState::ALL {
-                store.at(0);
+                store.set_time(0);
                 runs.push((state, store.given_run(state).await.id));
             }
         }
-        let given = |wanted: &[RunState]| {
+        let ids_in = |manual: &[RunState]| {
             let mut ids: Vec<RunId> =
-                runs.iter().filter(|(state, _)| wanted.contains(state)).map(|&(_, id)| id).collect();
+                runs.iter().filter(|(state, _)| manual.contains(state)).map(|&(_, id)| id).collect();
             ids.sort_unstable();
             ids
         };
@@ -48,16 +48,16 @@ contract! {
         sets.push(vec![RunState::Pending, RunState::Running, RunState::Succeeded]);
         sets.push(RunState::ALL.to_vec());
         for set in sets {
-            for most in [1, 3, 200] {
-                let (mut ids, _) = all(store, &only(&set), most).await;
+            for limit in [1, 3, 200] {
+                let (mut ids, _) = read_all_pages(store, &only(&set), limit).await;
                 ids.sort_unstable();
-                assert_eq!(ids, given(&set), "{set:?} by {most}");
+                assert_eq!(ids, ids_in(&set), "{set:?} by {limit}");
             }
         }
     }
 
-    async fn newest_first_with_ties_in_a_stable_order(store: TestStore) {
-        let job = store.given_job(&Like::default()).await;
+    async fn runs_are_listed_newest_first_with_a_stable_order_of_ties(store: TestStore) {
+        let job = store.given_job(&RunOptions::default()).await;
         let mut expected = Vec::new();
         for seconds in [30, 10, 10, 10, 20, 20] {
             let at = noon() + SignedDuration::from_secs(seconds);
@@ -67,29 +67,29 @@ contract! {
         expected.sort_unstable();
         expected.reverse();
         let expected: Vec<RunId> = expected.into_iter().map(|(_, id)| id).collect();
-        let (ids, pages) = all(store, &RunFilter::default(), 2).await;
-        assert_eq!((ids, pages), (expected.clone(), 4), "and one to see that it ends");
-        assert_eq!(all(store, &only(&[RunState::Pending]), 2).await.0, expected);
-        // A run that comes in while somebody turns pages moves nothing.
-        let first = store.runs(&RunFilter::default(), None, 2).await.unwrap();
+        let (ids, pages) = read_all_pages(store, &RunFilter::default(), 2).await;
+        assert_eq!((ids, pages), (expected.clone(), 4), "three full pages and an empty one that shows the end");
+        assert_eq!(read_all_pages(store, &only(&[RunState::Pending]), 2).await.0, expected);
+        // A new run between two page requests does not shift the next page.
+        let first = store.list_runs(&RunFilter::default(), None, 2).await.unwrap();
         let at = noon() + SignedDuration::from_secs(25);
         let new = NewRun { scheduled_for: Some(at), ..NewRun::task(&job) };
         store.create(Writer::Api, &[new.clone(), NewRun { scheduled_for: Some(noon() + SignedDuration::from_secs(99)), ..new }]).await.unwrap();
-        let second = store.runs(&RunFilter::default(), first.next.as_ref(), 2).await.unwrap();
+        let second = store.list_runs(&RunFilter::default(), first.next.as_ref(), 2).await.unwrap();
         assert_eq!(second.runs.iter().map(|run| run.id).collect::<Vec<_>>(), expected[2..4]);
     }
 
-    async fn filters_are_all_kept(store: TestStore) {
-        let (job, other) = (store.given_job(&Like::default()).await, store.given_job(&Like::default()).await);
+    async fn all_filters_are_applied(store: TestStore) {
+        let (job, other) = (store.given_job(&RunOptions::default()).await, store.given_job(&RunOptions::default()).await);
         let scope = Scope::new("shop", "7").unwrap();
         let later = noon() + SignedDuration::from_secs(60);
         let base = NewRun::task(&job);
         let new = [base.clone(), NewRun::task(&other), NewRun { scope: scope.clone(), ..base.clone() }];
-        let mut made = store.create(Writer::Api, &new).await.unwrap();
-        made.push(store.trigger("ann", seen(&job), &base).await.unwrap().unwrap());
+        let mut created = store.create(Writer::Api, &new).await.unwrap();
+        created.push(store.trigger("ann", expected_version(&job), &base).await.unwrap().unwrap());
         let last = NewRun { scheduled_for: Some(later), ..base };
-        made.extend(store.create(Writer::Api, &[last]).await.unwrap());
-        let ids: Vec<RunId> = made.iter().map(|one| one.run).collect();
+        created.extend(store.create(Writer::Api, &[last]).await.unwrap());
+        let ids: Vec<RunId> = created.iter().map(|one| one.run).collect();
         let nothing = RunFilter::default;
         for (filter, expected) in [
             (RunFilter { job: Some(other.job), ..nothing() }, vec![ids[1]]),
@@ -102,61 +102,61 @@ contract! {
             (RunFilter { job: Some(other.job), ..only(&[RunState::Pending]) }, vec![ids[1]]),
             (RunFilter { job: Some(other.job), ..only(&[RunState::Running]) }, vec![]),
         ] {
-            assert_eq!(all(store, &filter, 2).await.0, expected, "{filter:?}");
+            assert_eq!(read_all_pages(store, &filter, 2).await.0, expected, "{filter:?}");
         }
     }
 
-    async fn it_looks_at_a_bounded_stretch_and_says_so(store: TestStore) {
-        let job = store.given_job(&Like::default()).await;
-        let wanted = store.trigger("ann", seen(&job), &NewRun::task(&job)).await.unwrap().unwrap().run;
+    async fn a_page_examines_a_bounded_number_of_runs(store: TestStore) {
+        let job = store.given_job(&RunOptions::default()).await;
+        let manual = store.trigger("ann", expected_version(&job), &NewRun::task(&job)).await.unwrap().unwrap().run;
         let many: Vec<NewRun<'_>> = (0..1_100).map(|_| NewRun::task(&job)).collect();
         store.create(Writer::Api, &many).await.unwrap();
         let filter = RunFilter { origin: Some(Origin::Manual), ..RunFilter::default() };
-        let page = store.runs(&filter, None, 10).await.unwrap();
-        assert_eq!((page.runs.len(), page.looked_at, page.looked_to), (0, 1_000, Some(noon())));
-        let page = store.runs(&filter, page.next.as_ref(), 10).await.unwrap();
-        assert_eq!((page.runs[0].id, page.looked_at, &page.next), (wanted, 101, &None));
-        assert_eq!(all(store, &only(&[RunState::Pending]), 200).await.0.len(), 1_101);
-        let plain = store.runs(&RunFilter::default(), None, 10_000).await.unwrap();
-        assert_eq!((plain.runs.len(), plain.looked_at), (200, 200), "a page has an end");
+        let page = store.list_runs(&filter, None, 10).await.unwrap();
+        assert_eq!((page.runs.len(), page.scanned, page.scanned_until), (0, 1_000, Some(noon())));
+        let page = store.list_runs(&filter, page.next.as_ref(), 10).await.unwrap();
+        assert_eq!((page.runs[0].id, page.scanned, &page.next), (manual, 101, &None));
+        assert_eq!(read_all_pages(store, &only(&[RunState::Pending]), 200).await.0.len(), 1_101);
+        let plain = store.list_runs(&RunFilter::default(), None, 10_000).await.unwrap();
+        assert_eq!((plain.runs.len(), plain.scanned), (200, 200), "a page has a maximum length");
     }
 
     async fn a_cursor_of_another_list_is_refused(store: TestStore) {
         store.given_run(RunState::Pending).await;
         store.given_run(RunState::Pending).await;
-        let next = store.runs(&RunFilter::default(), None, 1).await.unwrap().next.unwrap();
-        let refused = store.runs(&only(&[RunState::Pending]), Some(&next), 1).await.unwrap_err();
-        assert!(refused.to_string().ends_with("expected one of the same list"), "{refused}");
+        let next = store.list_runs(&RunFilter::default(), None, 1).await.unwrap().next.unwrap();
+        let refused = store.list_runs(&only(&[RunState::Pending]), Some(&next), 1).await.unwrap_err();
+        assert!(refused.to_string().ends_with("expected a cursor of the same list"), "{refused}");
         for wrong in ["", "s", "s.1.2", "x.1.2.", "s.one.2.", "s.1.2e3."] {
-            assert!(wrong.parse::<RunCursor>().is_err(), "{wrong}");
+            assert!(wrong.parse::<RunPosition>().is_err(), "{wrong}");
         }
     }
 
-    async fn every_attempt_is_shown_once_wherever_it_stands(store: TestStore) {
+    async fn live_and_ended_attempts_are_listed_once(store: TestStore) {
         let run = store.given_run(RunState::Pending).await.id;
-        assert!(store.executions(run).await.unwrap().is_empty());
+        assert!(store.list_executions(run).await.unwrap().is_empty());
         store.given_failure(run, ErrorCode::UNEXPECTED_ERROR).await;
-        store.given_running_later(run).await;
-        let live = store.executions(run).await.unwrap();
+        store.given_running_after_an_hour(run).await;
+        let live = store.list_executions(run).await.unwrap();
         assert_eq!(live.iter().map(|one| (one.attempt_no, one.outcome)).collect::<Vec<_>>(), [(1, Some(AttemptOutcome::Failed)), (2, None)]);
         assert_eq!((live[0].error_code.clone(), live[1].worker), (Some(ErrorCode::UNEXPECTED_ERROR), store.worker));
-        let token = store.run_now(run).await.token.unwrap();
-        assert!(store.finish(token, run, &tasuki_store::AttemptResult { exit_code: Some(0), ..Default::default() }).await.unwrap().is_applied());
-        let ended = store.executions(run).await.unwrap();
+        let token = store.read_run(run).await.token.unwrap();
+        assert!(store.finish_run(token, run, &tasuki_store::AttemptResult { exit_code: Some(0), ..Default::default() }).await.unwrap().is_applied());
+        let ended = store.list_executions(run).await.unwrap();
         assert_eq!((ended.len(), ended[1].outcome, ended[1].exit_code), (2, Some(AttemptOutcome::Succeeded), Some(0)));
     }
 
     async fn jobs_are_listed_by_name(store: TestStore) {
         for _ in 0..3 {
-            store.given_job(&Like::default()).await;
+            store.given_job(&RunOptions::default()).await;
         }
-        let first = store.jobs(None, 2).await.unwrap();
+        let first = store.list_jobs(None, 2).await.unwrap();
         let name: JobName = first[1].name.parse().unwrap();
-        let rest = store.jobs(Some(&name), 10).await.unwrap();
+        let rest = store.list_jobs(Some(&name), 10).await.unwrap();
         assert_eq!((first.len(), rest.len()), (2, 1));
         assert!(first[0].name < first[1].name && first[1].name < rest[0].name);
         assert!(first[0].enabled && first[0].paused_at.is_none());
-        store.script(&format!("update tasuki_job set deleted_at = 1 where id = {}", rest[0].id)).await.unwrap();
-        assert_eq!(store.jobs(None, 10).await.unwrap().len(), 2);
+        store.execute_script(&format!("update tasuki_job set deleted_at = 1 where id = {}", rest[0].id)).await.unwrap();
+        assert_eq!(store.list_jobs(None, 10).await.unwrap().len(), 2);
     }
 }

@@ -1,42 +1,42 @@
-//! The store's specification: every promise written once, kept by every database.
+//! Contract tests of the store: each test states one promise and runs on SQLite, PostgreSQL and MySQL/MariaDB.
 
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
-mod busy;
-mod full;
-mod given;
-mod like;
-mod private;
+mod disk_full;
+mod fixtures;
+mod private_server;
+mod random_load;
+mod run_options;
 
 mod audit;
 mod batches;
 mod confirm;
-mod crash;
 mod doctor;
-mod dropped;
+mod dropped_calls;
 mod events;
-mod fence;
-mod in_the_way;
+mod head_of_line_blocking;
+mod id_ranges;
 mod inputs;
-mod intake;
+mod job_reschedule;
 mod jobs;
-mod jobs_ahead;
 mod lanes;
 mod leader;
 mod lists;
+mod lock_waits;
 mod logs;
-mod looks;
-mod matrix;
-mod news;
+mod notifications;
 mod old_leader;
+mod process_crash;
 mod races;
+mod read_queries;
 mod real_clock;
 mod retention;
-mod rules;
-mod run_life;
+mod run_lifecycle;
 mod schema;
-mod server;
+mod server_crash;
 mod settings;
-mod stretches;
+mod sql_constraints;
+mod state_verb_matrix;
+mod submit_and_claim;
 mod tokens;

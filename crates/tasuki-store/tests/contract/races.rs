@@ -1,5 +1,5 @@
-//! Sixteen connections fight over a thousand runs with every pair of verbs that can collide: each
-//! run has exactly one winner, whatever the order. On the databases that have real concurrency.
+//! Races: sixteen connections apply every pair of conflicting verbs to a thousand runs. Each run has exactly one
+//! winner in any order. Only on databases with concurrent writers (not SQLite).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,22 +10,22 @@ use std::time::Duration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Scope};
 use tasuki_store::{
-    AssignBatch, Writer, Canceled, ClaimBatch, ClaimResult, Dialect, Error, AttemptResult, Lease, NewRun,
-    Outcome, Renewed,
+    AssignRequest, AttemptResult, CancelResult, ClaimRequest, ClaimResult, Dialect, Error, Lease,
+    NewRun, Outcome, RenewResult, Writer,
 };
 
-use crate::given::{self, GRACE, Like, REASSIGN, TTL, TestStore, failed};
+use crate::fixtures::{self, GRACE, REASSIGN_AFTER, RunOptions, TTL, TestStore, failed_result};
 
 const RUNS: usize = 1_000;
 const TASKS: usize = 16;
 
-/// How many of the tasks meet on each run.
+/// Number of tasks that compete for each run.
 const RIVALS: usize = 4;
 
-/// How many attempts there are in all.
+/// Total number of tries.
 const ATTEMPTS: usize = RUNS * RIVALS;
 
-/// Makes one test for each database that lets writers write at the same time.
+/// Defines one test for each database that allows concurrent writers.
 macro_rules! race {
     ($($(#[$meta:meta])* async fn $name:ident($store:ident: Arc<TestStore>) $body:block)+) => {
         $(
@@ -37,21 +37,21 @@ macro_rules! race {
 
                 #[test]
                 fn postgres() {
-                    given::run_in_parallel(Dialect::Postgres, TASKS as u32, |store| race(store));
+                    fixtures::run_in_parallel(Dialect::Postgres, TASKS as u32, |store| race(store));
                 }
 
                 #[test]
                 fn mysql() {
-                    given::run_in_parallel(Dialect::MySql, TASKS as u32, |store| race(store));
+                    fixtures::run_in_parallel(Dialect::MySql, TASKS as u32, |store| race(store));
                 }
             }
         )+
     };
 }
 
-/// Every task goes through its share of the runs and tries, so that each run has four rivals that come
-/// to it at about the same time; how often each run was won. `attempt` gets the rival's number.
-async fn fight<F, W>(store: &Arc<TestStore>, runs: usize, attempt: W) -> Vec<usize>
+/// Each task tries `attempt` on its share of the runs, so that four rivals reach each run at about the same time.
+/// Returns how often each run was won. `attempt` gets the number of the rival and of the run.
+async fn compete<F, W>(store: &Arc<TestStore>, runs: usize, attempt: W) -> Vec<usize>
 where
     W: Fn(Arc<TestStore>, usize, usize) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<bool, Error>> + Send,
@@ -63,7 +63,7 @@ where
         tasks.push(tokio::spawn(async move {
             let (share, rival) = (task % (TASKS / RIVALS), task / (TASKS / RIVALS));
             for run in (share..runs).step_by(TASKS / RIVALS) {
-                let won = patient(|| attempt(Arc::clone(&store), rival, run)).await;
+                let won = retry_contention(|| attempt(Arc::clone(&store), rival, run)).await;
                 wins[run].fetch_add(usize::from(won), Ordering::Relaxed);
             }
         }));
@@ -74,18 +74,18 @@ where
     wins.iter().map(|wins| wins.load(Ordering::Relaxed)).collect()
 }
 
-/// Two transactions that waited for each other wrote nothing: try again.
-async fn patient<T, F: Future<Output = Result<T, Error>>>(attempt: impl Fn() -> F) -> T {
+/// Retries after contention: a transaction that was rolled back because of a deadlock wrote nothing.
+async fn retry_contention<T, F: Future<Output = Result<T, Error>>>(attempt: impl Fn() -> F) -> T {
     for _ in 0..50 {
         match attempt().await {
             Err(error) if error.is_contention() => continue,
             answer => return answer.unwrap(),
         }
     }
-    panic!("no end of contention");
+    panic!("still contention after 50 tries");
 }
 
-fn once_each(wins: &[usize]) {
+fn assert_one_win_each(wins: &[usize]) {
     let wrong: Vec<(usize, usize)> =
         wins.iter().copied().enumerate().filter(|(_, wins)| *wins != 1).collect();
     assert!(
@@ -97,72 +97,72 @@ fn once_each(wins: &[usize]) {
     );
 }
 
-/// Runs with the token each is under.
-type Carried = Arc<Vec<(RunId, LeaseToken)>>;
+/// Leased runs, each with its lease token.
+type LeasedRuns = Arc<Vec<(RunId, LeaseToken)>>;
 
-async fn given_waiting(store: &TestStore, like: &Like) -> Vec<RunId> {
-    let job = store.given_job(like).await;
+async fn given_waiting(store: &TestStore, options: &RunOptions) -> Vec<RunId> {
+    let job = store.given_job(options).await;
     let runs: Vec<NewRun<'_>> = (0..RUNS).map(|_| NewRun::task(&job)).collect();
     store.create(Writer::Api, &runs).await.unwrap().iter().map(|created| created.run).collect()
 }
 
-/// A thousand assigned runs, `together` of them under each lease.
-async fn given_assigned(store: &TestStore, together: usize) -> Carried {
-    let ids = given_waiting(store, &Like::default()).await;
-    let wanted = store.due("", given::noon(), RUNS as u32).await.unwrap();
-    let mut carried = Vec::new();
-    for some in wanted.chunks(together) {
-        let token = store.token();
-        let batch = AssignBatch {
+/// Assigns a thousand runs, `together` of them under each lease.
+async fn given_assigned(store: &TestStore, together: usize) -> LeasedRuns {
+    let ids = given_waiting(store, &RunOptions::default()).await;
+    let due_runs = store.list_due_in_lane("", fixtures::noon(), RUNS as u32).await.unwrap();
+    let mut leased_runs = Vec::new();
+    for chunk in due_runs.chunks(together) {
+        let token = store.new_token();
+        let batch = AssignRequest {
             epoch: store.epoch,
             worker: store.worker,
             token,
-            runs: some,
+            runs: chunk,
             assign_ahead: TTL,
-            reassign_after: REASSIGN,
+            reassign_after: REASSIGN_AFTER,
         };
-        carried.extend(store.assign(&batch).await.unwrap().into_iter().map(|run| (run, token)));
+        leased_runs.extend(store.assign(&batch).await.unwrap().into_iter().map(|run| (run, token)));
     }
-    assert_eq!(carried.len(), ids.len());
-    Arc::new(carried)
+    assert_eq!(leased_runs.len(), ids.len());
+    Arc::new(leased_runs)
 }
 
-async fn given_running(store: &TestStore, together: usize) -> Carried {
-    let carried = given_assigned(store, together).await;
-    for some in carried.chunks(together) {
-        let ids: Vec<RunId> = some.iter().map(|(run, _)| *run).collect();
-        let started = store.start(store.worker, some[0].1, &ids, TTL).await.unwrap();
-        assert_eq!(given::applied(started), some.len());
+async fn given_running(store: &TestStore, together: usize) -> LeasedRuns {
+    let leased_runs = given_assigned(store, together).await;
+    for chunk in leased_runs.chunks(together) {
+        let ids: Vec<RunId> = chunk.iter().map(|(run, _)| *run).collect();
+        let started = store.start(store.worker, chunk[0].1, &ids, TTL).await.unwrap();
+        assert_eq!(fixtures::count_applied(started), chunk.len());
     }
-    carried
+    leased_runs
 }
 
-async fn lapsed(store: &TestStore) -> Arc<Vec<Lease>> {
-    let mut lapsed = store.lapsed(GRACE, RUNS as u32).await.unwrap();
-    lapsed.sort_by_key(|lease| lease.runs[0]);
-    assert_eq!(lapsed.len(), RUNS);
-    Arc::new(lapsed)
+async fn list_expired(store: &TestStore) -> Arc<Vec<Lease>> {
+    let mut expired = store.list_expired_leases(GRACE, RUNS as u32).await.unwrap();
+    expired.sort_by_key(|lease| lease.runs[0]);
+    assert_eq!(expired.len(), RUNS);
+    Arc::new(expired)
 }
 
 race! {
     async fn start_and_start(store: Arc<TestStore>) {
-        let carried = given_assigned(&store, 100).await;
-        let wins = fight(&store, RUNS, move |store, _, run| {
-            let (run, token) = carried[run];
+        let leased_runs = given_assigned(&store, 100).await;
+        let wins = compete(&store, RUNS, move |store, _, run| {
+            let (run, token) = leased_runs[run];
             async move {
                 let started = store.start(store.worker, token, &[run], TTL).await?;
                 Ok(started[0].is_applied())
             }
         }).await;
-        once_each(&wins);
+        assert_one_win_each(&wins);
     }
 
-    /// The worker is detached in the middle: what it has not started by then is taken from it.
+    /// The worker is detached after an eighth of the tries: runs that it has not started by then are orphaned.
     async fn start_and_orphan(store: Arc<TestStore>) {
-        let carried = given_assigned(&store, 100).await;
+        let leased_runs = given_assigned(&store, 100).await;
         let steps = Arc::new(AtomicUsize::new(0));
-        let wins = fight(&store, RUNS, move |store, task, run| {
-            let ((run, token), steps) = (carried[run], Arc::clone(&steps));
+        let wins = compete(&store, RUNS, move |store, task, run| {
+            let ((run, token), steps) = (leased_runs[run], Arc::clone(&steps));
             async move {
                 if steps.fetch_add(1, Ordering::Relaxed) == ATTEMPTS / 8 {
                     store.detach_worker(Writer::Api, "test", store.worker, "test").await?;
@@ -170,39 +170,39 @@ race! {
                 if task % 2 == 0 {
                     return Ok(store.start(store.worker, token, &[run], TTL).await?[0].is_applied());
                 }
-                // The last word: what nobody had when the worker went is the leader's.
+                // The leader takes back runs that the detached worker has not started.
                 Ok(store.orphan(store.epoch, run, token).await?.is_applied())
             }
         }).await;
         assert!(wins.iter().all(|wins| *wins <= 1));
         let moved = wins.iter().sum::<usize>();
         assert!(moved > RUNS / 2, "{moved} of {RUNS} found a winner");
-        for run in store.due("", given::noon(), 10).await.unwrap() {
-            assert_eq!(store.run_now(run.run).await.state, RunState::Orphaned);
+        for run in store.list_due_in_lane("", fixtures::noon(), 10).await.unwrap() {
+            assert_eq!(store.read_run(run.run).await.state, RunState::Orphaned);
         }
     }
 
-    /// The worker is reported dead in the middle, and everything is taken from its leases.
+    /// The worker is reported dead after an eighth of the tries, and its leases are recovered.
     async fn start_and_recover(store: Arc<TestStore>) {
-        let carried = given_assigned(&store, 1).await;
+        let leased_runs = given_assigned(&store, 1).await;
         let leases: Arc<Vec<Lease>> = Arc::new({
-            let mut leases = store.leases_of(store.worker).await.unwrap();
+            let mut leases = store.list_leases_of_worker(store.worker).await.unwrap();
             leases.sort_by_key(|lease| lease.runs[0]);
             leases
         });
         let steps = Arc::new(AtomicUsize::new(0));
-        let (fought, told) = (Arc::clone(&carried), Arc::clone(&leases));
-        let wins = fight(&store, RUNS, move |store, task, index| {
-            let ((run, token), lease, steps) = (fought[index], told[index].clone(), Arc::clone(&steps));
+        let (contested, shared_results) = (Arc::clone(&leased_runs), Arc::clone(&leases));
+        let wins = compete(&store, RUNS, move |store, task, index| {
+            let ((run, token), lease, steps) = (contested[index], shared_results[index].clone(), Arc::clone(&steps));
             async move {
                 if steps.fetch_add(1, Ordering::Relaxed) == ATTEMPTS / 8 {
-                    store.report_dead(store.worker, &"node".parse().unwrap()).await?;
+                    store.mark_worker_dead(store.worker, &"node".parse().unwrap()).await?;
                 }
                 if task % 2 == 0 {
                     return Ok(store.start(store.worker, token, &[run], TTL).await?[0].is_applied());
                 }
-                // A start touches the lease, so what was read must be read again.
-                let now = store.leases_of(store.worker).await?;
+                // A start changes the lease, so the lease must be read again before each recovery.
+                let now = store.list_leases_of_worker(store.worker).await?;
                 let lease = now.into_iter().find(|one| one.token == lease.token);
                 match lease {
                     None => Ok(false),
@@ -211,35 +211,35 @@ race! {
             }
         }).await;
         assert!(wins.iter().all(|wins| *wins <= 1), "nothing was started twice");
-        for lease in store.leases_of(store.worker).await.unwrap() {
+        for lease in store.list_leases_of_worker(store.worker).await.unwrap() {
             assert!(store.recover(store.epoch, &lease, GRACE, 0).await.unwrap().is_some());
         }
-        for (run, _) in carried.iter() {
-            let run = store.run_now(*run).await;
+        for (run, _) in leased_runs.iter() {
+            let run = store.read_run(*run).await;
             let started = run.counters.tries == 1;
             let expected = if started { RunState::RetryWait } else { RunState::Orphaned };
             assert_eq!(run.state, expected);
         }
     }
 
-    /// A renewal and a recovery meet on a lapsed lease: one of them has it.
+    /// Renewals and recoveries compete for an expired lease: exactly one of them wins.
     async fn renew_and_recover(store: Arc<TestStore>) {
-        let carried = given_running(&store, 1).await;
-        store.at(60);
-        let leases = lapsed(&store).await;
+        let leased_runs = given_running(&store, 1).await;
+        store.set_time(60);
+        let leases = list_expired(&store).await;
         let renewed: Arc<Mutex<HashSet<usize>>> = Arc::default();
         let recovered: Arc<Mutex<HashSet<usize>>> = Arc::default();
-        let (kept, taken) = (Arc::clone(&renewed), Arc::clone(&recovered));
-        fight(&store, RUNS, move |store, task, index| {
-            let (lease, kept, taken) = (leases[index].clone(), Arc::clone(&kept), Arc::clone(&taken));
+        let (kept, recovered_leases) = (Arc::clone(&renewed), Arc::clone(&recovered));
+        compete(&store, RUNS, move |store, task, index| {
+            let (lease, kept, recovered_leases) = (leases[index].clone(), Arc::clone(&kept), Arc::clone(&recovered_leases));
             async move {
                 if task % 2 == 0 {
-                    let held = matches!(store.renew(store.worker, lease.token, TTL).await?, Renewed::Held { .. });
+                    let held = matches!(store.renew(store.worker, lease.token, TTL).await?, RenewResult::Held { .. });
                     if held {
                         kept.lock().unwrap().insert(index);
                     }
                 } else if store.recover(store.epoch, &lease, GRACE, 0).await?.is_some() {
-                    assert!(taken.lock().unwrap().insert(index), "recovered twice");
+                    assert!(recovered_leases.lock().unwrap().insert(index), "recovered twice");
                 }
                 Ok(false)
             }
@@ -247,25 +247,25 @@ race! {
         let (renewed, recovered) = (renewed.lock().unwrap().clone(), recovered.lock().unwrap().clone());
         assert!(renewed.is_disjoint(&recovered), "{:?}", renewed.intersection(&recovered).next());
         assert_eq!(renewed.len() + recovered.len(), RUNS);
-        for (index, (run, _)) in carried.iter().enumerate() {
+        for (index, (run, _)) in leased_runs.iter().enumerate() {
             let expected = if renewed.contains(&index) { RunState::Running } else { RunState::RetryWait };
-            assert_eq!(store.run_now(*run).await.state, expected);
+            assert_eq!(store.read_run(*run).await.state, expected);
         }
     }
 
     async fn finish_and_recover(store: Arc<TestStore>) {
-        let carried = given_running(&store, 1).await;
-        store.at(60);
-        let leases = lapsed(&store).await;
-        let fought = Arc::clone(&carried);
+        let leased_runs = given_running(&store, 1).await;
+        store.set_time(60);
+        let leases = list_expired(&store).await;
+        let contested = Arc::clone(&leased_runs);
         let finished: Arc<Mutex<HashSet<RunId>>> = Arc::default();
-        let told = Arc::clone(&finished);
-        fight(&store, RUNS, move |store, task, index| {
-            let ((run, token), lease, told) = (fought[index], leases[index].clone(), Arc::clone(&told));
+        let shared_results = Arc::clone(&finished);
+        compete(&store, RUNS, move |store, task, index| {
+            let ((run, token), lease, shared_results) = (contested[index], leases[index].clone(), Arc::clone(&shared_results));
             async move {
                 if task % 2 == 0 {
-                    if store.finish(token, run, &AttemptResult::default()).await?.is_applied() {
-                        told.lock().unwrap().insert(run);
+                    if store.finish_run(token, run, &AttemptResult::default()).await?.is_applied() {
+                        shared_results.lock().unwrap().insert(run);
                     }
                 } else {
                     store.recover(store.epoch, &lease, GRACE, 0).await?;
@@ -274,95 +274,96 @@ race! {
             }
         }).await;
         let finished = finished.lock().unwrap().clone();
-        for (run, _) in carried.iter() {
-            let now = store.run_now(*run).await;
+        for (run, _) in leased_runs.iter() {
+            let now = store.read_run(*run).await;
             let expected = if finished.contains(run) { RunState::Succeeded } else { RunState::RetryWait };
             assert_eq!(now.state, expected, "{run}");
         }
     }
 
     async fn cancel_and_start(store: Arc<TestStore>) {
-        let carried = given_assigned(&store, 100).await;
-        let fought = Arc::clone(&carried);
-        let wins = fight(&store, RUNS, move |store, task, run| {
-            let (run, token) = fought[run];
+        let leased_runs = given_assigned(&store, 100).await;
+        let contested = Arc::clone(&leased_runs);
+        let wins = compete(&store, RUNS, move |store, task, run| {
+            let (run, token) = contested[run];
             async move {
                 if task % 2 == 0 {
                     return Ok(store.start(store.worker, token, &[run], TTL).await?[0].is_applied());
                 }
                 let canceled = store.cancel(Writer::Api, run, "test", None).await?;
-                Ok(canceled == Outcome::Applied(Canceled::Ended))
+                Ok(canceled == Outcome::Applied(CancelResult::Canceled))
             }
         }).await;
-        once_each(&wins);
-        for (run, _) in carried.iter() {
-            let run = store.run_now(*run).await;
+        assert_one_win_each(&wins);
+        for (run, _) in leased_runs.iter() {
+            let run = store.read_run(*run).await;
             assert_eq!(run.counters.tries == 0, run.state == RunState::Canceled);
         }
     }
 
     async fn cancel_and_finish(store: Arc<TestStore>) {
-        let carried = given_running(&store, 100).await;
-        let fought = Arc::clone(&carried);
-        fight(&store, RUNS, move |store, task, run| {
-            let (run, token) = fought[run];
+        let leased_runs = given_running(&store, 100).await;
+        let contested = Arc::clone(&leased_runs);
+        compete(&store, RUNS, move |store, task, run| {
+            let (run, token) = contested[run];
             async move {
                 if task % 2 == 0 {
-                    let end = if task % 4 == 0 { AttemptResult::default() } else { failed(ErrorCode::UNEXPECTED_ERROR) };
-                    store.finish(token, run, &end).await.map(drop)?;
+                    let end = if task % 4 == 0 { AttemptResult::default() } else { failed_result(ErrorCode::UNEXPECTED_ERROR) };
+                    store.finish_run(token, run, &end).await.map(drop)?;
                 } else {
                     let canceled = store.cancel(Writer::Api, run, "test", None).await?;
-                    // What waits for its next try is canceled outright; what runs is only asked.
-                    let state = store.run_now(run).await.state;
-                    assert!(canceled != Outcome::Applied(Canceled::Ended) || state == RunState::Canceled);
+                    // A run that waits for its retry is canceled at once; for a running one the cancel is only
+                    // requested.
+                    let state = store.read_run(run).await.state;
+                    assert!(canceled != Outcome::Applied(CancelResult::Canceled) || state == RunState::Canceled);
                 }
                 Ok(false)
             }
         }).await;
-        for (run, token) in carried.iter() {
-            // What waits for its next try when all have been there is canceled now.
+        for (run, token) in leased_runs.iter() {
+            // A run that still waits for its retry after all tries is canceled now.
             drop(store.cancel(Writer::Api, *run, "test", None).await.unwrap());
-            let run = store.run_now(*run).await;
+            let run = store.read_run(*run).await;
             assert!(run.state.is_ended(), "{:?}", run.state);
             assert!(run.counters.tries == 1 && run.token.is_none_or(|now| now == *token));
         }
     }
 
     async fn retry_and_retry(store: Arc<TestStore>) {
-        let carried = given_running(&store, 100).await;
-        for some in carried.chunks(100) {
+        let leased_runs = given_running(&store, 100).await;
+        for chunk in leased_runs.chunks(100) {
             let ends: Vec<(RunId, AttemptResult)> =
-                some.iter().map(|(run, _)| (*run, failed(ErrorCode::INVALID_INPUT))).collect();
-            assert_eq!(given::applied(store.finish_many(some[0].1, &ends).await.unwrap()), 100);
+                chunk.iter().map(|(run, _)| (*run, failed_result(ErrorCode::INVALID_INPUT))).collect();
+            assert_eq!(fixtures::count_applied(store.finish_runs(chunk[0].1, &ends).await.unwrap()), 100);
         }
-        let wins = fight(&store, RUNS, move |store, _, run| {
-            let (run, _) = carried[run];
+        let wins = compete(&store, RUNS, move |store, _, run| {
+            let (run, _) = leased_runs[run];
             async move { Ok(store.retry(run, "test", None).await?.is_applied()) }
         }).await;
-        once_each(&wins);
+        assert_one_win_each(&wins);
     }
 
-    /// Their time runs out while some assign and start and others skip.
+    /// The skip time of the runs passes while some tasks assign and start them and others skip them.
     async fn skip_and_start(store: Arc<TestStore>) {
-        let like = Like { skip_after: Some(5), ..Like::default() };
-        let job = store.given_job(&like).await;
-        let late = given::noon() + jiff::SignedDuration::from_secs(5);
+        let options = RunOptions { skip_after: Some(5), ..RunOptions::default() };
+        let job = store.given_job(&options).await;
+        let late = fixtures::noon() + jiff::SignedDuration::from_secs(5);
         let new: Vec<NewRun<'_>> = (0..RUNS).map(|_| NewRun { skip_at: Some(late), ..NewRun::task(&job) }).collect();
         let runs: Arc<Vec<RunId>> =
             Arc::new(store.create(Writer::Api, &new).await.unwrap().iter().map(|one| one.run).collect());
         let all = Arc::clone(&runs);
         let steps = Arc::new(AtomicUsize::new(0));
-        let wins = fight(&store, RUNS, move |store, task, run| {
+        let wins = compete(&store, RUNS, move |store, task, run| {
             let (run, steps) = (runs[run], Arc::clone(&steps));
             async move {
                 if steps.fetch_add(1, Ordering::Relaxed) == ATTEMPTS / 8 {
-                    store.at(6);
+                    store.set_time(6);
                 }
                 if task % 2 == 0 {
-                    let wanted = store.wanted(run).await;
-                    let token = store.token();
-                    let batch = AssignBatch {
-                        epoch: store.epoch, worker: store.worker, token, runs: &[wanted], assign_ahead: TTL, reassign_after: TTL,
+                    let due_runs = store.read_due_run(run).await;
+                    let token = store.new_token();
+                    let batch = AssignRequest {
+                        epoch: store.epoch, worker: store.worker, token, runs: &[due_runs], assign_ahead: TTL, reassign_after: TTL,
                     };
                     if store.assign(&batch).await?.is_empty() {
                         return Ok(false);
@@ -375,17 +376,17 @@ race! {
         }).await;
         let mut wins = wins;
         for (run, wins) in all.iter().zip(&mut wins).filter(|(_, wins)| **wins == 0) {
-            // Nobody came by after its time.
+            // No task reached this run after its skip time.
             let reason = tasuki_core::run::SkipReason::Late;
             *wins += usize::from(store.skip(store.epoch, *run, reason).await.unwrap().is_applied());
         }
-        once_each(&wins);
+        assert_one_win_each(&wins);
     }
 
-    /// A hundred scopes of a job that forbids two at once, and sixteen that claim.
+    /// Sixteen tasks claim runs of a `forbid` job in a hundred scopes: never two of one scope at the same time.
     async fn claim_and_claim_with_hold(store: Arc<TestStore>) {
-        let like = Like { lane: "q", concurrency: ConcurrencyPolicy::Forbid, ..Like::default() };
-        let job = store.given_job(&like).await;
+        let options = RunOptions { lane: "q", concurrency: ConcurrencyPolicy::Forbid, ..RunOptions::default() };
+        let job = store.given_job(&options).await;
         let scope = |number: usize| Scope::new("tenant", &(number % 100).to_string()).unwrap();
         let new: Vec<NewRun<'_>> =
             (0..RUNS).map(|number| NewRun { scope: scope(number), ..NewRun::task(&job) }).collect();
@@ -397,16 +398,16 @@ race! {
             let (store, under_way, done) = (Arc::clone(&store), Arc::clone(&under_way), Arc::clone(&done));
             tasks.push(tokio::spawn(async move {
                 while done.load(Ordering::Relaxed) < RUNS {
-                    let token = store.token();
-                    let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 20, lease_ttl: TTL };
-                    let ClaimResult::Runs(runs) = patient(|| store.claim(&batch)).await else { panic!("a new token") };
+                    let token = store.new_token();
+                    let batch = ClaimRequest { worker: store.worker, token, lane: "q", max_runs: 20, lease_ttl: TTL, after: None };
+                    let ClaimResult::Runs(runs) = retry_contention(|| store.claim(&batch)).await else { panic!("the token is new") };
                     for run in &runs {
                         assert!(under_way.lock().unwrap().insert(run.scope.clone()), "two of {}", run.scope);
                     }
                     for run in &runs {
                         under_way.lock().unwrap().remove(&run.scope);
                         let good = AttemptResult::default();
-                        let finished = patient(|| store.finish(token, run.id, &good)).await;
+                        let finished = retry_contention(|| store.finish_run(token, run.id, &good)).await;
                         assert!(finished.is_applied());
                         done.fetch_add(1, Ordering::Relaxed);
                     }
@@ -421,33 +422,33 @@ race! {
     }
 
     async fn assign_and_claim(store: Arc<TestStore>) {
-        let like = Like { lane: "q", ..Like::default() };
-        let runs = Arc::new(given_waiting(&store, &like).await);
+        let options = RunOptions { lane: "q", ..RunOptions::default() };
+        let runs = Arc::new(given_waiting(&store, &options).await);
         let index: Arc<Vec<RunId>> = Arc::clone(&runs);
         let won: Arc<Mutex<Vec<RunId>>> = Arc::default();
-        let told = Arc::clone(&won);
-        fight(&store, RUNS, move |store, task, run| {
-            let (run, told) = (index[run], Arc::clone(&told));
+        let shared_results = Arc::clone(&won);
+        compete(&store, RUNS, move |store, task, run| {
+            let (run, shared_results) = (index[run], Arc::clone(&shared_results));
             async move {
-                let token = store.token();
+                let token = store.new_token();
                 if task % 2 == 0 {
-                    let batch = ClaimBatch { worker: store.worker, token, lane: "q", most: 1, lease_ttl: TTL };
+                    let batch = ClaimRequest { worker: store.worker, token, lane: "q", max_runs: 1, lease_ttl: TTL, after: None };
                     if let ClaimResult::Runs(runs) = store.claim(&batch).await? {
-                        told.lock().unwrap().extend(runs.iter().map(|run| run.id));
+                        shared_results.lock().unwrap().extend(runs.iter().map(|run| run.id));
                     }
                     return Ok(false);
                 }
-                let wanted = [store.wanted(run).await];
-                let batch = AssignBatch {
-                    epoch: store.epoch, worker: store.worker, token, runs: &wanted, assign_ahead: TTL, reassign_after: Duration::from_secs(60),
+                let due_runs = [store.read_due_run(run).await];
+                let batch = AssignRequest {
+                    epoch: store.epoch, worker: store.worker, token, runs: &due_runs, assign_ahead: TTL, reassign_after: Duration::from_secs(60),
                 };
-                let given = store.assign(&batch).await?;
-                told.lock().unwrap().extend(given);
+                let assigned = store.assign(&batch).await?;
+                shared_results.lock().unwrap().extend(assigned);
                 Ok(false)
             }
         }).await;
         let mut won = won.lock().unwrap().clone();
         won.sort();
-        assert_eq!(won, *runs, "each once");
+        assert_eq!(won, *runs, "each run was taken once");
     }
 }

@@ -1,76 +1,76 @@
-//! Settings: changed together, by one at a time, and told.
+//! Settings: several are changed in one write, with optimistic locking, and every change is audited.
 
 use std::time::Duration;
 
 use tasuki_core::Settings;
-use tasuki_store::{Actor, Error, SettingsChange};
+use tasuki_store::{AuditActor, Error, SettingsChangeResult};
 
-use crate::given::{TestStore, at_once, contract};
+use crate::fixtures::{TestStore, contract, run_both};
 
 contract! {
     async fn defaults_are_in_force_until_changed(store: TestStore) {
-        let now = store.settings().await.unwrap();
+        let now = store.load_settings().await.unwrap();
         assert_eq!((now.version, now.settings), (0, Settings::default()));
     }
 
-    async fn a_change_is_in_force_and_told(store: TestStore) {
-        let ann = Actor { name: "ann", address: Some("10.0.0.7") };
+    async fn a_change_takes_effect_and_is_audited(store: TestStore) {
+        let ann = AuditActor { name: "ann", address: Some("10.0.0.7") };
         let changes = [("lease_ttl", "60s"), ("lease_renew", "10s"), ("outage_tolerance", "30s")];
-        let SettingsChange::Applied(now) = store.change_settings(ann, 0, &changes).await.unwrap() else {
-            panic!("nobody else changes them")
+        let SettingsChangeResult::Applied(now) = store.change_settings(ann, 0, &changes).await.unwrap() else {
+            panic!("no concurrent change")
         };
         assert_eq!((now.version, now.settings.lease_ttl()), (1, Duration::from_secs(60)));
-        assert_eq!(store.settings().await.unwrap(), now);
-        // A value that stands there already is changed, not added.
+        assert_eq!(store.load_settings().await.unwrap(), now);
+        // A setting that has a row already is updated.
         let again = store.change_settings("bob", 1, &[("lease_ttl", "90s")]).await.unwrap();
-        assert!(matches!(again, SettingsChange::Applied(now) if now.version == 2));
-        assert_eq!(store.settings().await.unwrap().settings.lease_ttl(), Duration::from_secs(90));
+        assert!(matches!(again, SettingsChangeResult::Applied(now) if now.version == 2));
+        assert_eq!(store.load_settings().await.unwrap().settings.lease_ttl(), Duration::from_secs(90));
 
-        let told = store.audit_list(0, 10).await.unwrap();
-        assert_eq!(told.len(), 2);
-        assert_eq!((told[0].actor.as_str(), told[0].address.as_deref()), ("ann", Some("10.0.0.7")));
-        assert_eq!((told[1].action.as_str(), told[1].object.as_str()), ("set", "settings"));
-        assert_eq!(told[1].before.as_deref(), Some(r#"{"values":{"lease_ttl":"1m"},"version":1}"#));
-        assert_eq!(told[1].after.as_deref(), Some(r#"{"values":{"lease_ttl":"90s"},"version":2}"#));
+        let entries = store.list_audit(0, 10).await.unwrap();
+        assert_eq!(entries.len(), 2);
+        assert_eq!((entries[0].actor.as_str(), entries[0].address.as_deref()), ("ann", Some("10.0.0.7")));
+        assert_eq!((entries[1].action.as_str(), entries[1].object.as_str()), ("set", "settings"));
+        assert_eq!(entries[1].before.as_deref(), Some(r#"{"values":{"lease_ttl":"1m"},"version":1}"#));
+        assert_eq!(entries[1].after.as_deref(), Some(r#"{"values":{"lease_ttl":"90s"},"version":2}"#));
     }
 
-    async fn whoever_changes_what_it_has_not_seen_loses(store: TestStore) {
+    async fn a_change_of_an_outdated_version_is_lost(store: TestStore) {
         let first = store.change_settings("ann", 0, &[("max_releases", "5")]).await.unwrap();
-        assert!(matches!(first, SettingsChange::Applied(_)));
-        let SettingsChange::Lost(now) = store.change_settings("bob", 0, &[("max_releases", "7")]).await.unwrap() else {
+        assert!(matches!(first, SettingsChangeResult::Applied(_)));
+        let SettingsChangeResult::Lost(now) = store.change_settings("bob", 0, &[("max_releases", "7")]).await.unwrap() else {
             panic!("ann was first")
         };
         assert_eq!((now.version, now.settings.max_releases()), (1, 5));
-        assert_eq!(store.settings().await.unwrap(), now);
-        assert_eq!(store.audit_head().await.unwrap().seq, 1, "what was not done is not told");
+        assert_eq!(store.load_settings().await.unwrap(), now);
+        assert_eq!(store.find_audit_head().await.unwrap().seq, 1, "a refused change is not audited");
     }
 
-    async fn of_two_at_once_one_wins(store: TestStore) {
-        let both = at_once(
+    async fn one_of_two_concurrent_changes_wins(store: TestStore) {
+        let both = run_both(
             store.change_settings("ann", 0, &[("max_releases", "5")]),
             store.change_settings("bob", 0, &[("max_releases", "7")]),
         );
-        let won = both.await.map(|change| matches!(change.unwrap(), SettingsChange::Applied(_)));
+        let won = both.await.map(|change| matches!(change.unwrap(), SettingsChangeResult::Applied(_)));
         assert_ne!(won[0], won[1]);
-        assert_eq!(store.settings().await.unwrap().version, 1);
+        assert_eq!(store.load_settings().await.unwrap().version, 1);
     }
 
-    async fn what_is_wrong_is_told_and_nothing_changes(store: TestStore) {
+    async fn invalid_settings_are_refused_and_nothing_changes(store: TestStore) {
         let changes = [("max_releases", "5"), ("leader_tik", "1s"), ("lease_ttl", "soon")];
         let refused = store.change_settings("ann", 0, &changes).await.unwrap_err();
-        let Error::Settings(problems) = &refused else { panic!("{refused}") };
+        let Error::InvalidSettings(problems) = &refused else { panic!("{refused}") };
         assert_eq!(problems.len(), 2);
-        assert!(refused.to_string().starts_with("settings: no setting is called \"leader_tik\""), "{refused}");
+        assert!(refused.to_string().starts_with("settings: no setting is named \"leader_tik\""), "{refused}");
         let refused = store.change_settings("ann", 0, &[("heartbeat_ttl", "2s")]).await.unwrap_err().to_string();
         assert_eq!(refused, "settings: heartbeat_ttl (2s) must be at least three times heartbeat_interval (1s)");
-        let now = store.settings().await.unwrap();
+        let now = store.load_settings().await.unwrap();
         assert_eq!((now.version, now.settings), (0, Settings::default()));
-        assert_eq!(store.audit_head().await.unwrap().seq, 0);
+        assert_eq!(store.find_audit_head().await.unwrap().seq, 0);
     }
 
-    async fn nonsense_typed_by_hand_is_not_in_force(store: TestStore) {
-        store.spoil();
-        store.script("insert into tasuki_setting (name, value, changed_at, changed_by) values ('leader_tick', 'never', 1, 'x')").await.unwrap();
-        assert!(matches!(store.settings().await, Err(Error::Settings(_))));
+    async fn an_invalid_stored_setting_is_an_error(store: TestStore) {
+        store.skip_doctor();
+        store.execute_script("insert into tasuki_setting (name, value, changed_at, changed_by) values ('leader_tick', 'never', 1, 'x')").await.unwrap();
+        assert!(matches!(store.load_settings().await, Err(Error::InvalidSettings(_))));
     }
 }

@@ -1,15 +1,15 @@
-//! Workers and the lead.
+//! Endpoints of workers and of the leader.
 
 use axum::extract::State;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
-use tasuki::operator::{Actor, Lead, WorkerNow};
-use tasuki_core::{Epoch, Invalid};
+use tasuki::operator::{Actor, LeaderInfo, WorkerInfo};
+use tasuki_core::{Epoch, InvalidInput};
 use utoipa::ToSchema;
 
-use super::{at, maybe_at};
-use crate::input::{Act, Body, Input, Named, reason};
+use super::{format_instant, format_optional_instant};
+use crate::input::{ActionRequest, JsonBody, PathName, RequestInput, parse_reason};
 use crate::problem::Problem;
 
 /// A worker.
@@ -28,19 +28,19 @@ pub(crate) struct WorkerView {
     draining_at: Option<String>,
     #[schema(format = DateTime)]
     detached_at: Option<String>,
-    /// How much it carries.
+    /// Number of leases that the worker holds.
     leases: u32,
 }
 
 /// The workers that have not left.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Workers {
+pub(crate) struct WorkerList {
     items: Vec<WorkerView>,
 }
 
-/// Who leads, and who led.
+/// The leader and the newest terms.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct LeadView {
+pub(crate) struct LeaderView {
     epoch: i64,
     #[schema(format = "uuid")]
     holder: Option<String>,
@@ -53,80 +53,80 @@ pub(crate) struct LeadView {
     terms: Vec<TermView>,
 }
 
-/// One term there was.
+/// A term of a leader.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TermView {
     epoch: i64,
     #[schema(format = "uuid")]
     holder: String,
     #[schema(format = DateTime)]
-    minted_at: String,
+    began_at: String,
 }
 
-/// Why a worker is cut off.
+/// Reason for detaching a worker.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Detach {
+pub(crate) struct DetachRequest {
     #[schema(min_length = 1, max_length = 1000)]
     reason: String,
 }
 
-impl Input for Detach {}
+impl RequestInput for DetachRequest {}
 
-/// Why another leader is wanted.
+/// Epoch and reason for ending the leader's term.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Demote {
-    /// The epoch that was seen.
+pub(crate) struct DemoteRequest {
+    /// Epoch of the term to end, so that a newer term is not ended by mistake.
     #[schema(minimum = 1)]
     epoch: i64,
     #[schema(min_length = 1, max_length = 1000)]
     reason: String,
 }
 
-impl Input for Demote {}
+impl RequestInput for DemoteRequest {}
 
-/// A worker as it is shown.
-pub(crate) fn worker_view(now: &WorkerNow) -> WorkerView {
-    let worker = &now.worker;
+/// Converts a worker to its JSON.
+pub(crate) fn worker_view(info: &WorkerInfo) -> WorkerView {
+    let worker = &info.worker;
     WorkerView {
         id: worker.id.to_string(),
         node: worker.node.to_string(),
         slots: worker.slots,
         function_slots: worker.function_slots,
-        heartbeat_at: at(worker.heartbeat_at),
-        state: now.state,
-        draining_at: maybe_at(worker.draining_at),
-        detached_at: maybe_at(worker.detached_at),
-        leases: now.leases,
+        heartbeat_at: format_instant(worker.heartbeat_at),
+        state: info.state,
+        draining_at: format_optional_instant(worker.draining_at),
+        detached_at: format_optional_instant(worker.detached_at),
+        leases: info.leases,
     }
 }
 
-/// The lead as it is shown.
-pub(crate) fn lead_view(lead: &Lead) -> LeadView {
+/// Converts the leader to its JSON.
+pub(crate) fn leader_view(info: &LeaderInfo) -> LeaderView {
     let term = |term: &tasuki_store::Term| TermView {
         epoch: term.epoch.0,
         holder: term.holder.to_string(),
-        minted_at: at(term.minted_at),
+        began_at: format_instant(term.began_at),
     };
-    LeadView {
-        epoch: lead.leader.epoch.0,
-        holder: lead.leader.holder.map(|holder| holder.to_string()),
-        lease_until: at(lead.leader.lease_until),
-        clock: at(lead.leader.clock),
-        terms: lead.terms.iter().map(term).collect(),
+    LeaderView {
+        epoch: info.leader.epoch.0,
+        holder: info.leader.holder.map(|holder| holder.to_string()),
+        lease_until: format_instant(info.leader.lease_until),
+        clock: format_instant(info.leader.clock),
+        terms: info.terms.iter().map(term).collect(),
     }
 }
 
 /// Lists the workers that have not left.
 #[utoipa::path(get, path = "/api/v1/workers", tag = "workers", responses(
-    (status = 200, description = "all of them", body = Workers),
+    (status = 200, description = "the workers", body = WorkerList),
 ))]
 pub(crate) async fn list_workers(
     State(operator): State<Operator>,
-) -> Result<Json<Workers>, Problem> {
-    let workers = operator.workers().await?;
-    Ok(Json(Workers { items: workers.iter().map(worker_view).collect() }))
+) -> Result<Json<WorkerList>, Problem> {
+    let workers = operator.list_workers().await?;
+    Ok(Json(WorkerList { items: workers.iter().map(worker_view).collect() }))
 }
 
 /// Shows a worker.
@@ -135,59 +135,65 @@ pub(crate) async fn list_workers(
 ))]
 pub(crate) async fn show_worker(
     State(operator): State<Operator>,
-    id: Named,
+    id: PathName,
 ) -> Result<Json<WorkerView>, Problem> {
-    Ok(Json(worker_view(&operator.worker(id.id("worker")?).await?)))
+    Ok(Json(worker_view(&operator.find_worker(id.id("worker")?).await?)))
 }
 
-/// No new work for a worker.
+/// Drains a worker: it finishes its runs and takes no new ones.
 #[utoipa::path(post, path = "/api/v1/workers/{id}/drain", tag = "workers", params(("id" = String, Path, format = "uuid")), responses(
-    (status = 200, description = "it takes no new work", body = WorkerView),
-    (status = 409, description = "it drains already, or is gone"),
+    (status = 200, description = "the draining worker", body = WorkerView),
+    (status = 409, description = "the worker is already draining, or has left"),
 ))]
-pub(crate) async fn drain_worker(act: Act) -> Result<Json<WorkerView>, Problem> {
-    Ok(Json(worker_view(&act.operator.drain_worker(&act.actor, act.to.id("worker")?).await?)))
+pub(crate) async fn drain_worker(request: ActionRequest) -> Result<Json<WorkerView>, Problem> {
+    Ok(Json(worker_view(
+        &request.operator.drain_worker(&request.actor, request.target.id("worker")?).await?,
+    )))
 }
 
-/// Cuts a worker off.
+/// Detaches a worker: its runs are recovered by others.
 #[utoipa::path(post, path = "/api/v1/workers/{id}/detach", tag = "workers", params(("id" = String, Path, format = "uuid")),
-    request_body = Detach, responses(
-    (status = 200, description = "it is cut off", body = WorkerView),
-    (status = 409, description = "it is cut off already, or gone"),
+    request_body = DetachRequest, responses(
+    (status = 200, description = "the detached worker", body = WorkerView),
+    (status = 409, description = "the worker is already detached, or has left"),
 ))]
 pub(crate) async fn detach_worker(
-    act: Act,
-    Body(body): Body<Detach>,
+    request: ActionRequest,
+    JsonBody(body): JsonBody<DetachRequest>,
 ) -> Result<Json<WorkerView>, Problem> {
-    let why = reason(&body.reason)?;
-    let worker = act.operator.detach_worker(&act.actor, act.to.id("worker")?, &why).await?;
+    let reason = parse_reason(&body.reason)?;
+    let worker = request
+        .operator
+        .detach_worker(&request.actor, request.target.id("worker")?, &reason)
+        .await?;
     Ok(Json(worker_view(&worker)))
 }
 
-/// Shows who leads.
+/// Shows the leader.
 #[utoipa::path(get, path = "/api/v1/leader", tag = "leader", responses(
-    (status = 200, description = "who leads, and who led", body = LeadView),
+    (status = 200, description = "the leader and the newest terms", body = LeaderView),
 ))]
 pub(crate) async fn show_leader(
     State(operator): State<Operator>,
-) -> Result<Json<LeadView>, Problem> {
-    Ok(Json(lead_view(&operator.lead().await?)))
+) -> Result<Json<LeaderView>, Problem> {
+    Ok(Json(leader_view(&operator.leader_info().await?)))
 }
 
-/// Takes the lead from whoever has it.
-#[utoipa::path(post, path = "/api/v1/leader/demote", tag = "leader", request_body = Demote, responses(
-    (status = 200, description = "nobody leads until somebody is elected", body = LeadView),
-    (status = 409, description = "somebody else leads by now, or nobody does"),
+/// Ends the term of the leader, so that another worker can become leader.
+#[utoipa::path(post, path = "/api/v1/leader/demote", tag = "leader", request_body = DemoteRequest, responses(
+    (status = 200, description = "the term is ended; there is no leader until the next election", body = LeaderView),
+    (status = 409, description = "there is a newer term, or no leader"),
 ))]
 pub(crate) async fn demote_leader(
     State(operator): State<Operator>,
     Extension(actor): Extension<Actor>,
-    Body(body): Body<Demote>,
-) -> Result<Json<LeadView>, Problem> {
-    let why = reason(&body.reason)?;
+    JsonBody(body): JsonBody<DemoteRequest>,
+) -> Result<Json<LeaderView>, Problem> {
+    let reason = parse_reason(&body.reason)?;
     if body.epoch < 1 {
-        let invalid = Invalid::described("", body.epoch.to_string(), "a number from 1 upwards");
+        let invalid =
+            InvalidInput::from_description("", body.epoch.to_string(), "a number of at least 1");
         return Err(Problem::invalid("epoch", &invalid));
     }
-    Ok(Json(lead_view(&operator.demote(&actor, Epoch(body.epoch), &why).await?)))
+    Ok(Json(leader_view(&operator.demote_leader(&actor, Epoch(body.epoch), &reason).await?)))
 }

@@ -1,4 +1,4 @@
-//! Events: told, and looked at.
+//! Endpoints of events: emit, list, show.
 
 use axum::Json;
 use axum::extract::State;
@@ -10,45 +10,49 @@ use tasuki::operator::EventDraft;
 use tasuki_core::EventId;
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Answer, at, kept, made, maybe_at};
-use crate::input::{Asked, Body, Input, Named, limit, word};
+use super::{
+    JsonResponse, created_or_existing, format_instant, format_optional_instant, parse_stored_json,
+};
+use crate::input::{
+    JsonBody, PathName, QueryParams, RequestInput, parse_page_limit, parse_text_param,
+};
 use crate::problem::Problem;
 
-/// Something that happened.
+/// A new event.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct NewEvent {
-    /// What: `order.paid`. Letters, digits and `.` `_` `-` `:` `/`.
+pub(crate) struct NewEventInput {
+    /// Event type, such as `order.paid`. Letters, digits and `.` `_` `-` `:` `/`.
     #[serde(rename = "type")]
     #[schema(min_length = 1, max_length = 191)]
     kind: String,
-    /// What goes with it: any JSON of at most 1 MiB.
+    /// Payload: any JSON of at most 1 MiB.
     #[serde(default)]
     #[schema(value_type = Value)]
     payload: Option<Box<RawValue>>,
-    /// The same key twice from one source is the same event.
+    /// Two events with the same source and key are the same event.
     #[schema(min_length = 1, max_length = 191)]
     dedupe_key: Option<String>,
-    /// The one job it is for; otherwise whoever listens.
+    /// Name of the only job that receives the event. By default all jobs with a matching trigger receive it.
     #[schema(min_length = 1, max_length = 191)]
     job: Option<String>,
-    /// Who tells it; `api`, unless said.
+    /// Source of the event. Default: `api`.
     #[schema(min_length = 1, max_length = 191)]
     source: Option<String>,
 }
 
-impl Input for NewEvent {
-    // Room for a payload of 1 MiB and for what stands around it.
-    const LONGEST: usize = (1 << 20) + (64 << 10);
-    const LONG: &'static str = "payload";
+impl RequestInput for NewEventInput {
+    // Room for a payload of 1 MiB and for the other fields.
+    const MAX_BYTES: usize = (1 << 20) + (64 << 10);
+    const SIZE_FIELD: &'static str = "payload";
 }
 
-/// An event that is there now.
+/// The result of emitting an event.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Emitted {
+pub(crate) struct EmittedEventView {
     #[schema(minimum = 1)]
     id: i64,
-    /// Whether it was there before: same source, same dedupe key.
+    /// Whether the event existed before: the same source and dedupe key.
     existed: bool,
 }
 
@@ -65,61 +69,61 @@ pub(crate) struct EventView {
     payload: Option<Value>,
     #[schema(format = DateTime)]
     created_at: String,
-    /// When the leader took it.
+    /// When the leader processed the event.
     #[schema(format = DateTime)]
     processed_at: Option<String>,
-    /// How many runs it made.
+    /// Number of runs that the event has created.
     runs: Option<i64>,
-    /// Why it could not make any.
+    /// Reason why the event could not create runs.
     problem: Option<String>,
 }
 
-/// Some events, newest first.
+/// A page of events, newest first.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Events {
+pub(crate) struct EventPage {
     items: Vec<EventView>,
-    /// Where to look on: `before` of the next request.
+    /// Value of `before` for the next page; null on the last page.
     next: Option<i64>,
 }
 
-/// Which events.
+/// Query parameters of the list of events.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct EventsAsked {
-    /// Those before this one.
+pub(crate) struct EventsQuery {
+    /// Only events older than the one with this id.
     #[param(value_type = Option<i64>, minimum = 1)]
     before: Option<String>,
-    /// At most so many.
+    /// Maximum number of events.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
     limit: Option<String>,
 }
 
-fn view(event: tasuki_store::Event) -> EventView {
+fn event_view(event: tasuki_store::Event) -> EventView {
     EventView {
         id: event.id.0,
         kind: event.event_type,
         source: event.source,
         dedupe_key: event.dedupe_key,
         job: event.job_name,
-        payload: kept(event.payload.as_deref()),
-        created_at: at(event.created_at),
-        processed_at: maybe_at(event.processed_at),
+        payload: parse_stored_json(event.payload.as_deref()),
+        created_at: format_instant(event.created_at),
+        processed_at: format_optional_instant(event.processed_at),
         runs: event.runs,
         problem: event.problem,
     }
 }
 
-/// Tells an event.
-#[utoipa::path(post, path = "/api/v1/events", tag = "events", request_body = NewEvent, responses(
-    (status = 201, description = "it is told", body = Emitted),
-    (status = 200, description = "it was told before under this key", body = Emitted),
-    (status = 404, description = "there is no such job"),
+/// Emits an event.
+#[utoipa::path(post, path = "/api/v1/events", tag = "events", request_body = NewEventInput, responses(
+    (status = 201, description = "a new event", body = EmittedEventView),
+    (status = 200, description = "the event that was emitted before with this key", body = EmittedEventView),
+    (status = 404, description = "the job does not exist"),
 ))]
 pub(crate) async fn emit_event(
     State(operator): State<Operator>,
-    Body(body): Body<NewEvent>,
-) -> Answer<Emitted> {
+    JsonBody(body): JsonBody<NewEventInput>,
+) -> JsonResponse<EmittedEventView> {
     let draft = EventDraft {
         event_type: body.kind,
         source: body.source.unwrap_or_else(|| "api".to_owned()),
@@ -128,22 +132,25 @@ pub(crate) async fn emit_event(
         payload: body.payload.map(|payload| payload.get().to_owned()),
     };
     let emitted = operator.emit(&draft).await?;
-    made(emitted.existed, Emitted { id: emitted.event.0, existed: emitted.existed })
+    created_or_existing(
+        emitted.existed,
+        EmittedEventView { id: emitted.event.0, existed: emitted.existed },
+    )
 }
 
 /// Lists events, newest first.
-#[utoipa::path(get, path = "/api/v1/events", tag = "events", params(EventsAsked), responses(
-    (status = 200, description = "some of them", body = Events),
+#[utoipa::path(get, path = "/api/v1/events", tag = "events", params(EventsQuery), responses(
+    (status = 200, description = "a page of events", body = EventPage),
 ))]
 pub(crate) async fn list_events(
     State(operator): State<Operator>,
-    Asked(asked): Asked<EventsAsked>,
-) -> Result<Json<Events>, Problem> {
-    let before = word::<EventId>("before", asked.before.as_deref())?;
-    let most = limit(asked.limit.as_deref())?;
-    let events = operator.events(before, most).await?;
-    let next = events.last().filter(|_| events.len() == most as usize).map(|event| event.id.0);
-    Ok(Json(Events { items: events.into_iter().map(view).collect(), next }))
+    QueryParams(query): QueryParams<EventsQuery>,
+) -> Result<Json<EventPage>, Problem> {
+    let before = parse_text_param::<EventId>("before", query.before.as_deref())?;
+    let limit = parse_page_limit(query.limit.as_deref())?;
+    let events = operator.list_events(before, limit).await?;
+    let next = events.last().filter(|_| events.len() == limit as usize).map(|event| event.id.0);
+    Ok(Json(EventPage { items: events.into_iter().map(event_view).collect(), next }))
 }
 
 /// Shows an event.
@@ -152,7 +159,7 @@ pub(crate) async fn list_events(
 ))]
 pub(crate) async fn show_event(
     State(operator): State<Operator>,
-    id: Named,
+    id: PathName,
 ) -> Result<Json<EventView>, Problem> {
-    Ok(Json(view(operator.event(id.id("event")?).await?)))
+    Ok(Json(event_view(operator.find_event(id.id("event")?).await?)))
 }

@@ -1,21 +1,21 @@
-//! A job as people send it, whole or as a patch, and the draft it becomes.
+//! JSON of a job in requests, and its conversion to a [`JobDraft`].
 
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tasuki::operator::JobDraft;
-use tasuki_core::misfire::Misfire;
+use tasuki_core::misfire::MisfirePolicy;
 use tasuki_core::schedule::DstChoice;
-use tasuki_core::job_spec::{What, Work, WorkKind};
-use tasuki_core::{Invalid, Schedule};
+use tasuki_core::work_spec::{WorkAction, WorkKind, WorkSpec};
+use tasuki_core::{InvalidInput, Schedule};
 use tasuki_store::Trigger;
 use utoipa::ToSchema;
 
-use crate::input::{Input, Object, length};
+use crate::input::{JsonObject, RequestInput, parse_duration};
 use crate::problem::Problem;
 
-/// A job to be made.
+/// A new job.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
@@ -27,252 +27,267 @@ use crate::problem::Problem;
     "retry": { "max_retries": 2, "backoff": "30s" },
 }))]
 pub(crate) struct NewJob {
-    /// What people call it.
+    /// Unique name of the job.
     #[schema(min_length = 1, max_length = 191)]
     pub(crate) name: String,
-    /// Whether it makes runs at all.
+    /// Whether the trigger creates runs. Default: true.
     enabled: Option<bool>,
-    /// What people say about it.
+    /// Description for people.
     #[schema(max_length = 4096)]
     description: Option<String>,
-    /// What starts its runs; only requests, unless said.
+    /// What creates the runs. By default only requests do.
     #[schema(value_type = Option<TriggerInput>)]
-    trigger: Option<Object<TriggerInput>>,
-    /// What it runs: `command` if there is a command, `function` if there is a handler.
+    trigger: Option<JsonObject<TriggerInput>>,
+    /// What a run executes. Default: `command` if a command is given, `function` if a handler is given.
     #[schema(pattern = "^(command|django|function)$")]
     kind: Option<String>,
-    /// The program and its arguments; for `django` the one management command.
+    /// Program and arguments; for `django` only the name of the management command.
     #[schema(max_items = 1000)]
     command: Option<Vec<String>>,
-    /// The function.
+    /// Name of the function.
     #[schema(min_length = 1, max_length = 150)]
     handler: Option<String>,
-    /// Its arguments, unless whoever starts it brings others.
+    /// Default arguments of a run.
     #[schema(value_type = Option<Object>, additional_properties)]
     args: Option<Map<String, Value>>,
-    /// More of its environment.
+    /// Additional environment variables.
     env: Option<BTreeMap<String, String>>,
-    /// Where it runs.
+    /// Working directory.
     #[schema(min_length = 1)]
     directory: Option<String>,
-    /// How long an attempt may take.
+    /// Timeout of an attempt.
     timeout: Option<String>,
-    /// How long it may be silent.
+    /// Maximum time between two signs of life of an attempt.
     heartbeat_timeout: Option<String>,
-    /// How long it has between TERM and KILL.
+    /// Time between the signals TERM and KILL when an attempt is stopped.
     stop_grace: Option<String>,
-    /// Who decides where a run goes.
+    /// `assign`: the leader assigns runs to workers; `claim`: workers claim runs.
     #[schema(pattern = "^(assign|claim)$")]
     dispatch: Option<String>,
-    /// Whose slots its runs use; only of functions that workers claim. `default`, unless said.
+    /// Queue whose slots the runs use; only for functions that workers claim. Default: `default`.
     #[schema(min_length = 1, max_length = 32)]
     queue: Option<String>,
-    /// How much of a head start they have before others that wait; only of functions that workers claim. `normal`,
-    /// unless said.
+    /// Priority of the runs among waiting runs; only for functions that workers claim. Default: `normal`.
     #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
     priority: Option<String>,
-    /// What becomes of a run while another one runs.
+    /// What happens to a run that is due while another run of the same job and scope is active.
     #[schema(pattern = "^(forbid|allow|replace)$")]
     concurrency: Option<String>,
-    /// What its worker must be good for.
+    /// Labels that a worker must have to execute the runs.
     #[schema(max_items = 100)]
     labels: Option<Vec<String>>,
-    /// What follows a failure.
+    /// Retries after a failed attempt.
     #[schema(value_type = Option<RetryInput>)]
-    retry: Option<Object<RetryInput>>,
+    retry: Option<JsonObject<RetryInput>>,
 }
 
-impl Input for NewJob {}
+impl RequestInput for NewJob {}
 
-/// What starts a job's runs.
+/// What creates the runs of a job.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TriggerInput {
-    /// A schedule, events, or only requests.
+    /// `time`: a schedule; `event`: events; `task`: only requests.
     #[serde(rename = "type")]
     #[schema(pattern = "^(time|event|task)$")]
     kind: String,
-    /// When, for `time`.
+    /// Schedule; required for `time`.
     #[schema(value_type = Option<ScheduleInput>)]
-    schedule: Option<Object<ScheduleInput>>,
-    /// What becomes of missed slots, for `time`.
+    schedule: Option<JsonObject<ScheduleInput>>,
+    /// Policy for missed slots, for `time`. Default: the one in the settings.
     #[schema(value_type = Option<MisfireInput>)]
-    misfire: Option<Object<MisfireInput>>,
-    /// Which events, for `event`: a type, or `prefix.*`.
+    misfire: Option<JsonObject<MisfireInput>>,
+    /// Event types, or prefixes such as `order.*`; required for `event`.
     #[schema(min_items = 1, max_items = 1000)]
     events: Option<Vec<String>>,
-    /// What the payload must say, for `event`.
+    /// Condition on the payload, for `event`.
     #[schema(value_type = Option<Object>, additional_properties)]
     filter: Option<Value>,
 }
 
-/// When a job fires.
+/// When a job creates runs.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ScheduleInput {
-    /// How the value is to be read.
+    /// Format of the value.
     #[serde(rename = "type")]
     #[schema(pattern = "^(every|hourly_at|daily_at|weekdays_at|weekly_at|monthly_at|cron)$")]
     kind: String,
     /// The schedule itself: `5s`, `02:30`, `mon,thu 09:00`, `*/5 * * * *`.
     #[schema(min_length = 1, max_length = 256)]
     value: String,
-    /// The IANA name of a zone; UTC, unless said.
+    /// IANA name of the time zone. Default: UTC.
     #[schema(min_length = 1, max_length = 64)]
     zone: Option<String>,
-    /// What it does when the clocks go forward.
+    /// What happens to a time that does not exist when the clocks go forward.
     #[schema(pattern = "^(skip|shift)$")]
     dst_gap: Option<String>,
-    /// What it does when the clocks go back.
+    /// What happens to a time that occurs twice when the clocks go back.
     #[schema(pattern = "^(once|twice)$")]
     dst_fold: Option<String>,
 }
 
 impl ScheduleInput {
-    /// The schedule, with what is wrong told under the path it stands at.
-    pub(crate) fn schedule(&self, path: &str) -> Result<Schedule, Problem> {
-        let at = |field: &str| format!("{path}.{field}");
-        let kind = read(&at("type"), &self.kind)?;
-        let gap = choice(&at("dst_gap"), self.dst_gap.as_deref())?;
-        let fold = choice(&at("dst_fold"), self.dst_fold.as_deref())?;
+    /// Parses the schedule. Errors name the invalid field, with `path` as its prefix.
+    pub(crate) fn parse_schedule(&self, path: &str) -> Result<Schedule, Problem> {
+        let field_path = |field: &str| format!("{path}.{field}");
+        let kind = parse_field(&field_path("type"), &self.kind)?;
+        let gap = parse_optional_field(&field_path("dst_gap"), self.dst_gap.as_deref())?;
+        let fold = parse_optional_field(&field_path("dst_fold"), self.dst_fold.as_deref())?;
         let zone = self.zone.as_deref().unwrap_or("UTC");
         Schedule::parse(kind, &self.value, zone, DstChoice { gap, fold }).map_err(|invalid| {
             let field = if invalid.field == "time zone" { "zone" } else { "value" };
-            Problem::invalid(at(field), &invalid)
+            Problem::invalid(field_path(field), &invalid)
         })
     }
 }
 
-/// What becomes of slots that were missed.
+/// Policy for missed slots.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MisfireInput {
-    /// Which of them run.
+    /// Which missed slots get a run.
     #[schema(pattern = "^(skip_late|latest_only|every_within|at_most)$")]
     policy: String,
-    /// What is later is skipped, for `skip_late`.
+    /// Slots that are later than this are skipped; required for `skip_late`.
     after: Option<String>,
-    /// What was missed within it runs, for `every_within`.
+    /// Slots missed within this time get a run; required for `every_within`.
     window: Option<String>,
-    /// So many run, for `at_most`.
+    /// Maximum number of missed slots that get a run; required for `at_most`.
     #[schema(minimum = 1, maximum = 100)]
     count: Option<u32>,
 }
 
 impl MisfireInput {
-    fn misfire(&self) -> Result<Misfire, Problem> {
+    fn parse_misfire(&self) -> Result<MisfirePolicy, Problem> {
         let path = "trigger.misfire";
-        let at = |field: &str| format!("{path}.{field}");
-        let needed = |field: &str, typed: Option<&str>| {
-            length(&at(field), typed)?.ok_or_else(|| missing(&at(field)))
+        let field_path = |field: &str| format!("{path}.{field}");
+        let required_duration = |field: &str, text: Option<&str>| {
+            parse_duration(&field_path(field), text)?.ok_or_else(|| missing(&field_path(field)))
         };
         let given = [
             ("after", self.after.is_some()),
             ("window", self.window.is_some()),
             ("count", self.count.is_some()),
         ];
-        let takes = match self.policy.as_str() {
+        let allowed_field = match self.policy.as_str() {
             "skip_late" => "after",
             "every_within" => "window",
             "at_most" => "count",
             _ => "",
         };
         let misfire = match self.policy.as_str() {
-            "skip_late" => Misfire::SkipLate(needed("after", self.after.as_deref())?),
-            "every_within" => Misfire::EveryWithin(needed("window", self.window.as_deref())?),
-            "at_most" => Misfire::AtMost(self.count.ok_or_else(|| missing(&at("count")))?),
-            "latest_only" => Misfire::LatestOnly,
+            "skip_late" => {
+                MisfirePolicy::SkipLate(required_duration("after", self.after.as_deref())?)
+            }
+            "every_within" => {
+                MisfirePolicy::EveryWithin(required_duration("window", self.window.as_deref())?)
+            }
+            "at_most" => {
+                MisfirePolicy::AtMost(self.count.ok_or_else(|| missing(&field_path("count")))?)
+            }
+            "latest_only" => MisfirePolicy::LatestOnly,
             other => {
                 let expected = "one of skip_late, latest_only, every_within, at_most";
-                return Err(Problem::invalid(at("policy"), &Invalid::typed("", other, expected)));
+                return Err(Problem::invalid(
+                    field_path("policy"),
+                    &InvalidInput::from_text("", other, expected),
+                ));
             }
         };
-        if let Some((field, _)) = given.iter().find(|(field, given)| *given && *field != takes) {
-            return Err(out_of_place(&at(field), &format!("policy {}", self.policy)));
+        if let Some((field, _)) =
+            given.iter().find(|(field, given)| *given && *field != allowed_field)
+        {
+            return Err(not_allowed_with(&field_path(field), &format!("policy {}", self.policy)));
         }
-        misfire.checked().map_err(|invalid| Problem::invalid(path, &invalid))
+        misfire.validate().map_err(|invalid| Problem::invalid(path, &invalid))
     }
 }
 
-/// What follows a failure.
+/// Retries after a failed attempt.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RetryInput {
-    /// How often a failed run is tried again.
+    /// Maximum number of retries of a run.
     #[schema(minimum = 0, maximum = 1000)]
     max_retries: Option<u32>,
-    /// The first wait between two tries.
+    /// Wait before the first retry; it doubles with every further one.
     backoff: Option<String>,
-    /// The longest.
+    /// Maximum wait before a retry.
     backoff_cap: Option<String>,
-    /// The share of each wait that dice may take away.
+    /// Maximum random reduction of each wait, in percent.
     #[schema(minimum = 0, maximum = 100)]
     jitter_percent: Option<u8>,
-    /// Whether a lost run is tried again.
+    /// Whether a run is retried after its worker was lost.
     retry_lost: Option<bool>,
-    /// Exit codes and error codes after which another try may help.
+    /// Exit codes and error codes after which a run is retried.
     #[schema(max_items = 1000)]
     retry_on: Option<Vec<String>>,
-    /// And those after which none will.
+    /// Exit codes and error codes after which a run is not retried.
     #[schema(max_items = 1000)]
     fail_on: Option<Vec<String>>,
-    /// What its exit codes are called.
+    /// Error codes by exit code.
     exit_codes: Option<BTreeMap<String, String>>,
 }
 
 impl NewJob {
-    /// The draft it becomes.
+    /// Converts the input to a draft.
     pub(crate) fn draft(&self) -> Result<JobDraft, Problem> {
-        let mut work = Work::new(self.what()?);
+        let mut work = WorkSpec::new(self.action()?);
         work.description = self.description.clone();
         work.args = self.args.clone().unwrap_or_default();
         work.env = self.env.clone().unwrap_or_default();
         work.directory = self.directory.clone();
-        work.timeout = length("timeout", self.timeout.as_deref())?;
-        work.heartbeat_timeout = length("heartbeat_timeout", self.heartbeat_timeout.as_deref())?;
-        work.stop_grace = length("stop_grace", self.stop_grace.as_deref())?;
+        work.timeout = parse_duration("timeout", self.timeout.as_deref())?;
+        work.heartbeat_timeout =
+            parse_duration("heartbeat_timeout", self.heartbeat_timeout.as_deref())?;
+        work.stop_grace = parse_duration("stop_grace", self.stop_grace.as_deref())?;
         for (field, given) in [("queue", &self.queue), ("priority", &self.priority)] {
             if given.is_some() && work.kind() != WorkKind::Function {
-                return Err(out_of_place(field, "a command: only functions have one"));
+                return Err(not_allowed_with(field, "a command: only functions have it"));
             }
         }
-        work.queue = choice("queue", self.queue.as_deref())?.unwrap_or_default();
-        work.priority = choice("priority", self.priority.as_deref())?.unwrap_or_default();
+        work.queue = parse_optional_field("queue", self.queue.as_deref())?.unwrap_or_default();
+        work.priority =
+            parse_optional_field("priority", self.priority.as_deref())?.unwrap_or_default();
         let mut draft = JobDraft::new(work);
         draft.enabled = self.enabled.unwrap_or(true);
         if let Some(trigger) = &self.trigger {
-            draft.trigger = trigger.trigger()?;
+            draft.trigger = trigger.parse_trigger()?;
         }
-        draft.dispatch = choice("dispatch", self.dispatch.as_deref())?;
-        draft.concurrency = choice("concurrency", self.concurrency.as_deref())?;
+        draft.dispatch = parse_optional_field("dispatch", self.dispatch.as_deref())?;
+        draft.concurrency = parse_optional_field("concurrency", self.concurrency.as_deref())?;
         draft.labels = self.labels.iter().flatten().cloned().collect();
         if let Some(retry) = &self.retry {
-            retry.onto(&mut draft)?;
+            retry.apply_to(&mut draft)?;
         }
         Ok(draft)
     }
 
-    fn what(&self) -> Result<What, Problem> {
+    fn action(&self) -> Result<WorkAction, Problem> {
         let kind = match (&self.kind, &self.command, &self.handler) {
-            (Some(word), _, _) => read("kind", word)?,
+            (Some(kind), _, _) => parse_field("kind", kind)?,
             (None, Some(_), None) => WorkKind::Command,
             (None, None, Some(_)) => WorkKind::Function,
-            (None, Some(_), Some(_)) => return Err(out_of_place("handler", "a command")),
+            (None, Some(_), Some(_)) => return Err(not_allowed_with("handler", "a command")),
             (None, None, None) => return Err(missing("command")),
         };
         match (kind, &self.command, &self.handler) {
-            (WorkKind::Function, None, Some(handler)) => Ok(What::Function(handler.clone())),
-            (WorkKind::Function, Some(_), _) => Err(out_of_place("command", "a function")),
+            (WorkKind::Function, None, Some(handler)) => Ok(WorkAction::Function(handler.clone())),
+            (WorkKind::Function, Some(_), _) => Err(not_allowed_with("command", "a function")),
             (WorkKind::Function, None, None) => Err(missing("handler")),
-            (_, _, Some(_)) => Err(out_of_place("handler", "a command")),
+            (_, _, Some(_)) => Err(not_allowed_with("handler", "a command")),
             (_, None, None) => Err(missing("command")),
-            (WorkKind::Command, Some(argv), None) => Ok(What::Command(argv.clone())),
+            (WorkKind::Command, Some(argv), None) => Ok(WorkAction::Command(argv.clone())),
             (WorkKind::Django, Some(command), None) => match command.as_slice() {
-                [command] => Ok(What::Django(command.clone())),
+                [command] => Ok(WorkAction::Django(command.clone())),
                 more => {
                     let found = format!("{} elements", more.len());
                     let expected = "one element, the name of the management command";
-                    Err(Problem::invalid("command", &Invalid::described("", found, expected)))
+                    Err(Problem::invalid(
+                        "command",
+                        &InvalidInput::from_description("", found, expected),
+                    ))
                 }
             },
         }
@@ -280,21 +295,24 @@ impl NewJob {
 }
 
 impl TriggerInput {
-    fn trigger(&self) -> Result<Trigger, Problem> {
-        let refuse = |given: bool, field: &str| match given {
-            true => Err(out_of_place(&format!("trigger.{field}"), &format!("type {}", self.kind))),
+    fn parse_trigger(&self) -> Result<Trigger, Problem> {
+        let refuse_if = |given: bool, field: &str| match given {
+            true => {
+                Err(not_allowed_with(&format!("trigger.{field}"), &format!("type {}", self.kind)))
+            }
             false => Ok(()),
         };
         let is = |kind: &str| self.kind == kind;
-        refuse(self.schedule.is_some() && !is("time"), "schedule")?;
-        refuse(self.misfire.is_some() && !is("time"), "misfire")?;
-        refuse(self.events.is_some() && !is("event"), "events")?;
-        refuse(self.filter.is_some() && !is("event"), "filter")?;
+        refuse_if(self.schedule.is_some() && !is("time"), "schedule")?;
+        refuse_if(self.misfire.is_some() && !is("time"), "misfire")?;
+        refuse_if(self.events.is_some() && !is("event"), "events")?;
+        refuse_if(self.filter.is_some() && !is("event"), "filter")?;
         match self.kind.as_str() {
             "time" => {
                 let schedule = self.schedule.as_ref().ok_or_else(|| missing("trigger.schedule"))?;
-                let schedule = schedule.schedule("trigger.schedule")?;
-                let misfire = self.misfire.as_ref().map(|misfire| misfire.misfire()).transpose()?;
+                let schedule = schedule.parse_schedule("trigger.schedule")?;
+                let misfire =
+                    self.misfire.as_ref().map(|misfire| misfire.parse_misfire()).transpose()?;
                 Ok(Trigger::Time { schedule, misfire })
             }
             "event" => {
@@ -304,7 +322,7 @@ impl TriggerInput {
             }
             "task" => Ok(Trigger::Task),
             other => {
-                let invalid = Invalid::typed("", other, "one of time, event, task");
+                let invalid = InvalidInput::from_text("", other, "one of time, event, task");
                 Err(Problem::invalid("trigger.type", &invalid))
             }
         }
@@ -312,10 +330,10 @@ impl TriggerInput {
 }
 
 impl RetryInput {
-    fn onto(&self, draft: &mut JobDraft) -> Result<(), Problem> {
+    fn apply_to(&self, draft: &mut JobDraft) -> Result<(), Problem> {
         draft.max_retries = self.max_retries;
-        draft.backoff = length("retry.backoff", self.backoff.as_deref())?;
-        draft.backoff_cap = length("retry.backoff_cap", self.backoff_cap.as_deref())?;
+        draft.backoff = parse_duration("retry.backoff", self.backoff.as_deref())?;
+        draft.backoff_cap = parse_duration("retry.backoff_cap", self.backoff_cap.as_deref())?;
         draft.jitter_percent = self.jitter_percent;
         draft.retry_lost = self.retry_lost;
         draft.work.retry_on = self.retry_on.clone().unwrap_or_default();
@@ -324,29 +342,38 @@ impl RetryInput {
             let path = format!("retry.exit_codes.{exit}");
             let number = exit.parse().ok().filter(|number| (0..=255).contains(number));
             let number: i32 = number.ok_or_else(|| {
-                Problem::invalid(&path, &Invalid::typed("", exit, "an exit code from 0 to 255"))
+                Problem::invalid(
+                    &path,
+                    &InvalidInput::from_text("", exit, "an exit code from 0 to 255"),
+                )
             })?;
-            draft.work.exit_codes.insert(number, read(&path, code)?);
+            draft.work.exit_codes.insert(number, parse_field(&path, code)?);
         }
         Ok(())
     }
 }
 
-fn read<T: std::str::FromStr<Err = Invalid>>(field: &str, typed: &str) -> Result<T, Problem> {
-    typed.parse().map_err(|invalid| Problem::invalid(field, &invalid))
+fn parse_field<T: std::str::FromStr<Err = InvalidInput>>(
+    field: &str,
+    text: &str,
+) -> Result<T, Problem> {
+    text.parse().map_err(|invalid| Problem::invalid(field, &invalid))
 }
 
-pub(crate) fn choice<T: std::str::FromStr<Err = Invalid>>(
+pub(crate) fn parse_optional_field<T: std::str::FromStr<Err = InvalidInput>>(
     field: &str,
-    typed: Option<&str>,
+    text: Option<&str>,
 ) -> Result<Option<T>, Problem> {
-    typed.map(|typed| read(field, typed)).transpose()
+    text.map(|text| parse_field(field, text)).transpose()
 }
 
 fn missing(field: &str) -> Problem {
-    Problem::invalid(field, &Invalid::described("", "nothing", "a value: it is needed here"))
+    Problem::invalid(field, &InvalidInput::from_description("", "nothing", "a value"))
 }
 
-fn out_of_place(field: &str, beside: &str) -> Problem {
-    Problem::invalid(field, &Invalid::described("", "a value", format!("none beside {beside}")))
+fn not_allowed_with(field: &str, other: &str) -> Problem {
+    Problem::invalid(
+        field,
+        &InvalidInput::from_description("", "a value", format!("no value together with {other}")),
+    )
 }

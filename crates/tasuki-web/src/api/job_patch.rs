@@ -1,65 +1,67 @@
-//! A merge patch on a job.
+//! JSON merge patches of jobs.
 
 use serde_json::{Map, Value};
-use tasuki_core::Invalid;
+use tasuki_core::InvalidInput;
 
 use super::job_input::NewJob;
-use crate::input::fit;
+use crate::input::from_json_value;
 use crate::problem::Problem;
 
-/// What a patch makes of a job (RFC 7396), as if it had been sent whole. Where the patch chooses another
-/// kind of trigger, schedule, policy or work, nothing of the old one is mixed in.
-pub(crate) fn patched(
+/// Applies a merge patch (RFC 7396) to the JSON of a job, and parses the result like a new job. If the patch changes the kind of
+/// the trigger, schedule, policy or work, the old fields of that kind are removed.
+pub(crate) fn apply_merge_patch(
     name: &str,
     job: Value,
     patch: &Map<String, Value>,
 ) -> Result<NewJob, Problem> {
-    let Value::Object(mut job) = job else { return fit(job) };
+    let Value::Object(mut job) = job else { return from_json_value(job) };
     if let Some(other) = patch.get("name").filter(|other| **other != name) {
-        let found = other.as_str().unwrap_or("something else");
-        let invalid = Invalid::typed("", found, "the name it has: a job keeps its name");
+        let found = other.as_str().unwrap_or("a value that is not text");
+        let invalid =
+            InvalidInput::from_text("", found, "the current name: a job cannot be renamed");
         return Err(Problem::invalid("name", &invalid));
     }
-    let gives = |field: &str| patch.get(field).is_some_and(|value| !value.is_null());
-    if gives("handler") || gives("command") {
-        let other = if gives("handler") { "command" } else { "handler" };
+    let sets = |field: &str| patch.get(field).is_some_and(|value| !value.is_null());
+    if sets("handler") || sets("command") {
+        let other = if sets("handler") { "command" } else { "handler" };
         job.remove(other);
-        if gives("command") {
+        if sets("command") {
             job.remove("queue");
             job.remove("priority");
         }
-        if !gives("kind") && (gives("handler") || job.get("kind") == Some(&"function".into())) {
+        if !sets("kind") && (sets("handler") || job.get("kind") == Some(&"function".into())) {
             job.remove("kind");
         }
     }
-    let mut whole = Value::Object(job);
-    forget_others(&mut whole, patch, &["trigger"], "type", &[]);
-    forget_others(&mut whole, patch, &["trigger", "schedule"], "type", &["zone"]);
-    forget_others(&mut whole, patch, &["trigger", "misfire"], "policy", &[]);
-    merge(&mut whole, &Value::Object(patch.clone()));
-    fit(whole)
+    let mut patched = Value::Object(job);
+    remove_fields_of_other_kind(&mut patched, patch, &["trigger"], "type", &[]);
+    remove_fields_of_other_kind(&mut patched, patch, &["trigger", "schedule"], "type", &["zone"]);
+    remove_fields_of_other_kind(&mut patched, patch, &["trigger", "misfire"], "policy", &[]);
+    merge(&mut patched, &Value::Object(patch.clone()));
+    from_json_value(patched)
 }
 
-/// Where the patch chooses another word under this key, the old fields beside it go, but those kept.
-fn forget_others(
-    whole: &mut Value,
+/// If the patch changes the value of `key` in the object at `path`, removes all other fields of that object except `keep`.
+fn remove_fields_of_other_kind(
+    job: &mut Value,
     patch: &Map<String, Value>,
     path: &[&str],
     key: &str,
-    kept: &[&str],
+    keep: &[&str],
 ) {
-    let mut chosen = patch.get(path[0]);
-    let mut there = whole.get_mut(path[0]);
+    let mut change = patch.get(path[0]);
+    let mut current = job.get_mut(path[0]);
     for step in &path[1..] {
-        chosen = chosen.and_then(|value| value.get(step));
-        there = there.and_then(|value| value.get_mut(step));
+        change = change.and_then(|value| value.get(step));
+        current = current.and_then(|value| value.get_mut(step));
     }
-    let (Some(word), Some(Value::Object(there))) = (chosen.and_then(|value| value.get(key)), there)
+    let (Some(kind), Some(Value::Object(current))) =
+        (change.and_then(|value| value.get(key)), current)
     else {
         return;
     };
-    if there.get(key) != Some(word) {
-        there.retain(|field, _| kept.contains(&field.as_str()));
+    if current.get(key) != Some(kind) {
+        current.retain(|field, _| keep.contains(&field.as_str()));
     }
 }
 

@@ -1,29 +1,29 @@
-//! A job as it is shown.
+//! JSON of a job in responses.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tasuki::operator::{JobDraft, JobNow};
-use tasuki_core::misfire::Misfire;
-use tasuki_core::job_spec::What;
-use tasuki_core::{Invalid, Lane, Language, Schedule, duration};
+use tasuki::operator::{JobDraft, JobInfo};
+use tasuki_core::misfire::MisfirePolicy;
+use tasuki_core::work_spec::WorkAction;
+use tasuki_core::{InvalidInput, Lane, Language, Schedule, duration};
 use tasuki_store::Trigger;
 use utoipa::ToSchema;
 
-use super::{at, kept, maybe_at};
+use super::{format_instant, format_optional_instant, parse_stored_json};
 
-/// What people who may not read a secret see instead.
+/// Replaces the values of environment variables for callers that may not read them.
 const HIDDEN: &str = "***";
 
 /// A job.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Job {
+pub(crate) struct JobView {
     #[schema(minimum = 1)]
     id: i64,
     #[schema(min_length = 1, max_length = 191)]
     pub(crate) name: String,
-    /// Raised by every change; the ETag.
+    /// Increases with every change. It is also the ETag.
     #[schema(minimum = 1)]
     pub(crate) version: i64,
     enabled: bool,
@@ -35,7 +35,7 @@ pub(crate) struct Job {
     handler: Option<String>,
     #[schema(value_type = Object, additional_properties)]
     args: Map<String, Value>,
-    /// Values are shown to authors and administrators only.
+    /// Environment variables. Only authors and administrators see the values.
     env: BTreeMap<String, String>,
     directory: Option<String>,
     timeout: Option<String>,
@@ -43,17 +43,17 @@ pub(crate) struct Job {
     stop_grace: Option<String>,
     #[schema(pattern = "^(assign|claim)$")]
     dispatch: &'static str,
-    /// Whose slots its runs use, if it is a function that workers claim.
+    /// Queue whose slots the runs use; null unless workers claim the runs.
     #[schema(min_length = 1, max_length = 32)]
     queue: Option<String>,
-    /// How much of a head start they have before others that wait.
+    /// Priority of the runs among waiting runs; null unless workers claim the runs.
     #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
     priority: Option<&'static str>,
     #[schema(pattern = "^(forbid|allow|replace)$")]
     concurrency: &'static str,
     labels: Vec<String>,
-    retry: Retry,
-    paused: Option<Paused>,
+    retry: RetryView,
+    paused: Option<PauseView>,
     #[schema(format = DateTime)]
     next_fire: Option<String>,
     schedule_words: Option<String>,
@@ -61,7 +61,7 @@ pub(crate) struct Job {
     updated_at: String,
 }
 
-/// What starts a job's runs.
+/// What creates the runs of a job.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct TriggerView {
     #[serde(rename = "type")]
@@ -69,7 +69,7 @@ pub(crate) struct TriggerView {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     schedule: Option<ScheduleView>,
-    /// What becomes of missed slots; null: what the settings say.
+    /// Policy for missed slots; null: the default from the settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     misfire: Option<Option<MisfireView>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,7 @@ pub(crate) struct TriggerView {
     filter: Option<Value>,
 }
 
-/// When a job fires.
+/// When a job creates runs.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ScheduleView {
     #[serde(rename = "type")]
@@ -93,7 +93,7 @@ pub(crate) struct ScheduleView {
     dst_fold: Option<&'static str>,
 }
 
-/// What becomes of slots that were missed.
+/// Policy for missed slots.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct MisfireView {
     #[schema(pattern = "^(skip_late|latest_only|every_within|at_most)$")]
@@ -106,9 +106,9 @@ pub(crate) struct MisfireView {
     count: Option<u32>,
 }
 
-/// What follows a failure.
+/// Retries after a failed attempt.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Retry {
+pub(crate) struct RetryView {
     #[schema(minimum = 0)]
     max_retries: u32,
     backoff: String,
@@ -121,9 +121,9 @@ pub(crate) struct Retry {
     exit_codes: BTreeMap<String, String>,
 }
 
-/// A pause.
+/// Start, end and reason of a pause.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Paused {
+pub(crate) struct PauseView {
     #[schema(format = DateTime)]
     since: String,
     #[schema(format = DateTime)]
@@ -131,7 +131,7 @@ pub(crate) struct Paused {
     reason: String,
 }
 
-/// A schedule as it is shown.
+/// Converts a schedule to its JSON.
 pub(crate) fn schedule_view(schedule: &Schedule) -> ScheduleView {
     let rule = schedule.dst_rule();
     ScheduleView {
@@ -143,17 +143,17 @@ pub(crate) fn schedule_view(schedule: &Schedule) -> ScheduleView {
     }
 }
 
-fn misfire_view(misfire: Misfire) -> MisfireView {
+fn misfire_view(misfire: MisfirePolicy) -> MisfireView {
     let view = |policy| MisfireView { policy, after: None, window: None, count: None };
     match misfire {
-        Misfire::SkipLate(after) => {
-            MisfireView { after: Some(duration::show(after)), ..view("skip_late") }
+        MisfirePolicy::SkipLate(after) => {
+            MisfireView { after: Some(duration::format(after)), ..view("skip_late") }
         }
-        Misfire::LatestOnly => view("latest_only"),
-        Misfire::EveryWithin(window) => {
-            MisfireView { window: Some(duration::show(window)), ..view("every_within") }
+        MisfirePolicy::LatestOnly => view("latest_only"),
+        MisfirePolicy::EveryWithin(window) => {
+            MisfireView { window: Some(duration::format(window)), ..view("every_within") }
         }
-        Misfire::AtMost(count) => MisfireView { count: Some(count), ..view("at_most") },
+        MisfirePolicy::AtMost(count) => MisfireView { count: Some(count), ..view("at_most") },
     }
 }
 
@@ -168,28 +168,28 @@ fn trigger_view(trigger: &Trigger) -> TriggerView {
         },
         Trigger::Event { types, filter } => TriggerView {
             events: Some(types.iter().cloned().collect()),
-            filter: Some(kept(filter.as_deref()).unwrap_or(Value::Null)),
+            filter: Some(parse_stored_json(filter.as_deref()).unwrap_or(Value::Null)),
             ..none("event")
         },
         Trigger::Task => none("task"),
     }
 }
 
-/// A job as it is shown to somebody who may read its environment, or may not.
-pub(crate) fn view(now: &JobNow, secrets: bool) -> Result<Job, Invalid> {
-    let (job, draft) = (&now.job, JobDraft::of(&now.job)?);
-    let (work, spec) = (&draft.work, &now.job.newest.spec);
-    let (command, handler) = match &work.what {
-        What::Command(argv) => (Some(argv.clone()), None),
-        What::Django(command) => (Some(vec![command.clone()]), None),
-        What::Function(handler) => (None, Some(handler.clone())),
+/// Converts a job to its JSON, with or without the values of its environment variables.
+pub(crate) fn job_view(info: &JobInfo, with_env_values: bool) -> Result<JobView, InvalidInput> {
+    let (job, draft) = (&info.job, JobDraft::from_job(&info.job)?);
+    let (work, spec) = (&draft.work, &info.job.newest.spec);
+    let (command, handler) = match &work.action {
+        WorkAction::Command(argv) => (Some(argv.clone()), None),
+        WorkAction::Django(command) => (Some(vec![command.clone()]), None),
+        WorkAction::Function(handler) => (None, Some(handler.clone())),
     };
     let lane: Option<Lane> = spec.lane.parse().ok();
     let hide = |(name, value): (&String, &String)| {
-        (name.clone(), if secrets { value.clone() } else { HIDDEN.to_owned() })
+        (name.clone(), if with_env_values { value.clone() } else { HIDDEN.to_owned() })
     };
     let code = |(exit, code): (&i32, &tasuki_core::ErrorCode)| (exit.to_string(), code.to_string());
-    Ok(Job {
+    Ok(JobView {
         id: job.id.0,
         name: job.name.clone(),
         version: job.version,
@@ -202,34 +202,34 @@ pub(crate) fn view(now: &JobNow, secrets: bool) -> Result<Job, Invalid> {
         args: work.args.clone(),
         env: work.env.iter().map(hide).collect(),
         directory: work.directory.clone(),
-        timeout: work.timeout.map(duration::show),
-        heartbeat_timeout: work.heartbeat_timeout.map(duration::show),
-        stop_grace: work.stop_grace.map(duration::show),
+        timeout: work.timeout.map(duration::format),
+        heartbeat_timeout: work.heartbeat_timeout.map(duration::format),
+        stop_grace: work.stop_grace.map(duration::format),
         dispatch: if spec.lane.is_empty() { "assign" } else { "claim" },
         queue: lane.as_ref().map(|lane| lane.queue.to_string()),
         priority: lane.map(|lane| lane.priority.as_str()),
         concurrency: spec.concurrency.as_str(),
         labels: spec.labels.iter().cloned().collect(),
-        retry: Retry {
+        retry: RetryView {
             max_retries: spec.max_attempts.saturating_sub(1),
-            backoff: duration::show(spec.backoff),
-            backoff_cap: duration::show(spec.backoff_cap),
+            backoff: duration::format(spec.backoff),
+            backoff_cap: duration::format(spec.backoff_cap),
             jitter_percent: spec.jitter_percent,
             retry_lost: spec.retry_lost,
             retry_on: work.retry_on.clone(),
             fail_on: work.fail_on.clone(),
             exit_codes: work.exit_codes.iter().map(code).collect(),
         },
-        paused: job.paused_at.map(|since| Paused {
-            since: at(since),
-            until: maybe_at(job.paused_until),
+        paused: job.paused_at.map(|since| PauseView {
+            since: format_instant(since),
+            until: format_optional_instant(job.paused_until),
             reason: job.paused_reason.clone().unwrap_or_default(),
         }),
-        next_fire: maybe_at(now.next_fire),
+        next_fire: format_optional_instant(info.next_fire),
         schedule_words: match &draft.trigger {
-            Trigger::Time { schedule, .. } => Some(schedule.words(Language::English)),
+            Trigger::Time { schedule, .. } => Some(schedule.describe(Language::English)),
             Trigger::Event { .. } | Trigger::Task => None,
         },
-        updated_at: at(job.updated_at),
+        updated_at: format_instant(job.updated_at),
     })
 }

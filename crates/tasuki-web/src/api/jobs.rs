@@ -1,4 +1,4 @@
-//! Jobs: made, looked at, changed, switched, paused, deleted.
+//! Endpoints of jobs: create, list, show, change, enable, disable, pause, resume, delete.
 
 use axum::Json;
 use axum::extract::State;
@@ -7,263 +7,295 @@ use axum::{Extension, response::IntoResponse};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tasuki::Operator;
-use tasuki::operator::{Actor, JobFilter, JobNow, Role};
-use tasuki_core::{Invalid, JobName, RunId};
-use tasuki_store::Seen;
+use tasuki::operator::{Actor, JobFilter, JobInfo, Role};
+use tasuki_core::{InvalidInput, JobName, RunId};
+use tasuki_store::ExpectedVersion;
 use utoipa::{IntoParams, ToSchema};
 
 use super::job_input::NewJob;
-use super::job_patch::patched;
-use super::job_view::{Job, view};
-use crate::input::{Act, Asked, Body, Input, Named, VersionSeen, instant, limit, reason, word};
+use super::job_patch::apply_merge_patch;
+use super::job_view::{JobView, job_view};
+use crate::input::{
+    ActionRequest, IfMatchHeader, JsonBody, PathName, QueryParams, RequestInput, parse_instant,
+    parse_page_limit, parse_reason, parse_text_param,
+};
 use crate::problem::Problem;
 
-/// Some jobs, by name.
+/// A page of jobs, sorted by name.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Jobs {
-    items: Vec<Job>,
-    /// Where to look on: `after` of the next request.
+pub(crate) struct JobPageView {
+    items: Vec<JobView>,
+    /// Value of `after` for the next page; null on the last page.
     next: Option<String>,
 }
 
-/// A job that was changed.
+/// A changed job.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ChangedJob {
-    job: Job,
-    /// Runs that had been planned ahead and no longer stand.
-    withdrawn: Vec<i64>,
+    job: JobView,
+    /// Ids of planned runs that this change has canceled.
+    canceled_runs: Vec<i64>,
 }
 
-/// A job that was deleted.
+/// The result of deleting a job.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct DeletedJob {
-    /// Runs that had been planned ahead and no longer stand.
-    withdrawn: Vec<i64>,
+    /// Ids of planned runs that this change has canceled.
+    canceled_runs: Vec<i64>,
 }
 
-/// Why a job is paused.
+/// Reason and end of a pause.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Pause {
-    /// Why.
+pub(crate) struct PauseRequest {
+    /// Reason for the pause.
     #[schema(min_length = 1, max_length = 1000)]
     reason: String,
-    /// Until when; until somebody resumes it, unless said.
+    /// End of the pause. By default the job stays paused until it is resumed.
     #[schema(format = DateTime)]
     until: Option<String>,
 }
 
-impl Input for Pause {}
-impl Input for Map<String, Value> {}
+impl RequestInput for PauseRequest {}
+impl RequestInput for Map<String, Value> {}
 
-/// Which jobs.
+/// Query parameters of the list of jobs.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct JobsAsked {
-    /// Those after this name.
+pub(crate) struct JobsQuery {
+    /// Only jobs after this name.
     #[param(min_length = 1, max_length = 191)]
     after: Option<String>,
-    /// At most so many.
+    /// Maximum number of jobs.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
     limit: Option<String>,
-    /// Started by this.
+    /// Only jobs with this trigger.
     #[param(pattern = "^(time|event|task)$")]
     trigger: Option<String>,
-    /// Those that are enabled, or those that are not.
+    /// `true`: only enabled jobs; `false`: only disabled jobs.
     #[param(value_type = Option<bool>)]
     enabled: Option<String>,
 }
 
-/// The job in the path, for the document.
+/// The job name in the path, for the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
-#[expect(dead_code, reason = "Named reads it")]
-pub(crate) struct OneJob {
+#[expect(dead_code, reason = "PathName reads it; this struct only documents it")]
+pub(crate) struct JobPath {
     #[param(min_length = 1, max_length = 191)]
     name: String,
 }
 
-fn shown(now: &JobNow, to: &Actor) -> Result<Job, Problem> {
-    view(now, to.role >= Role::Author).map_err(|invalid| {
+fn view_for(info: &JobInfo, actor: &Actor) -> Result<JobView, Problem> {
+    job_view(info, actor.role >= Role::Author).map_err(|invalid| {
         Problem::from(tasuki::operator::Error::Store(tasuki_store::Error::Broken(
             invalid.to_string(),
         )))
     })
 }
 
-fn etag(job: &Job) -> [(HeaderName, String); 1] {
+fn etag(job: &JobView) -> [(HeaderName, String); 1] {
     [(header::ETAG, format!("\"{}\"", job.version))]
 }
 
-/// Makes a job.
+/// Creates a job.
 #[utoipa::path(post, path = "/api/v1/jobs", tag = "jobs", request_body = NewJob, responses(
-    (status = 201, description = "it is there", body = Job, headers(("Location" = String), ("ETag" = String))),
+    (status = 201, description = "the new job", body = JobView, headers(("Location" = String), ("ETag" = String))),
     (status = 409, description = "another job has this name"),
 ))]
 pub(crate) async fn create_job(
     State(operator): State<Operator>,
     Extension(actor): Extension<Actor>,
-    Body(body): Body<NewJob>,
+    JsonBody(body): JsonBody<NewJob>,
 ) -> Result<impl IntoResponse, Problem> {
-    let made = operator.create_job(&actor, &body.name, &body.draft()?).await?;
-    let job = shown(&made, &actor)?;
-    let place = format!("/api/v1/jobs/{}", encoded(&job.name));
-    Ok((StatusCode::CREATED, [(header::LOCATION, place)], etag(&job), Json(job)))
+    let created = operator.create_job(&actor, &body.name, &body.draft()?).await?;
+    let job = view_for(&created, &actor)?;
+    let location = format!("/api/v1/jobs/{}", percent_encode(&job.name));
+    Ok((StatusCode::CREATED, [(header::LOCATION, location)], etag(&job), Json(job)))
 }
 
 /// Lists jobs by name.
-#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", params(JobsAsked), responses(
-    (status = 200, description = "some of them", body = Jobs),
+#[utoipa::path(get, path = "/api/v1/jobs", tag = "jobs", params(JobsQuery), responses(
+    (status = 200, description = "a page of jobs", body = JobPageView),
 ))]
 pub(crate) async fn list_jobs(
     State(operator): State<Operator>,
     Extension(actor): Extension<Actor>,
-    Asked(asked): Asked<JobsAsked>,
-) -> Result<Json<Jobs>, Problem> {
-    let after: Option<JobName> = word("after", asked.after.as_deref())?;
-    let enabled = match asked.enabled.as_deref() {
+    QueryParams(query): QueryParams<JobsQuery>,
+) -> Result<Json<JobPageView>, Problem> {
+    let after: Option<JobName> = parse_text_param("after", query.after.as_deref())?;
+    let enabled = match query.enabled.as_deref() {
         None => None,
         Some("true") => Some(true),
         Some("false") => Some(false),
         Some(other) => {
-            let invalid = Invalid::typed("", other, "true or false");
+            let invalid = InvalidInput::from_text("", other, "true or false");
             return Err(Problem::malformed("enabled", &invalid));
         }
     };
-    let known = |word: &&str| ["time", "event", "task"].contains(word);
-    if let Some(other) = asked.trigger.as_deref().filter(|word| !known(word)) {
-        let invalid = Invalid::typed("", other, "one of time, event, task");
+    let is_known = |trigger: &&str| ["time", "event", "task"].contains(trigger);
+    if let Some(other) = query.trigger.as_deref().filter(|trigger| !is_known(trigger)) {
+        let invalid = InvalidInput::from_text("", other, "one of time, event, task");
         return Err(Problem::malformed("trigger", &invalid));
     }
-    let filter = JobFilter { trigger: asked.trigger, enabled };
+    let filter = JobFilter { trigger: query.trigger, enabled };
     let after = after.as_ref().map(JobName::as_str);
-    let page = operator.jobs(&filter, after, limit(asked.limit.as_deref())?).await?;
-    let items = page.jobs.iter().map(|job| shown(job, &actor)).collect::<Result<_, _>>()?;
-    Ok(Json(Jobs { items, next: page.next }))
+    let page =
+        operator.list_jobs(&filter, after, parse_page_limit(query.limit.as_deref())?).await?;
+    let items = page.jobs.iter().map(|job| view_for(job, &actor)).collect::<Result<_, _>>()?;
+    Ok(Json(JobPageView { items, next: page.next }))
 }
 
 /// Shows a job.
 #[utoipa::path(get, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(OneJob), responses(
-    (status = 200, description = "the job", body = Job, headers(("ETag" = String))),
+    params(JobPath), responses(
+    (status = 200, description = "the job", body = JobView, headers(("ETag" = String))),
 ))]
 pub(crate) async fn show_job(
     State(operator): State<Operator>,
     Extension(actor): Extension<Actor>,
-    Named(name): Named,
+    PathName(name): PathName,
 ) -> Result<impl IntoResponse, Problem> {
-    let job = shown(&operator.job(&name).await?, &actor)?;
+    let job = view_for(&operator.find_job(&name).await?, &actor)?;
     Ok((etag(&job), Json(job)))
 }
 
-impl Act {
-    /// The job that is to change, and the version that must still be there. `*` stands for the one that
-    /// has just been read.
-    async fn seen(&self) -> Result<(JobNow, Seen), Problem> {
+impl ActionRequest {
+    /// Reads the job, and returns the version that it must still have when it is changed: the one in `If-Match`, or with `*`
+    /// the one just read.
+    async fn find_job_and_version(&self) -> Result<(JobInfo, ExpectedVersion), Problem> {
         let version = self.headers.if_match()?;
-        let now = self.operator.job(&self.to.0).await?;
-        let seen = Seen { job: now.job.id, version: version.unwrap_or(now.job.version) };
-        Ok((now, seen))
+        let now = self.operator.find_job(&self.target.0).await?;
+        let expected =
+            ExpectedVersion { job: now.job.id, version: version.unwrap_or(now.job.version) };
+        Ok((now, expected))
     }
 }
 
-type Changed = Result<(JobNow, Vec<RunId>), tasuki::operator::Error>;
+type ChangeResult = Result<(JobInfo, Vec<RunId>), tasuki::operator::Error>;
 
-fn changed(change: Changed, actor: &Actor) -> Result<impl IntoResponse + use<>, Problem> {
-    let (now, withdrawn) = change?;
-    let job = shown(&now, actor)?;
-    let withdrawn = withdrawn.iter().map(|run| run.0).collect();
-    Ok((etag(&job), Json(ChangedJob { job, withdrawn })))
+fn changed_job_response(
+    change: ChangeResult,
+    actor: &Actor,
+) -> Result<impl IntoResponse + use<>, Problem> {
+    let (now, canceled_runs) = change?;
+    let job = view_for(&now, actor)?;
+    let canceled_runs = canceled_runs.iter().map(|run| run.0).collect();
+    Ok((etag(&job), Json(ChangedJob { job, canceled_runs })))
 }
 
-/// Changes a job by a merge patch.
+/// Changes a job with a JSON merge patch (RFC 7396).
 #[utoipa::path(patch, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(OneJob, VersionSeen),
+    params(JobPath, IfMatchHeader),
     request_body(content = ref("#/components/schemas/JobPatch"), content_type = "application/json"), responses(
-    (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
+    (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn edit_job(
-    act: Act,
-    Body(patch): Body<Map<String, Value>>,
+    request: ActionRequest,
+    JsonBody(patch): JsonBody<Map<String, Value>>,
 ) -> Result<impl IntoResponse, Problem> {
-    let (now, seen) = act.seen().await?;
-    let draft = patched(&act.to.0, writable(&now)?, &patch)?.draft()?;
-    changed(act.operator.edit_job(&act.actor, seen, &draft).await, &act.actor)
+    let (job, expected) = request.find_job_and_version().await?;
+    let draft = apply_merge_patch(&request.target.0, as_input_json(&job)?, &patch)?.draft()?;
+    changed_job_response(
+        request.operator.edit_job(&request.actor, expected, &draft).await,
+        &request.actor,
+    )
 }
 
-/// A job as it would have been sent, whole.
-fn writable(now: &JobNow) -> Result<Value, Problem> {
-    let job = view(now, true).map_err(|invalid| Problem::invalid("job", &invalid))?;
-    let mut whole = serde_json::to_value(job).unwrap_or_default();
-    if let Some(fields) = whole.as_object_mut() {
-        for only_read in ["id", "version", "paused", "next_fire", "schedule_words", "updated_at"] {
-            fields.remove(only_read);
+/// Converts a job to the JSON with which it could be created: without its read-only fields.
+fn as_input_json(job_info: &JobInfo) -> Result<Value, Problem> {
+    let job = job_view(job_info, true).map_err(|invalid| Problem::invalid("job", &invalid))?;
+    let mut json = serde_json::to_value(job).unwrap_or_default();
+    if let Some(fields) = json.as_object_mut() {
+        for read_only in ["id", "version", "paused", "next_fire", "schedule_words", "updated_at"] {
+            fields.remove(read_only);
         }
     }
-    Ok(whole)
+    Ok(json)
 }
 
-/// Deletes a job; its history stays.
+/// Deletes a job. Its runs and their history stay.
 #[utoipa::path(delete, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(OneJob, VersionSeen), responses(
-    (status = 200, description = "it is no more", body = DeletedJob),
+    params(JobPath, IfMatchHeader), responses(
+    (status = 200, description = "the job is deleted", body = DeletedJob),
 ))]
-pub(crate) async fn delete_job(act: Act) -> Result<Json<DeletedJob>, Problem> {
-    let (_, seen) = act.seen().await?;
-    let withdrawn = act.operator.delete_job(&act.actor, seen).await?;
-    Ok(Json(DeletedJob { withdrawn: withdrawn.iter().map(|run| run.0).collect() }))
+pub(crate) async fn delete_job(request: ActionRequest) -> Result<Json<DeletedJob>, Problem> {
+    let (_, expected) = request.find_job_and_version().await?;
+    let canceled_runs = request.operator.delete_job(&request.actor, expected).await?;
+    Ok(Json(DeletedJob { canceled_runs: canceled_runs.iter().map(|run| run.0).collect() }))
 }
 
-/// From now on it makes runs.
+/// Enables a job: its trigger creates runs.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/enable", tag = "jobs",
-    params(OneJob, VersionSeen), responses(
-    (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
+    params(JobPath, IfMatchHeader), responses(
+    (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn enable_job(act: Act) -> Result<impl IntoResponse, Problem> {
-    let (now, seen) = act.seen().await?;
-    changed(act.operator.enable_job(&act.actor, &now.job, seen).await, &act.actor)
+pub(crate) async fn enable_job(request: ActionRequest) -> Result<impl IntoResponse, Problem> {
+    let (job, expected) = request.find_job_and_version().await?;
+    changed_job_response(
+        request.operator.enable_job(&request.actor, &job.job, expected).await,
+        &request.actor,
+    )
 }
 
-/// From now on it makes none.
+/// Disables a job: its trigger creates no runs.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/disable", tag = "jobs",
-    params(OneJob, VersionSeen), responses(
-    (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
+    params(JobPath, IfMatchHeader), responses(
+    (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn disable_job(act: Act) -> Result<impl IntoResponse, Problem> {
-    let (_, seen) = act.seen().await?;
-    changed(act.operator.disable_job(&act.actor, seen).await, &act.actor)
+pub(crate) async fn disable_job(request: ActionRequest) -> Result<impl IntoResponse, Problem> {
+    let (_, expected) = request.find_job_and_version().await?;
+    changed_job_response(
+        request.operator.disable_job(&request.actor, expected).await,
+        &request.actor,
+    )
 }
 
-/// It makes no runs for a while.
+/// Pauses a job: its trigger creates no runs until the pause ends.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/pause", tag = "jobs",
-    params(OneJob, VersionSeen),
-    request_body = Pause, responses(
-    (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
+    params(JobPath, IfMatchHeader),
+    request_body = PauseRequest, responses(
+    (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn pause_job(
-    act: Act,
-    Body(pause): Body<Pause>,
+    request: ActionRequest,
+    JsonBody(pause): JsonBody<PauseRequest>,
 ) -> Result<impl IntoResponse, Problem> {
-    let (why, until) = (reason(&pause.reason)?, instant("until", pause.until.as_deref())?);
-    let (_, seen) = act.seen().await?;
-    changed(act.operator.pause_job(&act.actor, seen, &why, until).await, &act.actor)
+    let (reason, until) =
+        (parse_reason(&pause.reason)?, parse_instant("until", pause.until.as_deref())?);
+    let (_, expected) = request.find_job_and_version().await?;
+    changed_job_response(
+        request.operator.pause_job(&request.actor, expected, &reason, until).await,
+        &request.actor,
+    )
 }
 
-/// The pause is over.
+/// Resumes a paused job.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/resume", tag = "jobs",
-    params(OneJob, VersionSeen), responses(
-    (status = 200, description = "it is so now", body = ChangedJob, headers(("ETag" = String))),
+    params(JobPath, IfMatchHeader), responses(
+    (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn resume_job(act: Act) -> Result<impl IntoResponse, Problem> {
-    let (now, seen) = act.seen().await?;
-    changed(act.operator.resume_job(&act.actor, &now.job, seen).await, &act.actor)
+pub(crate) async fn resume_job(request: ActionRequest) -> Result<impl IntoResponse, Problem> {
+    let (job, expected) = request.find_job_and_version().await?;
+    changed_job_response(
+        request.operator.resume_job(&request.actor, &job.job, expected).await,
+        &request.actor,
+    )
 }
 
 /// A name as one segment of a path.
-fn encoded(name: &str) -> String {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+fn percent_encode(name: &str) -> String {
+    let is_unreserved = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
     name.bytes()
-        .map(|byte| if plain(byte) { (byte as char).to_string() } else { format!("%{byte:02X}") })
+        .map(
+            |byte| {
+                if is_unreserved(byte) {
+                    (byte as char).to_string()
+                } else {
+                    format!("%{byte:02X}")
+                }
+            },
+        )
         .collect()
 }

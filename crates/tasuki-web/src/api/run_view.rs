@@ -1,17 +1,17 @@
-//! A run as it is shown.
+//! JSON of a run in responses.
 
 use serde::Serialize;
 use serde_json::Value;
-use tasuki::operator::{RunDetail, RunNow};
+use tasuki::operator::{RunDetail, RunInfo};
 use tasuki_core::{AttemptOutcome, Lane};
-use tasuki_store::{Execution, RunNote};
+use tasuki_store::{Execution, TransitionRecord};
 use utoipa::ToSchema;
 
-use super::{at, kept, maybe_at};
+use super::{format_instant, format_optional_instant, parse_stored_json};
 
 /// A run.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Run {
+pub(crate) struct RunView {
     #[schema(minimum = 1)]
     id: i64,
     job: String,
@@ -30,10 +30,10 @@ pub(crate) struct Run {
     #[schema(format = DateTime)]
     due_at: String,
     slot: Option<String>,
-    /// Whose slots it uses, if it is a function that workers claim.
+    /// Queue whose slots the run uses; null unless workers claim it.
     #[schema(min_length = 1, max_length = 32)]
     queue: Option<String>,
-    /// How much of a head start it has before others that wait.
+    /// Priority among waiting runs; null unless workers claim it.
     #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
     priority: Option<&'static str>,
     #[schema(value_type = Option<Object>, additional_properties)]
@@ -41,7 +41,7 @@ pub(crate) struct Run {
     attempt_no: u32,
     tries: u32,
     tries_allowed: u32,
-    /// How often it has been tried again.
+    /// Number of retries so far.
     retry_count: u32,
     max_attempts: u32,
     version: i64,
@@ -51,7 +51,7 @@ pub(crate) struct Run {
     skip_at: Option<String>,
     #[schema(format = DateTime)]
     expires_at: Option<String>,
-    /// Who carries it, or carried it last.
+    /// Worker that holds the run, or that held it last.
     #[schema(format = "uuid")]
     worker: Option<String>,
     #[schema(format = "uuid")]
@@ -73,26 +73,26 @@ pub(crate) struct Run {
     error_code: Option<String>,
     error_message: Option<String>,
     reason: Option<String>,
-    /// What it gave back: any JSON.
+    /// Result that the job has reported: any JSON.
     result: Option<Value>,
     rows_affected: Option<i64>,
     log_ref: Option<String>,
     event_id: Option<i64>,
     rerun_of: Option<i64>,
     idempotency_key: Option<String>,
-    /// Every attempt at it, where one run is shown.
+    /// All attempts. Only in the response for a single run.
     #[serde(skip_serializing_if = "Option::is_none")]
     executions: Option<Vec<ExecutionView>>,
-    /// Its rare moves, where one run is shown.
+    /// Rare transitions, such as orphan, release and cancel. Only in the response for a single run.
     #[serde(skip_serializing_if = "Option::is_none")]
-    notes: Option<Vec<Note>>,
+    notes: Option<Vec<RunTransitionView>>,
 }
 
-/// One attempt at a run.
+/// An attempt at a run.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct ExecutionView {
     attempt_no: u32,
-    /// How it ended; null while it lives.
+    /// How the attempt ended; null until then.
     outcome: Option<&'static str>,
     #[schema(format = "uuid")]
     worker: String,
@@ -112,9 +112,9 @@ pub(crate) struct ExecutionView {
     log_ref: Option<String>,
 }
 
-/// A rare move of a run.
+/// A rare transition of a run: who did it, and why.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Note {
+pub(crate) struct RunTransitionView {
     attempt_no: u32,
     verb: &'static str,
     actor: String,
@@ -124,49 +124,49 @@ pub(crate) struct Note {
     at: String,
 }
 
-/// A run as it is shown.
-pub(crate) fn view(now: &RunNow) -> Run {
-    let run = &now.run;
+/// Converts a run to its JSON.
+pub(crate) fn run_view(info: &RunInfo) -> RunView {
+    let run = &info.run;
     let worker = run.worker.map(|worker| worker.to_string());
     let lane: Option<Lane> = run.lane.parse().ok();
-    Run {
+    RunView {
         id: run.id.0,
-        job: now.job.clone(),
+        job: info.job.clone(),
         job_id: run.job.0,
         job_version: run.job_version,
         state: run.state.as_str(),
         origin: run.origin.as_str(),
         scope: run.scope.to_string(),
-        scheduled_for: at(run.scheduled_for),
-        due_at: at(run.due_at()),
+        scheduled_for: format_instant(run.scheduled_for),
+        due_at: format_instant(run.due_at()),
         slot: run.slot.clone(),
         queue: lane.as_ref().map(|lane| lane.queue.to_string()),
         priority: lane.map(|lane| lane.priority.as_str()),
-        args: kept(run.args.as_deref()),
+        args: parse_stored_json(run.args.as_deref()),
         attempt_no: run.counters.attempt_no,
         tries: run.counters.tries,
         tries_allowed: run.counters.tries_allowed,
         retry_count: run.counters.tries.saturating_sub(1),
         max_attempts: run.max_attempts,
         version: run.version,
-        next_retry_at: maybe_at(run.next_retry_at),
-        skip_at: maybe_at(run.skip_at),
-        expires_at: maybe_at(run.expires_at),
+        next_retry_at: format_optional_instant(run.next_retry_at),
+        skip_at: format_optional_instant(run.skip_at),
+        expires_at: format_optional_instant(run.expires_at),
         locked_by: worker.clone(),
         worker,
         epoch: run.epoch.map(|epoch| epoch.0),
-        start_by: maybe_at(run.start_by),
-        started_at: maybe_at(run.started_at),
-        heartbeat_at: maybe_at(now.heartbeat_at),
-        finished_at: maybe_at(run.finished_at),
-        cancel_requested_at: maybe_at(run.cancel_requested_at),
+        start_by: format_optional_instant(run.start_by),
+        started_at: format_optional_instant(run.started_at),
+        heartbeat_at: format_optional_instant(info.heartbeat_at),
+        finished_at: format_optional_instant(run.finished_at),
+        cancel_requested_at: format_optional_instant(run.cancel_requested_at),
         outcome: run.outcome.map(AttemptOutcome::as_str),
         exit_code: run.exit_code,
         exit_signal: run.exit_signal,
         error_code: run.error_code.as_ref().map(ToString::to_string),
         error_message: run.error_message.clone(),
         reason: run.reason.clone(),
-        result: kept(run.result.as_deref()),
+        result: parse_stored_json(run.result.as_deref()),
         rows_affected: run.rows_affected,
         log_ref: run.log_ref.clone(),
         event_id: run.event.map(|event| event.0),
@@ -177,41 +177,41 @@ pub(crate) fn view(now: &RunNow) -> Run {
     }
 }
 
-fn execution_view(one: &Execution) -> ExecutionView {
+fn execution_view(execution: &Execution) -> ExecutionView {
     ExecutionView {
-        attempt_no: one.attempt_no,
-        outcome: one.outcome.map(AttemptOutcome::as_str),
-        worker: one.worker.to_string(),
-        epoch: one.epoch.map(|epoch| epoch.0),
-        assigned_at: at(one.assigned_at),
-        started_at: maybe_at(one.started_at),
-        finished_at: maybe_at(one.finished_at),
-        exit_code: one.exit_code,
-        exit_signal: one.exit_signal,
-        error_code: one.error_code.as_ref().map(ToString::to_string),
-        error_message: one.error_message.clone(),
-        result: kept(one.result.as_deref()),
-        rows_affected: one.rows_affected,
-        log_ref: one.log_ref.clone(),
+        attempt_no: execution.attempt_no,
+        outcome: execution.outcome.map(AttemptOutcome::as_str),
+        worker: execution.worker.to_string(),
+        epoch: execution.epoch.map(|epoch| epoch.0),
+        assigned_at: format_instant(execution.assigned_at),
+        started_at: format_optional_instant(execution.started_at),
+        finished_at: format_optional_instant(execution.finished_at),
+        exit_code: execution.exit_code,
+        exit_signal: execution.exit_signal,
+        error_code: execution.error_code.as_ref().map(ToString::to_string),
+        error_message: execution.error_message.clone(),
+        result: parse_stored_json(execution.result.as_deref()),
+        rows_affected: execution.rows_affected,
+        log_ref: execution.log_ref.clone(),
     }
 }
 
-fn note_view(note: &RunNote) -> Note {
-    Note {
-        attempt_no: note.attempt_no,
-        verb: note.verb.as_str(),
-        actor: note.actor.clone(),
-        reason: note.reason.clone(),
-        epoch: note.epoch.map(|epoch| epoch.0),
-        at: at(note.at),
+fn transition_view(transition: &TransitionRecord) -> RunTransitionView {
+    RunTransitionView {
+        attempt_no: transition.attempt_no,
+        verb: transition.verb.as_str(),
+        actor: transition.actor.clone(),
+        reason: transition.reason.clone(),
+        epoch: transition.epoch.map(|epoch| epoch.0),
+        at: format_instant(transition.at),
     }
 }
 
-/// A run with its whole history.
-pub(crate) fn detail_view(detail: &RunDetail) -> Run {
-    Run {
+/// Converts a run to its JSON, with its attempts and transitions.
+pub(crate) fn run_detail_view(detail: &RunDetail) -> RunView {
+    RunView {
         executions: Some(detail.executions.iter().map(execution_view).collect()),
-        notes: Some(detail.notes.iter().map(note_view).collect()),
-        ..view(&detail.now)
+        notes: Some(detail.transitions.iter().map(transition_view).collect()),
+        ..run_view(&detail.info)
     }
 }

@@ -1,4 +1,4 @@
-//! Runs: looked at, canceled, tried again, run again, waited for, explained.
+//! Endpoints of runs: list, show, cancel, retry, rerun, wait, explain.
 
 use std::time::Duration;
 
@@ -7,230 +7,246 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
-use tasuki_core::{Invalid, Origin, RunId, RunState, Scope, duration};
-use tasuki_store::{RunCursor, RunFilter};
+use tasuki_core::{InvalidInput, Origin, RunId, RunState, Scope, duration};
+use tasuki_store::{RunFilter, RunPosition};
 use utoipa::{IntoParams, ToSchema};
 
-use super::run_view::{Run, detail_view, view};
-use super::{Answer, made, maybe_at};
-use crate::input::{Act, Asked, Body, Input, Named, asked_instant, limit, optional_reason, word};
+use super::run_view::{RunView, run_detail_view, run_view};
+use super::{JsonResponse, created_or_existing, format_optional_instant};
+use crate::input::{
+    ActionRequest, JsonBody, PathName, QueryParams, RequestInput, parse_instant_param,
+    parse_optional_reason, parse_page_limit, parse_text_param,
+};
 use crate::problem::Problem;
-use crate::serve::Stopping;
+use crate::serve::ShutdownSignal;
 
-/// The longest anybody waits in one request.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+/// Maximum time that one request waits for a run.
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Some runs, newest first.
+/// A page of runs, newest first.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Runs {
-    items: Vec<Run>,
-    /// Where to look on: `cursor` of the next request. A page may be empty and yet go on.
+pub(crate) struct RunPageView {
+    items: Vec<RunView>,
+    /// Value of `cursor` for the next page; null on the last page. A page may be empty although further pages follow.
     next: Option<String>,
+    /// Number of runs that were read to find the runs of this page.
     looked_at: usize,
+    /// Planned instant of the last run that was read.
     #[schema(format = DateTime)]
     looked_to: Option<String>,
 }
 
-/// Which runs.
+/// Query parameters of the list of runs.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct RunsAsked {
-    /// Of this job.
+pub(crate) struct RunsQuery {
+    /// Only runs of this job.
     #[param(min_length = 1, max_length = 191)]
     job: Option<String>,
-    /// In one of these states, with commas between them.
+    /// Only runs in one of these states, separated by commas.
     #[param(pattern = "^[A-Z_]+(,[A-Z_]+)*$")]
     state: Option<String>,
-    /// Made by this.
+    /// Only runs with this origin.
     #[param(pattern = "^(time|event|task|manual|rerun)$")]
     origin: Option<String>,
-    /// For this: `kind/id`.
+    /// Only runs of this scope, as `kind/id`.
     #[param(pattern = "^[^/]+/.+$")]
     scope: Option<String>,
-    /// Planned at this instant or later.
+    /// Only runs planned at this instant or later.
     #[param(format = DateTime)]
     since: Option<String>,
-    /// Planned before this instant.
+    /// Only runs planned before this instant.
     #[param(format = DateTime)]
     until: Option<String>,
-    /// Where the last page said to look on.
+    /// Value of `next` in the previous page.
     cursor: Option<String>,
-    /// At most so many.
+    /// Maximum number of runs.
     #[param(value_type = Option<u32>, minimum = 1, maximum = 200)]
     limit: Option<String>,
 }
 
-/// How long to wait.
+/// Query parameters of waiting for a run.
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub(crate) struct WaitAsked {
-    /// At most so long, and never longer than 60s; 30s, unless said.
+pub(crate) struct WaitQuery {
+    /// Maximum time to wait, at most 60s. Default: 30s.
     timeout: Option<String>,
 }
 
-/// Why something is done to a run.
+/// Reason for an action, stored with the run.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Why {
+pub(crate) struct ReasonInput {
     #[schema(min_length = 1, max_length = 1000)]
     reason: Option<String>,
 }
 
-impl Input for Why {
+impl RequestInput for ReasonInput {
     const OPTIONAL: bool = true;
 }
 
-/// What a cancel did.
+/// The result of a cancel request.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CanceledRun {
-    run: Run,
-    /// Whether it has ended; otherwise its worker has been asked to stop it.
+    run: RunView,
+    /// Whether the run has ended; otherwise its worker was requested to stop it.
     done: bool,
 }
 
-/// A run that is tried again.
+/// A run that will be retried.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct RetriedRun {
-    run: Run,
+    run: RunView,
 }
 
-/// Why a run is where it is.
+/// Explanation of the state of a run.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Explained {
+pub(crate) struct RunExplanation {
     run: i64,
     state: &'static str,
     sentences: Vec<String>,
 }
 
 /// Lists runs, newest first.
-#[utoipa::path(get, path = "/api/v1/runs", tag = "runs", params(RunsAsked), responses(
-    (status = 200, description = "some of them", body = Runs),
-    (status = 404, description = "there is no such job"),
+#[utoipa::path(get, path = "/api/v1/runs", tag = "runs", params(RunsQuery), responses(
+    (status = 200, description = "a page of runs", body = RunPageView),
+    (status = 404, description = "the job does not exist"),
 ))]
 pub(crate) async fn list_runs(
     State(operator): State<Operator>,
-    Asked(asked): Asked<RunsAsked>,
-) -> Result<Json<Runs>, Problem> {
-    let words = asked.state.as_deref().map(|states| states.split(',')).into_iter().flatten();
-    let states = words.map(str::parse::<RunState>).collect::<Result<Vec<_>, _>>();
+    QueryParams(query): QueryParams<RunsQuery>,
+) -> Result<Json<RunPageView>, Problem> {
+    let state_names = query.state.as_deref().map(|states| states.split(',')).into_iter().flatten();
+    let states = state_names.map(str::parse::<RunState>).collect::<Result<Vec<_>, _>>();
     let filter = RunFilter {
         job: None,
         states: states.map_err(|invalid| Problem::malformed("state", &invalid))?,
-        scope: asked.scope.as_deref().map(scope).transpose()?,
-        origin: word::<Origin>("origin", asked.origin.as_deref())?,
-        since: asked_instant("since", asked.since.as_deref())?,
-        until: asked_instant("until", asked.until.as_deref())?,
+        scope: query.scope.as_deref().map(parse_scope).transpose()?,
+        origin: parse_text_param::<Origin>("origin", query.origin.as_deref())?,
+        since: parse_instant_param("since", query.since.as_deref())?,
+        until: parse_instant_param("until", query.until.as_deref())?,
     };
-    let from = word::<RunCursor>("cursor", asked.cursor.as_deref())?;
-    let most = limit(asked.limit.as_deref())?;
-    let page = operator.runs(asked.job.as_deref(), filter, from.as_ref(), most).await;
+    let from = parse_text_param::<RunPosition>("cursor", query.cursor.as_deref())?;
+    let limit = parse_page_limit(query.limit.as_deref())?;
+    let page = operator.list_runs(query.job.as_deref(), filter, from.as_ref(), limit).await;
     let page = page.map_err(|error| match error {
         tasuki::operator::Error::Invalid(invalid) if invalid.field == "cursor" => {
             Problem::malformed("cursor", &invalid)
         }
         other => other.into(),
     })?;
-    Ok(Json(Runs {
-        items: page.runs.iter().map(view).collect(),
+    Ok(Json(RunPageView {
+        items: page.runs.iter().map(run_view).collect(),
         next: page.next.map(|cursor| cursor.to_string()),
-        looked_at: page.looked_at,
-        looked_to: maybe_at(page.looked_to),
+        looked_at: page.scanned,
+        looked_to: format_optional_instant(page.scanned_until),
     }))
 }
 
-fn scope(typed: &str) -> Result<Scope, Problem> {
+fn parse_scope(text: &str) -> Result<Scope, Problem> {
     let expected = "a kind, a slash and an id, such as tenant/42";
-    let refused = |invalid| Problem::malformed("scope", &invalid);
-    let (kind, id) =
-        typed.split_once('/').ok_or_else(|| refused(Invalid::typed("", typed, expected)))?;
-    Scope::new(kind, id).map_err(refused)
+    let malformed = |invalid| Problem::malformed("scope", &invalid);
+    let (kind, id) = text
+        .split_once('/')
+        .ok_or_else(|| malformed(InvalidInput::from_text("", text, expected)))?;
+    Scope::new(kind, id).map_err(malformed)
 }
 
-/// Shows a run with its executions.
+/// Shows a run with its attempts and rare transitions.
 #[utoipa::path(get, path = "/api/v1/runs/{id}", tag = "runs", params(("id" = i64, Path, minimum = 1)), responses(
-    (status = 200, description = "the run", body = Run),
+    (status = 200, description = "the run", body = RunView),
 ))]
 pub(crate) async fn show_run(
     State(operator): State<Operator>,
-    id: Named,
-) -> Result<Json<Run>, Problem> {
-    Ok(Json(detail_view(&operator.run_detail(id.id("run")?).await?)))
+    id: PathName,
+) -> Result<Json<RunView>, Problem> {
+    Ok(Json(run_detail_view(&operator.find_run_detail(id.id("run")?).await?)))
 }
 
-/// Cancels what has not started, asks what runs to stop.
+/// Cancels a run. If it is running, its worker is requested to stop it.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/cancel", tag = "runs", params(("id" = i64, Path, minimum = 1)),
-    request_body = Why, responses(
-    (status = 200, description = "it has ended, or was asked to", body = CanceledRun),
-    (status = 409, description = "it has ended before, or was asked before"),
+    request_body = ReasonInput, responses(
+    (status = 200, description = "the run is canceled, or will be stopped", body = CanceledRun),
+    (status = 409, description = "the run has already ended, or a cancel was already requested"),
 ))]
 pub(crate) async fn cancel_run(
-    act: Act,
-    Body(why): Body<Why>,
+    request: ActionRequest,
+    JsonBody(body): JsonBody<ReasonInput>,
 ) -> Result<Json<CanceledRun>, Problem> {
-    let reason = optional_reason(why.reason.as_deref())?;
-    let (run, done) = act.operator.cancel(&act.actor, act.to.id("run")?, reason.as_deref()).await?;
-    Ok(Json(CanceledRun { run: view(&run), done }))
+    let reason = parse_optional_reason(body.reason.as_deref())?;
+    let (run, done) = request
+        .operator
+        .cancel(&request.actor, request.target.id("run")?, reason.as_deref())
+        .await?;
+    Ok(Json(CanceledRun { run: run_view(&run), done }))
 }
 
-/// Gives a run that ended badly one more try.
+/// Retries a run that has failed.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/retry", tag = "runs", params(("id" = i64, Path, minimum = 1)),
-    request_body = Why, responses(
-    (status = 200, description = "it waits to be tried again", body = RetriedRun),
-    (status = 409, description = "it has not ended badly"),
+    request_body = ReasonInput, responses(
+    (status = 200, description = "the run, which waits for its retry", body = RetriedRun),
+    (status = 409, description = "the run has not failed"),
 ))]
-pub(crate) async fn retry_run(act: Act, Body(why): Body<Why>) -> Result<Json<RetriedRun>, Problem> {
-    let reason = optional_reason(why.reason.as_deref())?;
-    let run = act.operator.retry(&act.actor, act.to.id("run")?, reason.as_deref()).await?;
-    Ok(Json(RetriedRun { run: view(&run) }))
+pub(crate) async fn retry_run(
+    request: ActionRequest,
+    JsonBody(body): JsonBody<ReasonInput>,
+) -> Result<Json<RetriedRun>, Problem> {
+    let reason = parse_optional_reason(body.reason.as_deref())?;
+    let run = request
+        .operator
+        .retry(&request.actor, request.target.id("run")?, reason.as_deref())
+        .await?;
+    Ok(Json(RetriedRun { run: run_view(&run) }))
 }
 
-/// Runs an ended run again: a new run.
+/// Creates a new run with the job version and arguments of an ended run.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/rerun", tag = "runs", params(("id" = i64, Path, minimum = 1)), responses(
-    (status = 201, description = "the new run", body = Run),
-    (status = 409, description = "it has not ended, or its job was deleted"),
+    (status = 201, description = "the new run", body = RunView),
+    (status = 409, description = "the run has not ended, or its job was deleted"),
 ))]
-pub(crate) async fn rerun_run(act: Act) -> Answer<Run> {
-    let run = act.operator.rerun(&act.actor, act.to.id("run")?).await?;
-    made(false, view(&run))
+pub(crate) async fn rerun_run(request: ActionRequest) -> JsonResponse<RunView> {
+    let run = request.operator.rerun(&request.actor, request.target.id("run")?).await?;
+    created_or_existing(false, run_view(&run))
 }
 
-/// Waits until a run has ended.
+/// Waits until a run has ended, or until the timeout.
 #[utoipa::path(get, path = "/api/v1/runs/{id}/wait", tag = "runs",
-    params(("id" = i64, Path, minimum = 1), WaitAsked), responses(
-    (status = 200, description = "as it is at its end, or when the time is up", body = Run),
+    params(("id" = i64, Path, minimum = 1), WaitQuery), responses(
+    (status = 200, description = "the run at its end, or at the timeout", body = RunView),
 ))]
 pub(crate) async fn wait_for_run(
     State(operator): State<Operator>,
-    stopping: Option<Extension<Stopping>>,
-    id: Named,
-    Asked(asked): Asked<WaitAsked>,
-) -> Answer<Run> {
+    stopping: Option<Extension<ShutdownSignal>>,
+    id: PathName,
+    QueryParams(query): QueryParams<WaitQuery>,
+) -> JsonResponse<RunView> {
     let run: RunId = id.id("run")?;
-    let read = asked.timeout.as_deref().map(|typed| duration::read("timeout", typed)).transpose();
-    let timeout = read.map_err(|invalid| Problem::malformed("timeout", &invalid))?;
+    let parsed =
+        query.timeout.as_deref().map(|text| duration::parse_field("timeout", text)).transpose();
+    let timeout = parsed.map_err(|invalid| Problem::malformed("timeout", &invalid))?;
     let timeout = timeout.unwrap_or(Duration::from_secs(30));
-    if timeout > LONGEST_WAIT {
-        let invalid = Invalid::described("", duration::show(timeout), "at most 60s");
+    if timeout > MAX_WAIT {
+        let invalid = InvalidInput::from_description("", duration::format(timeout), "at most 60s");
         return Err(Problem::malformed("timeout", &invalid));
     }
     let now = tokio::select! {
-        waited = operator.wait(run, timeout) => waited?.now,
-        // Whoever waits asks again, and finds the server that comes after.
-        () = Stopping::told(stopping.map(|Extension(stopping)| stopping)) => operator.run(run).await?,
+        waited = operator.wait_until_ended(run, timeout) => waited?.info,
+        // The server is stopping: respond with the current state. The client sends its request again, to another server.
+        () = ShutdownSignal::wait(stopping.map(|Extension(stopping)| stopping)) => operator.find_run(run).await?,
     };
-    Ok((StatusCode::OK, Json(view(&now))))
+    Ok((StatusCode::OK, Json(run_view(&now))))
 }
 
-/// Tells why a run is where it is.
+/// Explains why a run is in its state.
 #[utoipa::path(get, path = "/api/v1/runs/{id}/explain", tag = "runs", params(("id" = i64, Path, minimum = 1)), responses(
-    (status = 200, description = "in words", body = Explained),
+    (status = 200, description = "the explanation, as sentences", body = RunExplanation),
 ))]
 pub(crate) async fn explain_run(
     State(operator): State<Operator>,
-    id: Named,
-) -> Result<Json<Explained>, Problem> {
-    let (now, sentences) = operator.explain(id.id("run")?).await?;
-    Ok(Json(Explained { run: now.run.id.0, state: now.run.state.as_str(), sentences }))
+    id: PathName,
+) -> Result<Json<RunExplanation>, Problem> {
+    let (now, sentences) = operator.explain_run(id.id("run")?).await?;
+    Ok(Json(RunExplanation { run: now.run.id.0, state: now.run.state.as_str(), sentences }))
 }

@@ -1,120 +1,124 @@
-//! What a schedule will do, before anybody trusts it.
+//! Preview of a schedule before a job uses it.
 
 use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
 use tasuki_core::schedule::{ClockChange, Fire, PreviewRow, Slot};
-use tasuki_core::{Invalid, Language};
+use tasuki_core::{InvalidInput, Language};
 use utoipa::ToSchema;
 
-use super::at;
+use super::format_instant;
 use super::job_input::ScheduleInput;
-use crate::input::{Body, Input, Object, instant};
+use crate::input::{JsonBody, JsonObject, RequestInput, parse_instant};
 use crate::problem::Problem;
 
-/// A schedule to be looked at.
+/// A schedule to preview.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(example = json!({
     "schedule": { "type": "cron", "value": "*/5 9-17 * * MON-FRI", "zone": "Europe/Berlin" },
     "count": 5,
 }))]
-pub(crate) struct PreviewAsked {
+pub(crate) struct SchedulePreviewRequest {
     #[schema(value_type = ScheduleInput)]
-    schedule: Object<ScheduleInput>,
-    /// From when on; now, unless said.
+    schedule: JsonObject<ScheduleInput>,
+    /// Start of the preview. Default: now.
     #[schema(format = DateTime)]
     from: Option<String>,
-    /// How many fires.
+    /// Number of fires.
     #[schema(minimum = 1, maximum = 200, default = 10)]
     count: Option<u32>,
 }
 
-impl Input for PreviewAsked {}
+impl RequestInput for SchedulePreviewRequest {}
 
-/// What it will do.
+/// The next fires of a schedule.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct Preview {
+pub(crate) struct SchedulePreview {
     words: String,
-    /// Whether nothing follows what is listed.
+    /// Whether there are no fires after the listed ones.
     ends: bool,
     fires: Vec<FireView>,
-    /// Times that the wall never shows on their day, and that therefore do not fire.
-    skipped: Vec<SkippedFire>,
+    /// Local times that do not exist on their day because of a clock change, and are skipped.
+    skipped: Vec<SkippedFireView>,
 }
 
-/// One fire.
+/// A fire of a schedule.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct FireView {
     #[schema(format = DateTime)]
     at: String,
-    /// What the wall shows then.
+    /// Local time in the zone of the schedule.
     local: String,
-    /// Whether its time does not exist that day and it runs at the shift instead.
+    /// Whether the planned local time does not exist that day, so that the fire is at the clock change instead.
     shifted: bool,
-    /// What is odd about that day.
+    /// Explanation of a clock change that affects the fire.
     note: Option<String>,
 }
 
-/// A time that does not fire.
+/// A local time that is skipped.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct SkippedFire {
-    /// What the wall would have shown.
+pub(crate) struct SkippedFireView {
+    /// Local time that does not exist that day.
     local: String,
     note: String,
 }
 
-/// Shows what a schedule will do.
-#[utoipa::path(post, path = "/api/v1/schedules/preview", tag = "jobs", request_body = PreviewAsked, responses(
-    (status = 200, description = "the next fires", body = Preview),
+/// Previews the next fires of a schedule.
+#[utoipa::path(post, path = "/api/v1/schedules/preview", tag = "jobs", request_body = SchedulePreviewRequest, responses(
+    (status = 200, description = "the next fires", body = SchedulePreview),
 ))]
 pub(crate) async fn preview_schedule(
     State(operator): State<Operator>,
-    Body(asked): Body<PreviewAsked>,
-) -> Result<Json<Preview>, Problem> {
-    let schedule = asked.schedule.schedule("schedule")?;
-    let count = asked.count.unwrap_or(10);
+    JsonBody(request): JsonBody<SchedulePreviewRequest>,
+) -> Result<Json<SchedulePreview>, Problem> {
+    let schedule = request.schedule.parse_schedule("schedule")?;
+    let count = request.count.unwrap_or(10);
     if !(1..=200).contains(&count) {
-        let invalid = Invalid::described("", count.to_string(), "1 to 200");
+        let invalid = InvalidInput::from_description("", count.to_string(), "1 to 200");
         return Err(Problem::invalid("count", &invalid));
     }
-    let from = match instant("from", asked.from.as_deref())? {
+    let from = match parse_instant("from", request.from.as_deref())? {
         Some(from) => from,
-        None => operator.clock().await?,
+        None => operator.read_database_clock().await?,
     };
     let preview = schedule.preview(from, count as usize);
     let (mut fires, mut skipped) = (Vec::new(), Vec::new());
     for row in &preview.rows {
         match row {
             PreviewRow::Fire { fire, local, change } => fires.push(FireView {
-                at: at(fire.at),
+                at: format_instant(fire.at),
                 local: local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
                 shifted: fire.shifted,
-                note: change.map(|change| note(fire, &change)),
+                note: change.map(|change| describe_fire(fire, &change)),
             }),
-            PreviewRow::Skipped { wall, change } => skipped.push(SkippedFire {
+            PreviewRow::Skipped { wall, change } => skipped.push(SkippedFireView {
                 local: wall.to_string(),
-                note: format!("there is no {} that day; {}", wall.time(), words(change)),
+                note: format!(
+                    "there is no {} that day; {}",
+                    wall.time(),
+                    describe_clock_change(change)
+                ),
             }),
         }
     }
-    let words = schedule.words(Language::English);
-    Ok(Json(Preview { words, ends: preview.ends, fires, skipped }))
+    let words = schedule.describe(Language::English);
+    Ok(Json(SchedulePreview { words, ends: preview.no_more_fires, fires, skipped }))
 }
 
-fn note(fire: &Fire, change: &ClockChange) -> String {
-    let words = words(change);
+fn describe_fire(fire: &Fire, change: &ClockChange) -> String {
+    let words = describe_clock_change(change);
     match fire.slot {
         Slot::Wall { time, .. } if fire.shifted => {
-            format!("there is no {}, runs at the shift; {words}", time.time())
+            format!("there is no {}, runs at the clock change; {words}", time.time())
         }
         Slot::Wall { time, pass: 2 } => format!("the second {}; {words}", time.time()),
         Slot::Wall { .. } | Slot::Instant(_) => words,
     }
 }
 
-fn words(change: &ClockChange) -> String {
+fn describe_clock_change(change: &ClockChange) -> String {
     let direction = if change.is_forward() { "forward" } else { "back" };
     let (from, to) = (change.from.strftime("%H:%M"), change.to.strftime("%H:%M"));
     format!("clocks go {direction} {from} -> {to}")

@@ -1,4 +1,4 @@
-//! Settings: how the cluster behaves.
+//! Endpoints of the settings of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -10,23 +10,23 @@ use serde::Serialize;
 use tasuki::Operator;
 use tasuki::operator::Actor;
 use tasuki_core::Settings;
-use tasuki_core::settings::{Definition, Problem as Wrong};
-use tasuki_store::SettingsInForce;
+use tasuki_core::settings::{SettingDefinition, SettingsProblem};
+use tasuki_store::CurrentSettings;
 use utoipa::ToSchema;
 
-use crate::input::{Body, Headers, Input, Named, VersionSeen};
+use crate::input::{ActionHeaders, IfMatchHeader, JsonBody, PathName, RequestInput};
 use crate::problem::Problem;
 
-/// The settings in force.
+/// All settings.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SettingsView {
-    /// Raised by every change; the ETag.
+    /// Increases with every change. It is also the ETag.
     #[schema(minimum = 0)]
     version: i64,
     settings: BTreeMap<&'static str, SettingView>,
 }
 
-/// One setting.
+/// A setting.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct SettingView {
     value: String,
@@ -36,38 +36,40 @@ pub(crate) struct SettingView {
     help: &'static str,
 }
 
-impl Input for BTreeMap<String, String> {}
+impl RequestInput for BTreeMap<String, String> {}
 
-fn setting_view(one: Definition, settings: &Settings) -> SettingView {
+fn setting_view(definition: SettingDefinition, settings: &Settings) -> SettingView {
     SettingView {
-        value: settings.get(one.name).unwrap_or_default(),
-        default: one.default,
-        min: one.min,
-        max: one.max,
-        help: one.english,
+        value: settings.get(definition.name).unwrap_or_default(),
+        default: definition.default,
+        min: definition.min,
+        max: definition.max,
+        help: definition.english,
     }
 }
 
-/// The settings as they are shown.
-pub(crate) fn view(now: &SettingsInForce) -> SettingsView {
+/// Converts the settings to their JSON.
+pub(crate) fn settings_view(current: &CurrentSettings) -> SettingsView {
     let settings = Settings::definitions().into_iter();
-    let settings = settings.map(|one| (one.name, setting_view(one, &now.settings))).collect();
-    SettingsView { version: now.version, settings }
+    let settings = settings
+        .map(|definition| (definition.name, setting_view(definition, &current.settings)))
+        .collect();
+    SettingsView { version: current.version, settings }
 }
 
-fn answer(now: &SettingsInForce) -> impl IntoResponse + use<> {
-    let tag: [(HeaderName, String); 1] = [(header::ETAG, format!("\"{}\"", now.version))];
-    (tag, Json(view(now)))
+fn settings_response(current: &CurrentSettings) -> impl IntoResponse + use<> {
+    let tag: [(HeaderName, String); 1] = [(header::ETAG, format!("\"{}\"", current.version))];
+    (tag, Json(settings_view(current)))
 }
 
 /// Lists the settings.
 #[utoipa::path(get, path = "/api/v1/settings", tag = "settings", responses(
-    (status = 200, description = "all of them", body = SettingsView, headers(("ETag" = String))),
+    (status = 200, description = "all settings", body = SettingsView, headers(("ETag" = String))),
 ))]
 pub(crate) async fn list_settings(
     State(operator): State<Operator>,
 ) -> Result<impl IntoResponse, Problem> {
-    Ok(answer(&operator.settings().await?))
+    Ok(settings_response(&operator.read_settings().await?))
 }
 
 /// Shows a setting.
@@ -76,41 +78,41 @@ pub(crate) async fn list_settings(
 ))]
 pub(crate) async fn show_setting(
     State(operator): State<Operator>,
-    Named(name): Named,
+    PathName(name): PathName,
 ) -> Result<Json<SettingView>, Problem> {
-    let known = Settings::definitions().into_iter().find(|one| one.name == name);
-    let known = known.ok_or_else(|| unknown(&name))?;
-    Ok(Json(setting_view(known, &operator.settings().await?.settings)))
+    let known = Settings::definitions().into_iter().find(|definition| definition.name == name);
+    let known = known.ok_or_else(|| unknown_setting(&name))?;
+    Ok(Json(setting_view(known, &operator.read_settings().await?.settings)))
 }
 
-fn unknown(name: &str) -> Problem {
+fn unknown_setting(name: &str) -> Problem {
     let problem = Problem::not_found("setting", name);
-    let wrong = Settings::default().with(&[(name, "")]).err().unwrap_or_default();
-    match wrong.first() {
-        Some(Wrong::Unknown { meant: Some(meant), .. }) => {
-            problem.hint(format!("did you mean {meant}?"))
+    let problems = Settings::default().with_changes(&[(name, "")]).err().unwrap_or_default();
+    match problems.first() {
+        Some(SettingsProblem::Unknown { suggestion: Some(suggestion), .. }) => {
+            problem.with_hint(format!("did you mean {suggestion}?"))
         }
         _ => problem,
     }
 }
 
-/// Changes settings, all or none.
+/// Changes settings: all of them, or none.
 #[utoipa::path(put, path = "/api/v1/settings", tag = "settings",
-    params(VersionSeen),
+    params(IfMatchHeader),
     request_body = BTreeMap<String, String>, responses(
-    (status = 200, description = "they are in force", body = SettingsView, headers(("ETag" = String))),
+    (status = 200, description = "the settings after the change", body = SettingsView, headers(("ETag" = String))),
 ))]
 pub(crate) async fn change_settings(
     State(operator): State<Operator>,
     Extension(actor): Extension<Actor>,
-    headers: Headers,
-    Body(body): Body<BTreeMap<String, String>>,
+    headers: ActionHeaders,
+    JsonBody(body): JsonBody<BTreeMap<String, String>>,
 ) -> Result<impl IntoResponse, Problem> {
-    let seen = match headers.if_match()? {
+    let version = match headers.if_match()? {
         Some(version) => version,
-        None => operator.settings().await?.version,
+        None => operator.read_settings().await?.version,
     };
     let changes: Vec<(&str, &str)> =
         body.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    Ok(answer(&operator.change_settings(&actor, seen, &changes).await?))
+    Ok(settings_response(&operator.change_settings(&actor, version, &changes).await?))
 }

@@ -1,4 +1,4 @@
-//! Runs that somebody asks for.
+//! Endpoints that create runs: trigger a job, submit tasks.
 
 use axum::Json;
 use axum::extract::State;
@@ -6,137 +6,139 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tasuki::Operator;
 use tasuki::operator::TaskDraft;
-use tasuki_core::{Invalid, Scope};
+use tasuki_core::{InvalidInput, Scope};
 use utoipa::ToSchema;
 
-use super::job_input::choice;
-use super::jobs::OneJob;
-use super::run_view::{Run, view};
-use super::{Answer, made};
-use crate::input::{Act, Body, Headers, Input, Object, instant};
+use super::job_input::parse_optional_field;
+use super::jobs::JobPath;
+use super::run_view::{RunView, run_view};
+use super::{JsonResponse, created_or_existing};
+use crate::input::{
+    ActionHeaders, ActionRequest, JsonBody, JsonObject, RequestInput, parse_instant,
+};
 use crate::problem::Problem;
 
-/// The most tasks in one request.
-const MOST: usize = 1_000;
+/// Maximum number of tasks in one request.
+const MAX_TASKS: usize = 1_000;
 
-/// For what a run is.
+/// Scope of a run: the object for which it runs.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ScopeInput {
-    /// `tenant`
+    /// Kind of the object, such as `tenant`.
     #[schema(min_length = 1, max_length = 100)]
     kind: String,
-    /// `42`
+    /// Id of the object, such as `42`.
     #[schema(min_length = 1, max_length = 191)]
     id: String,
 }
 
-/// How a job is run now.
+/// Parameters of a triggered run.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TriggerAsked {
-    /// Laid over the job's own arguments.
+pub(crate) struct TriggerRunInput {
+    /// Arguments of the run, merged over those of the job.
     #[schema(value_type = Option<Object>, additional_properties)]
     args: Option<Map<String, Value>>,
-    /// Not before; now, unless said.
+    /// Earliest start of the run. Default: now.
     #[schema(format = DateTime)]
     scheduled_for: Option<String>,
     #[schema(value_type = Option<ScopeInput>)]
-    scope: Option<Object<ScopeInput>>,
+    scope: Option<JsonObject<ScopeInput>>,
 }
 
-impl Input for TriggerAsked {
+impl RequestInput for TriggerRunInput {
     const OPTIONAL: bool = true;
 }
 
-/// A task.
+/// A task to submit.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct TaskInput {
-    /// Of which job.
+    /// Name of the job.
     #[schema(min_length = 1, max_length = 191)]
     job: String,
-    /// Laid over the job's own arguments.
+    /// Arguments of the run, merged over those of the job.
     #[schema(value_type = Option<Object>, additional_properties)]
     args: Option<Map<String, Value>>,
-    /// Not before; now, unless said.
+    /// Earliest start of the run. Default: now.
     #[schema(format = DateTime)]
     scheduled_for: Option<String>,
-    /// Given up after this.
+    /// The run expires if it has not started by then.
     #[schema(format = DateTime)]
     expires_at: Option<String>,
     #[schema(value_type = Option<ScopeInput>)]
-    scope: Option<Object<ScopeInput>>,
-    /// Whose slots it uses, if not those its job says; only of functions that workers claim.
+    scope: Option<JsonObject<ScopeInput>>,
+    /// Queue whose slots the run uses; only for functions that workers claim. Default: that of the job.
     #[schema(min_length = 1, max_length = 32)]
     queue: Option<String>,
-    /// How much of a head start it has, if not what its job says; only of functions that workers claim.
+    /// Priority among waiting runs; only for functions that workers claim. Default: that of the job.
     #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
     priority: Option<String>,
 }
 
-impl Input for TaskInput {}
+impl RequestInput for TaskInput {}
 
-/// A task among others.
+/// A task in a batch.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct BatchTask {
-    /// Of which job.
+pub(crate) struct BatchTaskInput {
+    /// Name of the job.
     #[schema(min_length = 1, max_length = 191)]
     job: String,
-    /// Laid over the job's own arguments.
+    /// Arguments of the run, merged over those of the job.
     #[schema(value_type = Option<Object>, additional_properties)]
     args: Option<Map<String, Value>>,
-    /// Not before; now, unless said.
+    /// Earliest start of the run. Default: now.
     #[schema(format = DateTime)]
     scheduled_for: Option<String>,
-    /// Given up after this.
+    /// The run expires if it has not started by then.
     #[schema(format = DateTime)]
     expires_at: Option<String>,
     #[schema(value_type = Option<ScopeInput>)]
-    scope: Option<Object<ScopeInput>>,
-    /// Whose slots it uses, if not those its job says; only of functions that workers claim.
+    scope: Option<JsonObject<ScopeInput>>,
+    /// Queue whose slots the run uses; only for functions that workers claim. Default: that of the job.
     #[schema(min_length = 1, max_length = 32)]
     queue: Option<String>,
-    /// How much of a head start it has, if not what its job says; only of functions that workers claim.
+    /// Priority among waiting runs; only for functions that workers claim. Default: that of the job.
     #[schema(pattern = "^(lowest|low|normal|high|highest)$")]
     priority: Option<String>,
-    /// The same key twice is the same run.
+    /// Two tasks with the same key are the same run.
     #[schema(min_length = 1, max_length = 191)]
     idempotency_key: Option<String>,
 }
 
-/// Many tasks, all or none.
+/// A batch of tasks. Either all of them are submitted, or none.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Batch {
+pub(crate) struct TaskBatch {
     #[schema(min_items = 1, max_items = 1000)]
-    #[schema(value_type = Vec<BatchTask>)]
-    tasks: Vec<Object<BatchTask>>,
+    #[schema(value_type = Vec<BatchTaskInput>)]
+    tasks: Vec<JsonObject<BatchTaskInput>>,
 }
 
-impl Input for Batch {
-    const LONGEST: usize = 8 << 20;
-    const LONG: &'static str = "tasks";
+impl RequestInput for TaskBatch {
+    const MAX_BYTES: usize = 8 << 20;
+    const SIZE_FIELD: &'static str = "tasks";
 }
 
-/// The runs of many tasks, in their order.
+/// The runs of a batch, in the order of its tasks.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct BatchMade {
+pub(crate) struct CreatedBatch {
     items: Vec<BatchRun>,
 }
 
-/// The run of one of many tasks.
+/// The run of one task of a batch.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct BatchRun {
     #[schema(minimum = 1)]
     id: i64,
-    /// Whether it was there before: the same idempotency key.
+    /// Whether the run existed before: the same idempotency key.
     existed: bool,
 }
 
-/// What is said of a run to be made, and the path under which it is said.
-struct Said<'a> {
+/// Parameters of a run to create, and the path of their fields in the request for error messages.
+struct RunParameters<'a> {
     path: &'a str,
     args: Option<&'a Map<String, Value>>,
     scheduled_for: Option<&'a str>,
@@ -146,38 +148,41 @@ struct Said<'a> {
     priority: Option<&'a str>,
 }
 
-impl Said<'_> {
+impl RunParameters<'_> {
     fn draft(&self, job: String, idempotency_key: Option<String>) -> Result<TaskDraft, Problem> {
-        let at = |field: &str| format!("{}{field}", self.path);
+        let field_path = |field: &str| format!("{}{field}", self.path);
         let scope = self.scope.map(|scope| Scope::new(&scope.kind, &scope.id)).transpose();
         let scope = scope.map_err(|invalid| {
             let field = if invalid.field == "scope id" { "scope.id" } else { "scope.kind" };
-            Problem::invalid(at(field), &invalid)
+            Problem::invalid(field_path(field), &invalid)
         })?;
         Ok(TaskDraft {
             job,
             args: self.args.map(|args| Value::Object(args.clone()).to_string()),
             scope,
-            scheduled_for: instant(&at("scheduled_for"), self.scheduled_for)?,
-            expires_at: instant(&at("expires_at"), self.expires_at)?,
+            scheduled_for: parse_instant(&field_path("scheduled_for"), self.scheduled_for)?,
+            expires_at: parse_instant(&field_path("expires_at"), self.expires_at)?,
             idempotency_key,
-            queue: choice(&at("queue"), self.queue)?,
-            priority: choice(&at("priority"), self.priority)?,
+            queue: parse_optional_field(&field_path("queue"), self.queue)?,
+            priority: parse_optional_field(&field_path("priority"), self.priority)?,
         })
     }
 }
 
-/// Runs a job now, whether it is enabled or not.
+/// Triggers a job: creates a run, whether the job is enabled or not.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/trigger", tag = "jobs",
-    params(OneJob,
+    params(JobPath,
            ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 191)),
-    request_body = TriggerAsked, responses(
-    (status = 201, description = "a new run", body = Run),
-    (status = 200, description = "the run that was made under this key before", body = Run),
+    request_body = TriggerRunInput, responses(
+    (status = 201, description = "a new run", body = RunView),
+    (status = 200, description = "the run that was created before with this key", body = RunView),
     (status = 409, description = "the key belongs to a run of another job"),
 ))]
-pub(crate) async fn trigger_job(act: Act, Body(body): Body<TriggerAsked>) -> Answer<Run> {
-    let said = Said {
+pub(crate) async fn trigger_job(
+    request: ActionRequest,
+    JsonBody(body): JsonBody<TriggerRunInput>,
+) -> JsonResponse<RunView> {
+    let parameters = RunParameters {
         path: "",
         args: body.args.as_ref(),
         scheduled_for: body.scheduled_for.as_deref(),
@@ -186,26 +191,26 @@ pub(crate) async fn trigger_job(act: Act, Body(body): Body<TriggerAsked>) -> Ans
         queue: None,
         priority: None,
     };
-    let draft = said.draft(act.to.0, act.headers.idempotency_key()?)?;
-    let submitted = act.operator.trigger(&act.actor, &draft).await?;
-    made(submitted.existed, view(&submitted.run))
+    let draft = parameters.draft(request.target.0, request.headers.idempotency_key()?)?;
+    let submitted = request.operator.trigger(&request.actor, &draft).await?;
+    created_or_existing(submitted.existed, run_view(&submitted.run))
 }
 
 /// Submits a task.
 #[utoipa::path(post, path = "/api/v1/tasks", tag = "tasks",
     params(("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 191)),
     request_body = TaskInput, responses(
-    (status = 201, description = "a new run", body = Run),
-    (status = 200, description = "the run that was made under this key before", body = Run),
-    (status = 404, description = "there is no such job"),
-    (status = 409, description = "the job is off, or the key belongs to a run of another job"),
+    (status = 201, description = "a new run", body = RunView),
+    (status = 200, description = "the run that was created before with this key", body = RunView),
+    (status = 404, description = "the job does not exist"),
+    (status = 409, description = "the job is disabled or paused, or the key belongs to a run of another job"),
 ))]
 pub(crate) async fn submit_task(
     State(operator): State<Operator>,
-    headers: Headers,
-    Body(body): Body<TaskInput>,
-) -> Answer<Run> {
-    let said = Said {
+    headers: ActionHeaders,
+    JsonBody(body): JsonBody<TaskInput>,
+) -> JsonResponse<RunView> {
+    let parameters = RunParameters {
         path: "",
         args: body.args.as_ref(),
         scheduled_for: body.scheduled_for.as_deref(),
@@ -214,29 +219,29 @@ pub(crate) async fn submit_task(
         queue: body.queue.as_deref(),
         priority: body.priority.as_deref(),
     };
-    let draft = said.draft(body.job, headers.idempotency_key()?)?;
-    let submitted = operator.submit(&draft).await?;
-    made(submitted.existed, view(&submitted.run))
+    let draft = parameters.draft(body.job, headers.idempotency_key()?)?;
+    let submitted = operator.submit_and_read(&draft).await?;
+    created_or_existing(submitted.existed, run_view(&submitted.run))
 }
 
-/// Submits many tasks, all or none.
-#[utoipa::path(post, path = "/api/v1/tasks/batch", tag = "tasks", request_body = Batch, responses(
-    (status = 200, description = "their runs, in the same order", body = BatchMade),
-    (status = 404, description = "there is no such job"),
-    (status = 409, description = "a job is off, or a key belongs to a run of another job"),
+/// Submits a batch of tasks: all of them, or none.
+#[utoipa::path(post, path = "/api/v1/tasks/batch", tag = "tasks", request_body = TaskBatch, responses(
+    (status = 200, description = "the runs, in the order of the tasks", body = CreatedBatch),
+    (status = 404, description = "the job does not exist"),
+    (status = 409, description = "a job is disabled or paused, or a key belongs to a run of another job"),
 ))]
 pub(crate) async fn submit_tasks(
     State(operator): State<Operator>,
-    Body(body): Body<Batch>,
-) -> Result<Json<BatchMade>, Problem> {
-    if !(1..=MOST).contains(&body.tasks.len()) {
+    JsonBody(body): JsonBody<TaskBatch>,
+) -> Result<Json<CreatedBatch>, Problem> {
+    if !(1..=MAX_TASKS).contains(&body.tasks.len()) {
         let found = format!("{} tasks", body.tasks.len());
-        let invalid = Invalid::described("", found, "1 to 1000 tasks");
+        let invalid = InvalidInput::from_description("", found, "1 to 1000 tasks");
         return Err(Problem::invalid("tasks", &invalid));
     }
     let mut drafts = Vec::with_capacity(body.tasks.len());
-    for (index, Object(task)) in body.tasks.into_iter().enumerate() {
-        let said = Said {
+    for (index, JsonObject(task)) in body.tasks.into_iter().enumerate() {
+        let parameters = RunParameters {
             path: &format!("tasks[{index}]."),
             args: task.args.as_ref(),
             scheduled_for: task.scheduled_for.as_deref(),
@@ -245,9 +250,12 @@ pub(crate) async fn submit_tasks(
             queue: task.queue.as_deref(),
             priority: task.priority.as_deref(),
         };
-        drafts.push(said.draft(task.job, task.idempotency_key)?);
+        drafts.push(parameters.draft(task.job, task.idempotency_key)?);
     }
     let created = operator.submit_all(&drafts).await?;
-    let item = |one: &tasuki_store::Created| BatchRun { id: one.run.0, existed: one.existed };
-    Ok(Json(BatchMade { items: created.iter().map(item).collect() }))
+    let item = |created: &tasuki_store::CreatedRun| BatchRun {
+        id: created.run.0,
+        existed: created.existed,
+    };
+    Ok(Json(CreatedBatch { items: created.iter().map(item).collect() }))
 }

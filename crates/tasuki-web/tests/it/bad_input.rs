@@ -1,11 +1,11 @@
-//! What will not do is refused by name, and leaves nothing behind.
+//! Invalid input: the error names the field, and nothing is stored.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 
-use crate::workshop::{Server, answer};
+use crate::fixtures::{Server, send_request};
 
-fn with(change: &Value) -> Value {
+fn job_with(change: &Value) -> Value {
     let mut job = json!({ "name": "a", "command": ["true"] });
     for (field, value) in change.as_object().unwrap() {
         job[field] = value.clone();
@@ -13,110 +13,125 @@ fn with(change: &Value) -> Value {
     job
 }
 
-fn timed(schedule: &Value) -> Value {
-    with(&json!({ "trigger": { "type": "time", "schedule": schedule } }))
+fn job_with_schedule(schedule: &Value) -> Value {
+    job_with(&json!({ "trigger": { "type": "time", "schedule": schedule } }))
 }
 
 #[tokio::test]
-async fn a_job_that_will_not_do_is_refused_by_the_name_of_its_field() {
+async fn an_invalid_job_is_refused_with_the_name_of_the_field() {
     let server = Server::start().await;
-    let before = server.stored().await;
-    let table = [
-        (timed(&json!({ "type": "every", "value": "never" })), "trigger.schedule.value"),
-        (timed(&json!({ "type": "cron", "value": "* * *" })), "trigger.schedule.value"),
-        (timed(&json!({ "type": "daily_at", "value": "25:00" })), "trigger.schedule.value"),
-        (timed(&json!({ "type": "sometimes", "value": "5s" })), "trigger.schedule.type"),
+    let before = server.count_stored().await;
+    let cases = [
         (
-            timed(&json!({ "type": "every", "value": "5s", "zone": "Mars/Olympus" })),
+            job_with_schedule(&json!({ "type": "every", "value": "never" })),
+            "trigger.schedule.value",
+        ),
+        (job_with_schedule(&json!({ "type": "cron", "value": "* * *" })), "trigger.schedule.value"),
+        (
+            job_with_schedule(&json!({ "type": "daily_at", "value": "25:00" })),
+            "trigger.schedule.value",
+        ),
+        (
+            job_with_schedule(&json!({ "type": "sometimes", "value": "5s" })),
+            "trigger.schedule.type",
+        ),
+        (
+            job_with_schedule(&json!({ "type": "every", "value": "5s", "zone": "Mars/Olympus" })),
             "trigger.schedule.zone",
         ),
         (
-            timed(&json!({ "type": "every", "value": "5s", "dst_gap": "jump" })),
+            job_with_schedule(&json!({ "type": "every", "value": "5s", "dst_gap": "jump" })),
             "trigger.schedule.dst_gap",
         ),
-        (timed(&json!({ "type": "every" })), "trigger.schedule.value"),
-        (timed(&json!({ "type": "every", "value": "5s", "tz": "UTC" })), "trigger.schedule.tz"),
-        (with(&json!({ "trigger": { "type": "time" } })), "trigger.schedule"),
-        (with(&json!({ "trigger": { "type": "event" } })), "trigger.events"),
-        (with(&json!({ "trigger": { "type": "event", "events": [] } })), "trigger.events"),
+        (job_with_schedule(&json!({ "type": "every" })), "trigger.schedule.value"),
         (
-            with(&json!({ "trigger": { "type": "event", "events": ["a", "b c"] } })),
+            job_with_schedule(&json!({ "type": "every", "value": "5s", "tz": "UTC" })),
+            "trigger.schedule.tz",
+        ),
+        (job_with(&json!({ "trigger": { "type": "time" } })), "trigger.schedule"),
+        (job_with(&json!({ "trigger": { "type": "event" } })), "trigger.events"),
+        (job_with(&json!({ "trigger": { "type": "event", "events": [] } })), "trigger.events"),
+        (
+            job_with(&json!({ "trigger": { "type": "event", "events": ["a", "b c"] } })),
             "trigger.events",
         ),
-        (with(&json!({ "trigger": { "type": "event", "events": ["*"] } })), "trigger.events"),
+        (job_with(&json!({ "trigger": { "type": "event", "events": ["*"] } })), "trigger.events"),
         (
-            with(
+            job_with(
                 &json!({ "trigger": { "type": "event", "events": ["a"], "filter": { "a": { "b": [[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]] } } } }),
             ),
             "trigger.filter",
         ),
         (
-            with(&json!({ "trigger": { "type": "event", "events": ["a"], "filter": [1] } })),
+            job_with(&json!({ "trigger": { "type": "event", "events": ["a"], "filter": [1] } })),
             "trigger.filter",
         ),
-        (with(&json!({ "trigger": { "type": "task", "events": ["a"] } })), "trigger.events"),
-        (with(&json!({ "trigger": { "type": "moon" } })), "trigger.type"),
-        (with(&json!({ "color": "red" })), "color"),
-        (with(&json!({ "id": 7 })), "id"),
-        (with(&json!({ "timeout": "-5s" })), "timeout"),
-        (with(&json!({ "timeout": "1ms" })), "timeout"),
-        (with(&json!({ "timeout": 5 })), "timeout"),
-        (with(&json!({ "heartbeat_timeout": "soon" })), "heartbeat_timeout"),
-        (with(&json!({ "stop_grace": "9999d" })), "stop_grace"),
-        (with(&json!({ "command": [] })), "command"),
-        (with(&json!({ "command": ["a\0b"] })), "command"),
-        (with(&json!({ "command": ["a", 1] })), "command[1]"),
-        (with(&json!({ "command": "true" })), "command"),
-        (with(&json!({ "command": ["x".repeat(200_000)] })), "command"),
-        (with(&json!({ "handler": "pay" })), "handler"),
-        (with(&json!({ "kind": "function" })), "command"),
-        (with(&json!({ "kind": "django", "command": ["a", "b"] })), "command"),
-        (with(&json!({ "kind": "shell" })), "kind"),
-        (with(&json!({ "env": { "TASUKI_X": "1" } })), "env"),
-        (with(&json!({ "env": { "A": 1 } })), "env.A"),
-        (with(&json!({ "args": [1] })), "args"),
-        (with(&json!({ "labels": [""] })), "labels"),
-        (with(&json!({ "dispatch": "throw" })), "dispatch"),
-        (with(&json!({ "queue": "slow" })), "queue"),
-        (with(&json!({ "priority": "high" })), "priority"),
+        (job_with(&json!({ "trigger": { "type": "task", "events": ["a"] } })), "trigger.events"),
+        (job_with(&json!({ "trigger": { "type": "moon" } })), "trigger.type"),
+        (job_with(&json!({ "color": "red" })), "color"),
+        (job_with(&json!({ "id": 7 })), "id"),
+        (job_with(&json!({ "timeout": "-5s" })), "timeout"),
+        (job_with(&json!({ "timeout": "1ms" })), "timeout"),
+        (job_with(&json!({ "timeout": 5 })), "timeout"),
+        (job_with(&json!({ "heartbeat_timeout": "soon" })), "heartbeat_timeout"),
+        (job_with(&json!({ "stop_grace": "9999d" })), "stop_grace"),
+        (job_with(&json!({ "command": [] })), "command"),
+        (job_with(&json!({ "command": ["a\0b"] })), "command"),
+        (job_with(&json!({ "command": ["a", 1] })), "command[1]"),
+        (job_with(&json!({ "command": "true" })), "command"),
+        (job_with(&json!({ "command": ["x".repeat(200_000)] })), "command"),
+        (job_with(&json!({ "handler": "pay" })), "handler"),
+        (job_with(&json!({ "kind": "function" })), "command"),
+        (job_with(&json!({ "kind": "django", "command": ["a", "b"] })), "command"),
+        (job_with(&json!({ "kind": "shell" })), "kind"),
+        (job_with(&json!({ "env": { "TASUKI_X": "1" } })), "env"),
+        (job_with(&json!({ "env": { "A": 1 } })), "env.A"),
+        (job_with(&json!({ "args": [1] })), "args"),
+        (job_with(&json!({ "labels": [""] })), "labels"),
+        (job_with(&json!({ "dispatch": "throw" })), "dispatch"),
+        (job_with(&json!({ "queue": "slow" })), "queue"),
+        (job_with(&json!({ "priority": "high" })), "priority"),
         (json!({ "name": "f", "handler": "f", "queue": "a/b" }), "queue"),
         (json!({ "name": "f", "handler": "f", "queue": "x".repeat(33) }), "queue"),
         (json!({ "name": "f", "handler": "f", "priority": "urgent" }), "priority"),
         (json!({ "name": "f", "handler": "f", "dispatch": "assign", "queue": "slow" }), "queue"),
-        (with(&json!({ "concurrency": "maybe" })), "concurrency"),
-        (with(&json!({ "directory": "" })), "directory"),
-        (with(&json!({ "description": "x".repeat(5_000) })), "description"),
-        (with(&json!({ "retry": { "max_retries": 1_001 } })), "retry.max_retries"),
-        (with(&json!({ "retry": { "max_retries": -1 } })), "retry.max_retries"),
-        (with(&json!({ "retry": { "backoff": "1h", "backoff_cap": "1s" } })), "retry.backoff_cap"),
-        (with(&json!({ "retry": { "jitter_percent": 101 } })), "retry.jitter_percent"),
-        (with(&json!({ "retry": { "exit_codes": { "x": "A" } } })), "retry.exit_codes.x"),
-        (with(&json!({ "retry": { "exit_codes": { "3": "no" } } })), "retry.exit_codes.3"),
-        (with(&json!({ "name": "" })), "name"),
-        (with(&json!({ "name": " a" })), "name"),
-        (with(&json!({ "name": "x".repeat(192) })), "name"),
-        (with(&json!({ "name": null })), "name"),
+        (job_with(&json!({ "concurrency": "maybe" })), "concurrency"),
+        (job_with(&json!({ "directory": "" })), "directory"),
+        (job_with(&json!({ "description": "x".repeat(5_000) })), "description"),
+        (job_with(&json!({ "retry": { "max_retries": 1_001 } })), "retry.max_retries"),
+        (job_with(&json!({ "retry": { "max_retries": -1 } })), "retry.max_retries"),
+        (
+            job_with(&json!({ "retry": { "backoff": "1h", "backoff_cap": "1s" } })),
+            "retry.backoff_cap",
+        ),
+        (job_with(&json!({ "retry": { "jitter_percent": 101 } })), "retry.jitter_percent"),
+        (job_with(&json!({ "retry": { "exit_codes": { "x": "A" } } })), "retry.exit_codes.x"),
+        (job_with(&json!({ "retry": { "exit_codes": { "3": "no" } } })), "retry.exit_codes.3"),
+        (job_with(&json!({ "name": "" })), "name"),
+        (job_with(&json!({ "name": " a" })), "name"),
+        (job_with(&json!({ "name": "x".repeat(192) })), "name"),
+        (job_with(&json!({ "name": null })), "name"),
         (json!({ "name": "a" }), "command"),
         (json!({ "command": ["true"] }), "name"),
         (json!([]), "body"),
         (json!(["a", true, null, null, null, ["true"]]), "body"),
         (json!("a"), "body"),
-        (with(&json!({ "trigger": ["task", null, null, null, null] })), "trigger"),
+        (job_with(&json!({ "trigger": ["task", null, null, null, null] })), "trigger"),
         (
-            with(
+            job_with(
                 &json!({ "trigger": { "type": "time", "schedule": ["every", "5s", null, null, null] } }),
             ),
             "trigger.schedule",
         ),
-        (with(&json!({ "retry": [] })), "retry"),
+        (job_with(&json!({ "retry": [] })), "retry"),
     ];
-    for (job, field) in table {
+    for (job, field) in cases {
         let refused = server.post("/jobs", job.clone()).await;
-        let shown: String = job.to_string().chars().take(200).collect();
-        assert_eq!(refused.refusal(), (422, "invalid_input", field), "{shown}: {}", refused.body);
+        let excerpt: String = job.to_string().chars().take(200).collect();
+        assert_eq!(refused.error(), (422, "invalid_input", field), "{excerpt}: {}", refused.body);
     }
-    assert_eq!(server.stored().await, before, "nothing was stored");
-    let mut misfire = timed(&json!({ "type": "every", "value": "5s" }));
+    assert_eq!(server.count_stored().await, before, "nothing was stored");
+    let mut misfire = job_with_schedule(&json!({ "type": "every", "value": "5s" }));
     for (policy, field) in [
         (json!({ "policy": "skip_late" }), "trigger.misfire.after"),
         (json!({ "policy": "latest_only", "count": 1 }), "trigger.misfire.count"),
@@ -125,14 +140,14 @@ async fn a_job_that_will_not_do_is_refused_by_the_name_of_its_field() {
     ] {
         misfire["trigger"]["misfire"] = policy;
         let refused = server.post("/jobs", misfire.clone()).await;
-        assert_eq!(refused.refusal(), (422, "invalid_input", field));
+        assert_eq!(refused.error(), (422, "invalid_input", field));
     }
 }
 
 #[tokio::test]
-async fn a_patch_that_will_not_do_changes_nothing() {
+async fn an_invalid_patch_changes_nothing() {
     let server = Server::start().await;
-    let job = server.given_job("a").await;
+    let job = server.create_job("a").await;
     for (patch, field) in [
         (json!({ "timeout": "-5s" }), "timeout"),
         (json!({ "color": "red" }), "color"),
@@ -143,21 +158,22 @@ async fn a_patch_that_will_not_do_changes_nothing() {
         (json!({ "trigger": { "type": "time" } }), "trigger.schedule"),
     ] {
         let refused = server.change(Method::PATCH, "/jobs/a", "*", Some(patch.clone())).await;
-        assert_eq!(refused.refusal(), (422, "invalid_input", field), "{patch}: {}", refused.body);
+        assert_eq!(refused.error(), (422, "invalid_input", field), "{patch}: {}", refused.body);
     }
     let list = server.change(Method::PATCH, "/jobs/a", "*", Some(json!([]))).await;
-    assert_eq!(list.refusal(), (422, "invalid_input", "body"));
-    assert_eq!(server.get("/jobs/a").await.ok(200), job);
+    assert_eq!(list.error(), (422, "invalid_input", "body"));
+    assert_eq!(server.get("/jobs/a").await.expect_status(200), job);
 }
 
 #[tokio::test]
-async fn a_body_that_cannot_be_read_is_refused() {
+async fn a_malformed_body_is_refused() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let before = server.stored().await;
+    server.create_job("a").await;
+    let before = server.count_stored().await;
     let send = async |path: &str, kind: &str, body: Vec<u8>| {
-        let request = server.ask(Method::POST, path).body(body);
-        answer(if kind.is_empty() { request } else { request.header("Content-Type", kind) }).await
+        let request = server.request(Method::POST, path).body(body);
+        send_request(if kind.is_empty() { request } else { request.header("Content-Type", kind) })
+            .await
     };
     let json = "application/json";
     let many = |count: usize| b"x".repeat(count);
@@ -184,22 +200,22 @@ async fn a_body_that_cannot_be_read_is_refused() {
         ("/events", json, event((1 << 20) + 1), (422, "invalid_input", "payload")),
     ] {
         let refused = send(path, kind, body).await;
-        assert_eq!(refused.refusal(), refusal, "{path} {:?}", refused.body);
+        assert_eq!(refused.error(), refusal, "{path} {:?}", refused.body);
     }
-    assert_eq!(server.stored().await, before, "nothing was stored");
+    assert_eq!(server.count_stored().await, before, "nothing was stored");
     assert_eq!(
         send("/events", json, event((1 << 20) - 2)).await.status,
         201,
-        "1 MiB with its quotes"
+        "a payload of 1 MiB, including its quotes"
     );
 }
 
 #[tokio::test]
-async fn other_input_that_will_not_do_is_refused_by_name() {
+async fn other_invalid_input_is_refused_with_the_name_of_the_field() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let before = server.stored().await;
+    server.create_job("a").await;
+    let run = server.submit_task("a").await;
+    let before = server.count_stored().await;
     let cancel = format!("/runs/{run}/cancel");
     for (path, body, field) in [
         ("/events", json!({}), "type"),
@@ -251,7 +267,7 @@ async fn other_input_that_will_not_do_is_refused_by_name() {
     ] {
         let refused = server.post(path, body.clone()).await;
         assert_eq!(
-            refused.refusal(),
+            refused.error(),
             (422, "invalid_input", field),
             "{path} {body}: {}",
             refused.body
@@ -259,9 +275,10 @@ async fn other_input_that_will_not_do_is_refused_by_name() {
     }
     for key in ["", " ", &"x".repeat(192)] {
         let body = json!({ "job": "a" });
-        let request = server.ask(Method::POST, "/tasks").header("Idempotency-Key", key).json(&body);
+        let request =
+            server.request(Method::POST, "/tasks").header("Idempotency-Key", key).json(&body);
         assert_eq!(
-            answer(request).await.refusal(),
+            send_request(request).await.error(),
             (422, "invalid_input", "Idempotency-Key"),
             "{key:?}"
         );
@@ -274,7 +291,7 @@ async fn other_input_that_will_not_do_is_refused_by_name() {
         "/jobs?color=red",
         "/jobs?limit=1&limit=2",
     ] {
-        assert_eq!(server.get(path).await.refusal().0, 400, "{path}");
+        assert_eq!(server.get(path).await.error().0, 400, "{path}");
     }
-    assert_eq!(server.stored().await, before, "nothing was stored");
+    assert_eq!(server.count_stored().await, before, "nothing was stored");
 }

@@ -1,4 +1,4 @@
-//! Workers, the lead and settings.
+//! Workers, the leader, settings and events.
 
 use std::time::Duration;
 
@@ -6,52 +6,60 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tasuki_core::Epoch;
 
-use crate::workshop::{Hand, Server, answer};
+use crate::fixtures::{FakeWorker, Server, send_request};
 
 #[tokio::test]
-async fn workers_are_shown_drained_and_cut_off() {
+async fn workers_are_shown_drained_and_detached() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    server.given_task("a").await;
-    let mut hand = Hand::new(&server.store).await;
-    hand.claim().await;
-    let path = format!("/workers/{}", hand.id);
-    let worker = server.get(&path).await.ok(200);
+    server.create_job("a").await;
+    server.submit_task("a").await;
+    let mut fake_worker = FakeWorker::new(&server.store).await;
+    fake_worker.claim().await;
+    let path = format!("/workers/{}", fake_worker.id);
+    let worker = server.get(&path).await.expect_status(200);
     assert_eq!((&worker["state"], &worker["leases"]), (&json!("active"), &json!(1)));
-    assert_eq!(server.get("/workers").await.ok(200), json!({ "items": [worker] }));
-    let drained = answer(server.ask(Method::POST, &format!("{path}/drain"))).await.ok(200);
+    assert_eq!(server.get("/workers").await.expect_status(200), json!({ "items": [worker] }));
+    let drained = send_request(server.request(Method::POST, &format!("{path}/drain")))
+        .await
+        .expect_status(200);
     assert_eq!(drained["state"], "draining");
-    let again = answer(server.ask(Method::POST, &format!("{path}/drain"))).await;
+    let again = send_request(server.request(Method::POST, &format!("{path}/drain"))).await;
     assert_eq!((again.status, &again.body["current"]["state"]), (409, &json!("draining")));
-    let why = json!({ "reason": "on fire" });
-    let cut_off = server.post(&format!("{path}/detach"), why.clone()).await.ok(200);
-    assert_eq!(cut_off["state"], "detached");
-    assert_eq!(server.post(&format!("{path}/detach"), why.clone()).await.status, 409);
-    assert_eq!(server.post(&format!("{path}/detach"), json!({})).await.refusal().2, "reason");
-    let nobody = "/workers/00000000-0000-4000-8000-000000000000";
-    assert_eq!(server.get(nobody).await.refusal().0, 404);
-    assert_eq!(server.post(&format!("{nobody}/detach"), why).await.refusal().0, 404);
-    assert_eq!(server.get("/workers/x").await.refusal().0, 404);
+    let body = json!({ "reason": "on fire" });
+    let detached = server.post(&format!("{path}/detach"), body.clone()).await.expect_status(200);
+    assert_eq!(detached["state"], "detached");
+    assert_eq!(server.post(&format!("{path}/detach"), body.clone()).await.status, 409);
+    assert_eq!(server.post(&format!("{path}/detach"), json!({})).await.error().2, "reason");
+    let unknown = "/workers/00000000-0000-4000-8000-000000000000";
+    assert_eq!(server.get(unknown).await.error().0, 404);
+    assert_eq!(server.post(&format!("{unknown}/detach"), body).await.error().0, 404);
+    assert_eq!(server.get("/workers/x").await.error().0, 404);
 }
 
 #[tokio::test]
-async fn the_lead_is_taken_only_from_whom_it_was_seen_with() {
+async fn only_the_term_with_the_given_epoch_is_ended() {
     let server = Server::start().await;
-    let nobody = server.get("/leader").await.ok(200);
+    let no_leader = server.get("/leader").await.expect_status(200);
     assert_eq!(
-        (&nobody["epoch"], &nobody["holder"], &nobody["terms"]),
+        (&no_leader["epoch"], &no_leader["holder"], &no_leader["terms"]),
         (&json!(0), &Value::Null, &json!([]))
     );
-    let hand = Hand::new(&server.store).await;
+    let fake_worker = FakeWorker::new(&server.store).await;
     let ttl = Duration::from_secs(60);
-    server.store.mint(hand.id, Epoch(0), Epoch(0), ttl).await.unwrap().unwrap();
-    let lead = server.get("/leader").await.ok(200);
-    assert_eq!((&lead["epoch"], &lead["holder"]), (&json!(1), &json!(hand.id.to_string())));
-    assert_eq!(lead["terms"][0]["epoch"], 1);
+    server.store.take_leadership(fake_worker.id, Epoch(0), Epoch(0), ttl).await.unwrap().unwrap();
+    let leader = server.get("/leader").await.expect_status(200);
+    assert_eq!(
+        (&leader["epoch"], &leader["holder"]),
+        (&json!(1), &json!(fake_worker.id.to_string()))
+    );
+    assert_eq!(leader["terms"][0]["epoch"], 1);
     let lost = server.post("/leader/demote", json!({ "epoch": 7, "reason": "slow" })).await;
     assert_eq!((lost.status, &lost.body["current"]["epoch"]), (409, &json!(1)));
-    let gone = server.post("/leader/demote", json!({ "epoch": 1, "reason": "slow" })).await.ok(200);
-    assert!(gone["lease_until"].as_str() <= gone["clock"].as_str(), "{gone}");
+    let ended = server
+        .post("/leader/demote", json!({ "epoch": 1, "reason": "slow" }))
+        .await
+        .expect_status(200);
+    assert!(ended["lease_until"].as_str() <= ended["clock"].as_str(), "{ended}");
     assert_eq!(
         server.post("/leader/demote", json!({ "epoch": 1, "reason": "slow" })).await.status,
         409
@@ -63,72 +71,75 @@ async fn settings_change_together_or_not_at_all() {
     let server = Server::start().await;
     let shown = server.get("/settings").await;
     assert_eq!(shown.etag.as_deref(), Some("\"0\""));
-    let shown = shown.ok(200);
+    let shown = shown.expect_status(200);
     let tick = &shown["settings"]["leader_tick"];
     assert_eq!(
         (&tick["value"], &tick["min"], &tick["max"]),
         (&json!("1s"), &json!("10ms"), &json!("1m"))
     );
-    assert_eq!(&server.get("/settings/leader_tick").await.ok(200), tick);
-    assert_eq!(server.get("/settings/leader_tik").await.refusal().0, 404);
+    assert_eq!(&server.get("/settings/leader_tick").await.expect_status(200), tick);
+    assert_eq!(server.get("/settings/leader_tik").await.error().0, 404);
 
-    let put = async |seen: &str, body: Value| {
-        server.change(Method::PUT, "/settings", seen, Some(body)).await
+    let put = async |if_match: &str, body: Value| {
+        server.change(Method::PUT, "/settings", if_match, Some(body)).await
     };
-    let changed =
-        put("\"0\"", json!({ "leader_tick": "500ms", "max_releases": "5" })).await.ok(200);
+    let changed = put("\"0\"", json!({ "leader_tick": "500ms", "max_releases": "5" }))
+        .await
+        .expect_status(200);
     assert_eq!(
         (&changed["version"], &changed["settings"]["leader_tick"]["value"]),
         (&json!(1), &json!("500ms"))
     );
     let lost = put("\"0\"", json!({ "leader_tick": "3s" })).await;
     assert_eq!((lost.status, &lost.body["current"]["version"]), (409, &json!(1)));
-    let wrong =
+    let invalid =
         put("*", json!({ "leader_tik": "1s", "lease_ttl": "soon", "max_releases": "7" })).await;
-    assert_eq!(wrong.refusal(), (422, "invalid_input", "settings"));
-    assert_eq!(wrong.body["problems"].as_array().unwrap().len(), 2);
+    assert_eq!(invalid.error(), (422, "invalid_input", "settings"));
+    assert_eq!(invalid.body["problems"].as_array().unwrap().len(), 2);
     let together = put("*", json!({ "heartbeat_ttl": "2s" })).await;
     assert!(
         together.body["detail"].as_str().unwrap().contains("at least three times"),
         "{together:?}"
     );
     assert_eq!(
-        put("*", json!({ "leader_tick": 1 })).await.refusal(),
+        put("*", json!({ "leader_tick": 1 })).await.error(),
         (422, "invalid_input", "leader_tick")
     );
-    let missing =
-        answer(server.ask(Method::PUT, "/settings").json(&json!({ "leader_tick": "1s" }))).await;
+    let missing = send_request(
+        server.request(Method::PUT, "/settings").json(&json!({ "leader_tick": "1s" })),
+    )
+    .await;
     assert_eq!(missing.status, 428);
-    assert_eq!(server.get("/settings").await.ok(200), changed);
+    assert_eq!(server.get("/settings").await.expect_status(200), changed);
 }
 
 #[tokio::test]
-async fn events_are_told_once_and_listed() {
+async fn an_event_is_emitted_once_and_listed() {
     let server = Server::start().await;
-    server.given_job("a").await;
+    server.create_job("a").await;
     let event = json!({ "type": "order.paid", "payload": { "n": 1.50 }, "dedupe_key": "k", "job": "a", "source": "shop" });
-    let told = server.post("/events", event.clone()).await.ok(201);
-    assert_eq!(told["existed"], false);
-    let again = server.post("/events", event).await.ok(200);
-    assert_eq!((&again["id"], &again["existed"]), (&told["id"], &json!(true)));
-    let shown = server.get(&format!("/events/{}", told["id"])).await.ok(200);
+    let emitted = server.post("/events", event.clone()).await.expect_status(201);
+    assert_eq!(emitted["existed"], false);
+    let again = server.post("/events", event).await.expect_status(200);
+    assert_eq!((&again["id"], &again["existed"]), (&emitted["id"], &json!(true)));
+    let shown = server.get(&format!("/events/{}", emitted["id"])).await.expect_status(200);
     assert_eq!(
         (&shown["type"], &shown["job"], &shown["source"]),
         (&json!("order.paid"), &json!("a"), &json!("shop"))
     );
     assert_eq!((&shown["payload"], &shown["processed_at"]), (&json!({ "n": 1.5 }), &Value::Null));
-    server.post("/events", json!({ "type": "plain" })).await.ok(201);
-    let first = server.get("/events?limit=1").await.ok(200);
+    server.post("/events", json!({ "type": "plain" })).await.expect_status(201);
+    let first = server.get("/events?limit=1").await.expect_status(200);
     assert_eq!(
         (&first["items"][0]["source"], &first["items"][0]["payload"]),
         (&json!("api"), &Value::Null)
     );
-    let rest = server.get(&format!("/events?before={}", first["next"])).await.ok(200);
+    let rest = server.get(&format!("/events?before={}", first["next"])).await.expect_status(200);
     assert_eq!((&rest["items"][0], &rest["next"]), (&shown, &Value::Null));
     assert_eq!(
-        server.post("/events", json!({ "type": "x", "job": "nobody" })).await.refusal().0,
+        server.post("/events", json!({ "type": "x", "job": "nobody" })).await.error().0,
         404
     );
-    assert_eq!(server.get("/events/99").await.refusal().0, 404);
-    assert_eq!(server.get("/events?before=0").await.refusal(), (400, "malformed", "before"));
+    assert_eq!(server.get("/events/99").await.error().0, 404);
+    assert_eq!(server.get("/events?before=0").await.error(), (400, "malformed", "before"));
 }

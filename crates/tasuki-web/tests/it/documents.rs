@@ -1,6 +1,6 @@
-//! Documents that repeat what the code says are compared with it.
+//! Compares stored documents with the code.
 //!
-//! `TASUKI_UPDATE_DOCS=1 ./test documents` writes what can be written.
+//! `TASUKI_UPDATE_DOCS=1 ./test documents` writes the generated ones.
 
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn the_stored_document_is_the_one_that_is_served() {
+fn the_stored_openapi_document_is_up_to_date() {
     let path = root().join("crates/tasuki-web/openapi.json");
     let expected = tasuki_web::openapi();
     if std::env::var_os("TASUKI_UPDATE_DOCS").is_some() {
@@ -21,33 +21,33 @@ fn the_stored_document_is_the_one_that_is_served() {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == expected,
-        "openapi.json no longer says what the code says; TASUKI_UPDATE_DOCS=1 ./test documents writes it anew"
+        "openapi.json is outdated; run TASUKI_UPDATE_DOCS=1 ./test documents"
     );
 }
 
-/// What the document says of every route, so that a tool or a reader can rely on it.
+/// Every operation has an id, a summary and its common error responses, because tools and readers rely on them.
 #[test]
-fn the_document_says_everything_of_every_route() {
+fn every_operation_is_documented_completely() {
     let document: Value = serde_json::from_str(&tasuki_web::openapi()).unwrap();
     assert_eq!(document["openapi"], "3.1.0");
     for (path, methods) in document["paths"].as_object().unwrap() {
         for (method, operation) in methods.as_object().unwrap() {
-            let said = |status: &str| operation["responses"].get(status).is_some();
+            let has_response = |status: &str| operation["responses"].get(status).is_some();
             assert!(operation["operationId"].is_string(), "{method} {path}");
             assert!(operation["summary"].is_string(), "{method} {path}");
             if path.starts_with("/api/") {
                 assert!(
-                    ["401", "403", "408", "500", "503"].iter().all(|status| said(status)),
+                    ["401", "403", "408", "500", "503"].iter().all(|status| has_response(status)),
                     "{method} {path}"
                 );
             }
             if operation.get("requestBody").is_some() {
                 assert!(
-                    ["400", "413", "415", "422"].iter().all(|status| said(status)),
+                    ["400", "413", "415", "422"].iter().all(|status| has_response(status)),
                     "{method} {path}"
                 );
             }
-            assert!(said("404") || !path.contains('{'), "{method} {path}");
+            assert!(has_response("404") || !path.contains('{'), "{method} {path}");
         }
     }
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
@@ -58,7 +58,7 @@ fn the_document_says_everything_of_every_route() {
 }
 
 #[test]
-fn every_code_has_its_section_and_every_section_its_code() {
+fn the_errors_page_has_a_section_for_every_code() {
     let page = std::fs::read_to_string(root().join("docs/reference/errors.md")).unwrap();
     let sections: Vec<&str> = page.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     let codes: Vec<&str> = tasuki_web::CODES.iter().map(|code| code.code).collect();

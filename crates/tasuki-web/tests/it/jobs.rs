@@ -1,10 +1,10 @@
-//! Jobs: made, shown, listed, changed, switched, paused, deleted.
+//! Jobs: create, show, list, change, enable and disable, pause, delete.
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use tasuki::operator::Role;
 
-use crate::workshop::{Server, answer};
+use crate::fixtures::{Server, send_request};
 
 fn nightly() -> Value {
     json!({
@@ -27,12 +27,12 @@ fn nightly() -> Value {
 const NAME: &str = "/jobs/%E5%A4%9C%E9%96%93%20%E9%9B%86%E8%A8%88%2F1";
 
 #[tokio::test]
-async fn a_job_is_made_shown_and_listed() {
+async fn a_job_is_created_shown_and_listed() {
     let server = Server::start().await;
-    let made = server.post("/jobs", nightly()).await;
-    assert_eq!(made.etag.as_deref(), Some("\"1\""));
-    assert_eq!(made.location.as_deref(), Some(&*format!("/api/v1{NAME}")));
-    let job = made.ok(201);
+    let created = server.post("/jobs", nightly()).await;
+    assert_eq!(created.etag.as_deref(), Some("\"1\""));
+    assert_eq!(created.location.as_deref(), Some(&*format!("/api/v1{NAME}")));
+    let job = created.expect_status(201);
     for (field, expected) in [
         ("/kind", json!("command")),
         ("/enabled", json!(true)),
@@ -55,35 +55,37 @@ async fn a_job_is_made_shown_and_listed() {
     assert!(job["next_fire"].as_str().unwrap().ends_with(":30:00.000000Z"), "{job}");
     let shown = server.get(NAME).await;
     assert_eq!(shown.etag.as_deref(), Some("\"1\""));
-    assert_eq!(shown.ok(200), job);
-    let listed = server.get("/jobs").await.ok(200);
+    assert_eq!(shown.expect_status(200), job);
+    let listed = server.get("/jobs").await.expect_status(200);
     assert_eq!(listed, json!({ "items": [job], "next": null }));
 }
 
 #[tokio::test]
-async fn who_may_not_read_secrets_sees_none() {
+async fn environment_values_are_hidden_from_viewers_and_operators() {
     let server = Server::start().await;
-    server.post("/jobs", nightly()).await.ok(201);
+    server.post("/jobs", nightly()).await.expect_status(201);
     for (role, shown) in [(Role::Viewer, "***"), (Role::Operator, "***"), (Role::Author, "hush")] {
-        let token = server.token_of(role).await;
+        let token = server.create_token(role).await;
         for path in [NAME, "/jobs"] {
             let path = format!("/api/v1{path}");
-            let told = answer(server.stranger(Method::GET, &path).bearer_auth(&token)).await;
-            let text = told.ok(200).to_string();
+            let response =
+                send_request(server.request_without_token(Method::GET, &path).bearer_auth(&token))
+                    .await;
+            let text = response.expect_status(200).to_string();
             assert!(text.contains(&format!(r#""SECRET":"{shown}""#)), "{role} {text}");
         }
-        // A lost guard shows what is there, and is no way round.
+        // The response to a conflict contains the current job, and must hide the values as well.
         if role >= Role::Operator {
             let path = format!("/api/v1{NAME}/resume");
-            let request = server.stranger(Method::POST, &path).bearer_auth(&token);
-            let lost = answer(request.header("If-Match", "\"99\"")).await;
+            let request = server.request_without_token(Method::POST, &path).bearer_auth(&token);
+            let lost = send_request(request.header("If-Match", "\"99\"")).await;
             assert_eq!(lost.body["current"]["env"]["SECRET"], "***");
         }
     }
 }
 
 #[tokio::test]
-async fn lists_go_page_by_page_and_filter() {
+async fn lists_have_pages_and_filters() {
     let server = Server::start().await;
     for number in 0..7 {
         let mut job = json!({ "name": format!("job {number}"), "command": ["true"] });
@@ -91,38 +93,39 @@ async fn lists_go_page_by_page_and_filter() {
             job["trigger"] = json!({ "type": "event", "events": ["order.*"] });
         }
         job["enabled"] = json!(number < 5);
-        server.post("/jobs", job).await.ok(201);
+        server.post("/jobs", job).await.expect_status(201);
     }
     let names = |page: &Value| -> Vec<String> {
         let names = page["items"].as_array().unwrap().iter();
         names.map(|job| job["name"].as_str().unwrap().replace("job ", "")).collect()
     };
-    let first = server.get("/jobs?limit=3").await.ok(200);
+    let first = server.get("/jobs?limit=3").await.expect_status(200);
     assert_eq!((names(&first).concat().as_str(), &first["next"]), ("012", &json!("job 2")));
-    let next = server.get("/jobs?limit=4&after=job%202").await.ok(200);
+    let next = server.get("/jobs?limit=4&after=job%202").await.expect_status(200);
     assert_eq!(names(&next).concat(), "3456");
     let rest = match next["next"].as_str() {
-        Some(after) => {
-            server.get(&format!("/jobs?after={}", after.replace(' ', "%20"))).await.ok(200)
-        }
+        Some(after) => server
+            .get(&format!("/jobs?after={}", after.replace(' ', "%20")))
+            .await
+            .expect_status(200),
         None => json!({ "items": [] }),
     };
     assert!(names(&rest).is_empty());
-    assert_eq!(names(&server.get("/jobs?trigger=event").await.ok(200)).concat(), "0246");
-    let both = server.get("/jobs?trigger=event&enabled=true&limit=2").await.ok(200);
+    assert_eq!(names(&server.get("/jobs?trigger=event").await.expect_status(200)).concat(), "0246");
+    let both = server.get("/jobs?trigger=event&enabled=true&limit=2").await.expect_status(200);
     assert_eq!((names(&both).concat().as_str(), &both["next"]), ("02", &json!("job 2")));
-    assert_eq!(names(&server.get("/jobs?enabled=false").await.ok(200)).concat(), "56");
+    assert_eq!(names(&server.get("/jobs?enabled=false").await.expect_status(200)).concat(), "56");
 }
 
 #[tokio::test]
-async fn a_patch_changes_what_it_names_and_nothing_else() {
+async fn a_patch_changes_only_the_fields_that_it_contains() {
     let server = Server::start().await;
-    let before = server.post("/jobs", nightly()).await.ok(201);
+    let before = server.post("/jobs", nightly()).await.expect_status(201);
     let patch = json!({ "timeout": "2m", "description": null, "env": { "MORE": "x" } });
     let changed = server.change(Method::PATCH, NAME, "\"1\"", Some(patch)).await;
     assert_eq!(changed.etag.as_deref(), Some("\"2\""));
-    let changed = changed.ok(200);
-    assert_eq!(changed["withdrawn"], json!([]));
+    let changed = changed.expect_status(200);
+    assert_eq!(changed["canceled_runs"], json!([]));
     let mut expected = before;
     expected["timeout"] = json!("2m");
     expected["description"] = Value::Null;
@@ -133,11 +136,11 @@ async fn a_patch_changes_what_it_names_and_nothing_else() {
     assert_eq!(changed["job"], expected);
 }
 
-/// Another kind of trigger, schedule, policy or work is not mixed with the old one.
+/// A patch that changes the kind of the trigger, schedule, policy or work removes the fields of the old kind.
 #[tokio::test]
-async fn a_patch_may_choose_another_kind() {
+async fn a_patch_may_change_the_kind() {
     let server = Server::start().await;
-    server.post("/jobs", nightly()).await.ok(201);
+    server.post("/jobs", nightly()).await.expect_status(201);
     for (patch, field, expected) in [
         (
             json!({ "trigger": { "schedule": { "type": "every", "value": "5s" } } }),
@@ -169,16 +172,17 @@ async fn a_patch_may_choose_another_kind() {
             json!(["true"]),
         ),
     ] {
-        let changed = server.change(Method::PATCH, NAME, "*", Some(patch.clone())).await.ok(200);
+        let changed =
+            server.change(Method::PATCH, NAME, "*", Some(patch.clone())).await.expect_status(200);
         assert_eq!(changed["job"].pointer(field), Some(&expected), "{patch}");
     }
 }
 
 #[tokio::test]
-async fn a_lost_guard_is_told_with_what_is_there_now() {
+async fn a_conflict_response_contains_the_current_job() {
     let server = Server::start().await;
-    let job = server.given_job("a").await;
-    server.change(Method::POST, "/jobs/a/disable", "\"1\"", None).await.ok(200);
+    let job = server.create_job("a").await;
+    server.change(Method::POST, "/jobs/a/disable", "\"1\"", None).await.expect_status(200);
     for (method, path, body) in [
         (Method::PATCH, "/jobs/a", Some(json!({ "timeout": "5s" }))),
         (Method::DELETE, "/jobs/a", None),
@@ -191,66 +195,68 @@ async fn a_lost_guard_is_told_with_what_is_there_now() {
         assert_eq!((lost.status, &lost.body["code"]), (409, &json!("conflict")), "{method} {path}");
         assert_eq!(lost.body["current"]["version"], 2, "{method} {path}");
         assert_eq!(lost.body["current"]["id"], job["id"]);
-        let request = server.ask(method.clone(), path);
-        let missing = answer(match &body {
+        let request = server.request(method.clone(), path);
+        let missing = send_request(match &body {
             Some(body) => request.json(body),
             None => request,
         });
-        let refusal = missing.await;
-        assert_eq!(
-            refusal.refusal(),
-            (428, "precondition_required", "If-Match"),
-            "{method} {path}"
-        );
-        let wrong = server.change(method, path, "1", body).await;
-        assert_eq!(wrong.refusal(), (400, "malformed", "If-Match"));
+        let missing = missing.await;
+        assert_eq!(missing.error(), (428, "precondition_required", "If-Match"), "{method} {path}");
+        let invalid = server.change(method, path, "1", body).await;
+        assert_eq!(invalid.error(), (400, "malformed", "If-Match"));
     }
     let taken = server.post("/jobs", json!({ "name": "a", "command": ["true"] })).await;
-    assert_eq!(taken.refusal(), (409, "name_taken", "name"));
+    assert_eq!(taken.error(), (409, "name_taken", "name"));
 }
 
 #[tokio::test]
-async fn a_job_is_switched_paused_and_deleted() {
+async fn a_job_is_disabled_enabled_paused_and_deleted() {
     let server = Server::start().await;
     let mut job = json!({ "name": "a", "command": ["true"] });
     job["trigger"] = json!({ "type": "time", "schedule": { "type": "every", "value": "1h" } });
-    server.post("/jobs", job).await.ok(201);
-    let off = server.change(Method::POST, "/jobs/a/disable", "\"1\"", None).await.ok(200);
+    server.post("/jobs", job).await.expect_status(201);
+    let off =
+        server.change(Method::POST, "/jobs/a/disable", "\"1\"", None).await.expect_status(200);
     assert_eq!((&off["job"]["enabled"], &off["job"]["next_fire"]), (&json!(false), &Value::Null));
-    let on = server.change(Method::POST, "/jobs/a/enable", "\"2\"", None).await.ok(200);
+    let on = server.change(Method::POST, "/jobs/a/enable", "\"2\"", None).await.expect_status(200);
     assert!(on["job"]["next_fire"].is_string());
 
     let until = "2999-01-01T00:30:00Z";
     let body = json!({ "reason": "holiday", "until": until });
-    let paused = server.change(Method::POST, "/jobs/a/pause", "\"3\"", Some(body)).await.ok(200);
-    let told = &paused["job"]["paused"];
+    let paused =
+        server.change(Method::POST, "/jobs/a/pause", "\"3\"", Some(body)).await.expect_status(200);
+    let pause = &paused["job"]["paused"];
     assert_eq!(
-        (&told["reason"], &told["until"]),
+        (&pause["reason"], &pause["until"]),
         (&json!("holiday"), &json!("2999-01-01T00:30:00.000000Z"))
     );
     assert_eq!(paused["job"]["next_fire"], "2999-01-01T01:00:00.000000Z");
     let past = json!({ "reason": "holiday", "until": "2020-01-01T00:00:00Z" });
     let refused = server.change(Method::POST, "/jobs/a/pause", "*", Some(past)).await;
-    assert_eq!(refused.refusal(), (422, "invalid_input", "until"));
-    let resumed = server.change(Method::POST, "/jobs/a/resume", "*", None).await.ok(200);
+    assert_eq!(refused.error(), (422, "invalid_input", "until"));
+    let resumed = server.change(Method::POST, "/jobs/a/resume", "*", None).await.expect_status(200);
     assert_eq!(resumed["job"]["paused"], Value::Null);
 
-    let gone = server.change(Method::DELETE, "/jobs/a", "*", None).await.ok(200);
-    assert_eq!(gone, json!({ "withdrawn": [] }));
-    assert_eq!(server.get("/jobs/a").await.refusal().0, 404);
-    let again = server.post("/jobs", json!({ "name": "a", "command": ["true"] })).await.ok(201);
-    assert_eq!(again["id"], resumed["job"]["id"], "a name keeps its history");
+    let gone = server.change(Method::DELETE, "/jobs/a", "*", None).await.expect_status(200);
+    assert_eq!(gone, json!({ "canceled_runs": [] }));
+    assert_eq!(server.get("/jobs/a").await.error().0, 404);
+    let again =
+        server.post("/jobs", json!({ "name": "a", "command": ["true"] })).await.expect_status(201);
+    assert_eq!(
+        again["id"], resumed["job"]["id"],
+        "a new job with the name of a deleted one continues its history"
+    );
 }
 
 #[tokio::test]
-async fn a_schedule_is_looked_at_before_anybody_trusts_it() {
+async fn a_schedule_is_previewed() {
     let server = Server::start().await;
-    let asked = json!({
+    let request = json!({
         "schedule": { "type": "daily_at", "value": "02:30", "zone": "Europe/Berlin", "dst_gap": "shift" },
         "from": "2026-03-28T12:00:00Z",
         "count": 2,
     });
-    let preview = server.post("/schedules/preview", asked).await.ok(200);
+    let preview = server.post("/schedules/preview", request).await.expect_status(200);
     assert_eq!(
         (&preview["words"], &preview["ends"]),
         (&json!("every day at 02:30"), &json!(false))
@@ -261,18 +267,18 @@ async fn a_schedule_is_looked_at_before_anybody_trusts_it() {
             "at": "2026-03-29T01:00:00.000000Z",
             "local": "2026-03-29T03:00:00+02:00",
             "shifted": true,
-            "note": "there is no 02:30:00, runs at the shift; clocks go forward 02:00 -> 03:00",
+            "note": "there is no 02:30:00, runs at the clock change; clocks go forward 02:00 -> 03:00",
         })
     );
     assert_eq!(preview["fires"][1]["note"], Value::Null);
-    let asked = json!({
+    let request = json!({
         "schedule": { "type": "daily_at", "value": "02:30", "zone": "Europe/Berlin", "dst_gap": "skip" },
         "from": "2026-03-28T12:00:00Z",
     });
-    let preview = server.post("/schedules/preview", asked).await.ok(200);
+    let preview = server.post("/schedules/preview", request).await.expect_status(200);
     assert_eq!(preview["skipped"][0]["local"], "2026-03-29T02:30:00");
     assert_eq!(preview["fires"][0]["at"], "2026-03-30T00:30:00.000000Z");
     let never = json!({ "schedule": { "type": "cron", "value": "0 0 30 2 *" } });
-    let preview = server.post("/schedules/preview", never).await.ok(200);
+    let preview = server.post("/schedules/preview", never).await.expect_status(200);
     assert_eq!((&preview["ends"], &preview["fires"]), (&json!(true), &json!([])));
 }

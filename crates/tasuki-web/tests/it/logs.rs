@@ -1,4 +1,4 @@
-//! What runs print: in pages, and followed.
+//! Captured output: read in pages, and followed as a stream.
 
 use std::time::Duration;
 
@@ -7,30 +7,30 @@ use serde_json::{Value, json};
 use tasuki_core::RunId;
 use tasuki_store::AttemptResult;
 
-use crate::workshop::{Hand, Server};
+use crate::fixtures::{FakeWorker, Server};
 
 #[tokio::test]
 async fn a_log_is_read_page_by_page_while_it_grows() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let nothing = server.get(&format!("/runs/{run}/logs")).await.ok(200);
+    server.create_job("a").await;
+    let run = server.submit_task("a").await;
+    let nothing = server.get(&format!("/runs/{run}/logs")).await.expect_status(200);
     assert_eq!(
         (&nothing["attempt"], &nothing["lines"], &nothing["next"]),
         (&json!(0), &json!([]), &json!(0))
     );
-    let mut hand = Hand::new(&server.store).await;
-    let id = hand.claim().await[0];
-    hand.print(id, 1, 0, &["one", "zwei", "三"]).await;
-    let page = server.get(&format!("/runs/{run}/logs?limit=2")).await.ok(200);
+    let mut worker = FakeWorker::new(&server.store).await;
+    let id = worker.claim().await[0];
+    worker.print(id, 1, 0, &["one", "zwei", "三"]).await;
+    let page = server.get(&format!("/runs/{run}/logs?limit=2")).await.expect_status(200);
     assert_eq!(
         (&page["next"], &page["lines_count"], &page["ended"]),
         (&json!(2), &json!(3), &json!(false))
     );
     assert_eq!((&page["lines"][1]["n"], &page["lines"][1]["text"]), (&json!(1), &json!("zwei")));
     assert_eq!(page["lines"][1]["stream"], "out");
-    hand.finish(id, AttemptResult::default()).await;
-    let rest = server.get(&format!("/runs/{run}/logs?from=2&attempt=1")).await.ok(200);
+    worker.finish(id, AttemptResult::default()).await;
+    let rest = server.get(&format!("/runs/{run}/logs?from=2&attempt=1")).await.expect_status(200);
     assert_eq!((&rest["lines"][0]["text"], &rest["ended"]), (&json!("三"), &json!(true)));
     assert_eq!((&rest["lines"][0]["n"], &rest["next"]), (&json!(2), &json!(3)));
     for (query, field) in [
@@ -40,37 +40,37 @@ async fn a_log_is_read_page_by_page_while_it_grows() {
         ("limit=1001", "limit"),
     ] {
         let refused = server.get(&format!("/runs/{run}/logs?{query}")).await;
-        assert_eq!(refused.refusal(), (400, "malformed", field));
+        assert_eq!(refused.error(), (400, "malformed", field));
     }
-    assert_eq!(server.get("/runs/99/logs").await.refusal().0, 404);
+    assert_eq!(server.get("/runs/99/logs").await.error().0, 404);
 }
 
-/// A name, an id and data.
-type Told = (String, Option<String>, Value);
+/// Name, id and data of a server-sent event.
+type StreamEvent = (String, Option<String>, Value);
 
-/// Somebody who follows a run.
+/// A client that follows a run.
 struct Follower {
     stream: reqwest::Response,
     text: String,
 }
 
 impl Follower {
-    async fn of(request: reqwest::RequestBuilder) -> Self {
+    async fn connect(request: reqwest::RequestBuilder) -> Self {
         let stream = request.send().await.unwrap();
         assert_eq!(stream.headers()["content-type"], "text/event-stream");
         Self { stream, text: String::new() }
     }
 
-    /// Listens until this was said.
-    async fn hears(&mut self, wanted: &str) {
-        while !self.text.contains(wanted) {
-            let part = self.stream.chunk().await.unwrap().expect("the stream goes on");
+    /// Reads events until one contains a text.
+    async fn read_until(&mut self, text: &str) {
+        while !self.text.contains(text) {
+            let part = self.stream.chunk().await.unwrap().expect("the stream has not ended");
             self.text.push_str(std::str::from_utf8(&part).unwrap());
         }
     }
 
-    /// Everything that was said, once the stream has ended.
-    async fn rest(mut self) -> Vec<Told> {
+    /// Reads until the stream ends, and returns all events.
+    async fn read_to_end(mut self) -> Vec<StreamEvent> {
         while let Some(part) = self.stream.chunk().await.unwrap() {
             self.text.push_str(std::str::from_utf8(&part).unwrap());
         }
@@ -79,40 +79,40 @@ impl Follower {
             found.map(|value| value.trim().to_owned())
         };
         let blocks = self.text.split("\n\n").filter(|block| block.contains("event:"));
-        let told = blocks.map(|block| {
+        let events = blocks.map(|block| {
             let data = serde_json::from_str(&field(block, "data:").unwrap()).unwrap();
             (field(block, "event:").unwrap(), field(block, "id:"), data)
         });
-        told.collect()
+        events.collect()
     }
 }
 
-/// A run that waits, and somebody who follows it.
-async fn followed(server: &Server) -> (i64, String, Follower) {
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
+/// Submits a task and follows its run. Returns the run, the path and the follower.
+async fn follow_new_run(server: &Server) -> (i64, String, Follower) {
+    server.create_job("a").await;
+    let run = server.submit_task("a").await;
     let path = format!("/runs/{run}/follow");
-    let follower = Follower::of(server.ask(Method::GET, &path)).await;
+    let follower = Follower::connect(server.request(Method::GET, &path)).await;
     (run, path, follower)
 }
 
-/// The lines that were told, by their ids.
-fn lines(events: &[Told]) -> Vec<(&str, &str)> {
+/// The lines of the `log` events, with their ids.
+fn lines(events: &[StreamEvent]) -> Vec<(&str, &str)> {
     let lines = events.iter().filter(|(name, ..)| name == "log");
     lines.map(|(_, id, data)| (id.as_deref().unwrap(), data["text"].as_str().unwrap())).collect()
 }
 
 #[tokio::test]
-async fn a_follower_hears_every_line_every_state_and_the_end() {
+async fn a_follower_receives_all_output_all_states_and_the_end() {
     let server = Server::start().await;
-    let (run, path, mut follower) = followed(&server).await;
-    let mut hand = Hand::new(&server.store).await;
-    let id = hand.claim().await[0];
-    hand.print(id, 1, 0, &["one", "two"]).await;
-    follower.hears("two").await;
-    hand.print(id, 1, 2, &["three"]).await;
-    hand.finish(id, AttemptResult::default()).await;
-    let events = follower.rest().await;
+    let (run, path, mut follower) = follow_new_run(&server).await;
+    let mut worker = FakeWorker::new(&server.store).await;
+    let id = worker.claim().await[0];
+    worker.print(id, 1, 0, &["one", "two"]).await;
+    follower.read_until("two").await;
+    worker.print(id, 1, 2, &["three"]).await;
+    worker.finish(id, AttemptResult::default()).await;
+    let events = follower.read_to_end().await;
     assert_eq!(lines(&events), [("1.0", "one"), ("1.1", "two"), ("1.2", "three")]);
     let states: Vec<&str> = events
         .iter()
@@ -123,26 +123,26 @@ async fn a_follower_hears_every_line_every_state_and_the_end() {
     let (name, _, data) = events.last().unwrap();
     assert_eq!((name.as_str(), data), ("end", &json!({ "run": run, "state": "SUCCEEDED" })));
 
-    let again = server.ask(Method::GET, &path).header("Last-Event-ID", "1.1");
-    let events = Follower::of(again).await.rest().await;
+    let again = server.request(Method::GET, &path).header("Last-Event-ID", "1.1");
+    let events = Follower::connect(again).await.read_to_end().await;
     assert_eq!(lines(&events), [("1.2", "three")]);
-    assert_eq!(server.get("/runs/99/follow").await.refusal().0, 404);
+    assert_eq!(server.get("/runs/99/follow").await.error().0, 404);
 }
 
-/// A node that stops lets its runs end, and then its server stops: both between two looks of a follower.
+/// A node that stops lets its runs end, and then its server stops: both between two polls of a follower.
 #[tokio::test]
-async fn a_follower_hears_the_last_line_of_a_server_that_stops() {
+async fn a_follower_receives_the_last_line_of_a_server_that_stops() {
     let mut server = Server::start().await;
-    let (_, _, mut follower) = followed(&server).await;
-    let mut hand = Hand::new(&server.store).await;
-    let id = hand.claim().await[0];
-    hand.print(id, 1, 0, &["one"]).await;
-    follower.hears("one").await;
+    let (_, _, mut follower) = follow_new_run(&server).await;
+    let mut worker = FakeWorker::new(&server.store).await;
+    let id = worker.claim().await[0];
+    worker.print(id, 1, 0, &["one"]).await;
+    follower.read_until("one").await;
     let many: Vec<String> = (0..2_500).map(|n| format!("line {n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
-    hand.print(id, 1, 1, &many).await;
-    hand.finish(id, AttemptResult::default()).await;
-    let (events, _) = tokio::join!(follower.rest(), server.stop());
+    worker.print(id, 1, 1, &many).await;
+    worker.finish(id, AttemptResult::default()).await;
+    let (events, _) = tokio::join!(follower.read_to_end(), server.stop());
     assert_eq!(lines(&events).len(), 2_501);
     assert_eq!(lines(&events).last(), Some(&("1.2500", "line 2499")));
     assert_eq!(events.last().unwrap().0, "end");
@@ -151,16 +151,20 @@ async fn a_follower_hears_the_last_line_of_a_server_that_stops() {
 #[tokio::test]
 async fn streams_and_waits_end_when_the_server_stops() {
     let mut server = Server::start().await;
-    let (run, _, follower) = followed(&server).await;
+    let (run, _, follower) = follow_new_run(&server).await;
     let wait =
-        tokio::spawn(server.ask(Method::GET, &format!("/runs/{run}/wait?timeout=60s")).send());
-    // Nothing outside shows that a wait is under way: it has a moment to get there.
+        tokio::spawn(server.request(Method::GET, &format!("/runs/{run}/wait?timeout=60s")).send());
+    // Nothing outside the server shows that the request is waiting, so give it a moment to arrive.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let took = server.stop().await;
     assert!(took < Duration::from_secs(5), "{took:?}");
-    let events = follower.rest().await;
-    assert_eq!(events.last().unwrap().0, "state", "no end is told: it has not ended");
+    let events = follower.read_to_end().await;
+    assert_eq!(
+        events.last().unwrap().0,
+        "state",
+        "there is no end event, because the run has not ended"
+    );
     let waited: Value = wait.await.unwrap().unwrap().json().await.unwrap();
     assert_eq!(waited["state"], "PENDING");
-    assert!(server.store.run(RunId(run)).await.unwrap().is_some());
+    assert!(server.store.find_run(RunId(run)).await.unwrap().is_some());
 }

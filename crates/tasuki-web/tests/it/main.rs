@@ -1,15 +1,15 @@
-//! Real requests to a real server, over an SQLite database of its own for each test.
+//! Tests of the REST API: real requests to a real server. Each test has its own SQLite database.
 
-// In a test an unwrap is an assertion.
+// In tests, unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
 mod bad_input;
 mod cluster;
 mod documents;
+mod fixtures;
 mod jobs;
-mod life;
 mod logs;
-mod people;
 mod roles;
 mod runs;
-mod workshop;
+mod server_lifecycle;
+mod tokens_and_audit;

@@ -1,25 +1,29 @@
-//! Runs: asked for, listed, canceled, tried again, run again, waited for, explained.
+//! Runs: submit, list, cancel, retry, rerun, wait, explain.
 
 use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
 use tasuki_core::ErrorCode;
-use tasuki_core::exit::Failure;
+use tasuki_core::exit::AttemptFailure;
 use tasuki_store::AttemptResult;
 
-use crate::workshop::{Hand, Server, answer};
+use crate::fixtures::{FakeWorker, Server, send_request};
 
 fn failed() -> AttemptResult {
-    let failure = Failure { code: ErrorCode::UNEXPECTED_ERROR, retryable: true };
-    AttemptResult { exit_code: Some(3), error_message: Some("no".to_owned()), ..AttemptResult::failed(failure) }
+    let failure = AttemptFailure { code: ErrorCode::UNEXPECTED_ERROR, retryable: true };
+    AttemptResult {
+        exit_code: Some(3),
+        error_message: Some("no".to_owned()),
+        ..AttemptResult::failed(failure)
+    }
 }
 
 #[tokio::test]
-async fn a_task_is_submitted_once_however_often_it_is_sent() {
+async fn two_tasks_with_the_same_idempotency_key_are_one_run() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    server.given_job("b").await;
+    server.create_job("a").await;
+    server.create_job("b").await;
     let body = json!({
         "job": "a",
         "args": { "n": 1 },
@@ -30,9 +34,12 @@ async fn a_task_is_submitted_once_however_often_it_is_sent() {
     let send = async |job: &str| {
         let mut body = body.clone();
         body["job"] = job.into();
-        answer(server.ask(Method::POST, "/tasks").header("Idempotency-Key", "k1").json(&body)).await
+        send_request(
+            server.request(Method::POST, "/tasks").header("Idempotency-Key", "k1").json(&body),
+        )
+        .await
     };
-    let made = send("a").await.ok(201);
+    let created = send("a").await.expect_status(201);
     for (field, expected) in [
         ("state", json!("PENDING")),
         ("origin", json!("task")),
@@ -44,65 +51,65 @@ async fn a_task_is_submitted_once_however_often_it_is_sent() {
         ("worker", Value::Null),
         ("tries_allowed", json!(1)),
     ] {
-        assert_eq!(made[field], expected, "{field}");
+        assert_eq!(created[field], expected, "{field}");
     }
-    assert_eq!(send("a").await.ok(200), made);
+    assert_eq!(send("a").await.expect_status(200), created);
     let other = send("b").await;
-    assert_eq!((other.status, &other.body["current"]["id"]), (409, &made["id"]));
-    assert_eq!(server.post("/tasks", json!({ "job": "nobody" })).await.refusal().0, 404);
+    assert_eq!((other.status, &other.body["current"]["id"]), (409, &created["id"]));
+    assert_eq!(server.post("/tasks", json!({ "job": "nobody" })).await.error().0, 404);
 }
 
 #[tokio::test]
-async fn a_function_has_a_queue_and_a_priority_and_a_task_may_say_others() {
+async fn a_task_may_override_the_queue_and_priority_of_its_function() {
     let server = Server::start().await;
     let job = json!({ "name": "mail", "handler": "mail", "queue": "郵便", "priority": "low" });
-    let made = server.post("/jobs", job).await.ok(201);
-    assert_eq!((&made["queue"], &made["priority"]), (&json!("郵便"), &json!("low")));
+    let created = server.post("/jobs", job).await.expect_status(201);
+    assert_eq!((&created["queue"], &created["priority"]), (&json!("郵便"), &json!("low")));
     let task = async |more: Value| {
         let mut task = json!({ "job": "mail" });
         task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
-        let run = server.post("/tasks", task).await.ok(201);
+        let run = server.post("/tasks", task).await.expect_status(201);
         (run["queue"].clone(), run["priority"].clone())
     };
     assert_eq!(task(json!({})).await, (json!("郵便"), json!("low")));
     assert_eq!(task(json!({ "priority": "highest" })).await, (json!("郵便"), json!("highest")));
     assert_eq!(task(json!({ "queue": "default" })).await, (json!("default"), json!("low")));
     let batch = json!({ "tasks": [{ "job": "mail" }, { "job": "mail", "queue": "q", "priority": "high" }] });
-    let made = server.post("/tasks/batch", batch).await.ok(200);
-    let run = server.get(&format!("/runs/{}", made["items"][1]["id"])).await.ok(200);
+    let created = server.post("/tasks/batch", batch).await.expect_status(200);
+    let run = server.get(&format!("/runs/{}", created["items"][1]["id"])).await.expect_status(200);
     assert_eq!((&run["queue"], &run["priority"]), (&json!("q"), &json!("high")));
 
-    // What is patched away is as usual again, and a command has neither.
+    // A field that is patched to null has its default again. A command has neither queue nor priority.
     let patch = async |patch: Value| {
         let shown = server.get("/jobs/mail").await;
         let etag = shown.etag.clone().unwrap();
-        let request = server.ask(Method::PATCH, "/jobs/mail").header("If-Match", etag);
-        answer(request.json(&patch)).await.ok(200);
-        server.get("/jobs/mail").await.ok(200)
+        let request = server.request(Method::PATCH, "/jobs/mail").header("If-Match", etag);
+        send_request(request.json(&patch)).await.expect_status(200);
+        server.get("/jobs/mail").await.expect_status(200)
     };
-    let usual = patch(json!({ "queue": null, "priority": null })).await;
-    assert_eq!((&usual["queue"], &usual["priority"]), (&json!("default"), &json!("normal")));
+    let default = patch(json!({ "queue": null, "priority": null })).await;
+    assert_eq!((&default["queue"], &default["priority"]), (&json!("default"), &json!("normal")));
     patch(json!({ "queue": "slow" })).await;
     let command = patch(json!({ "command": ["true"], "dispatch": "assign" })).await;
     assert_eq!((&command["queue"], &command["priority"]), (&Value::Null, &Value::Null));
 }
 
 #[tokio::test]
-async fn many_tasks_are_submitted_together_or_not_at_all() {
+async fn a_batch_of_tasks_is_submitted_completely_or_not_at_all() {
     let server = Server::start().await;
-    server.given_job("a").await;
+    server.create_job("a").await;
     let tasks = json!({ "tasks": [
         { "job": "a" }, { "job": "a", "idempotency_key": "k" }, { "job": "a", "idempotency_key": "k" },
     ] });
-    let made = server.post("/tasks/batch", tasks).await.ok(200);
-    let existed: Vec<bool> = made["items"]
+    let created = server.post("/tasks/batch", tasks).await.expect_status(200);
+    let existed: Vec<bool> = created["items"]
         .as_array()
         .unwrap()
         .iter()
-        .map(|one| one["existed"].as_bool().unwrap())
+        .map(|item| item["existed"].as_bool().unwrap())
         .collect();
     assert_eq!(existed, [false, false, true]);
-    let before = server.stored().await;
+    let before = server.count_stored().await;
     for (tasks, refusal) in [
         (json!([]), (422, "invalid_input", "tasks")),
         (json!([{ "job": "a" }, { "job": "nobody" }]), (404, "not_found", "")),
@@ -121,56 +128,61 @@ async fn many_tasks_are_submitted_together_or_not_at_all() {
         (json!(vec![json!({ "job": "a" }); 1_001]), (422, "invalid_input", "tasks")),
     ] {
         let refused = server.post("/tasks/batch", json!({ "tasks": tasks })).await;
-        assert_eq!(refused.refusal(), refusal);
+        assert_eq!(refused.error(), refusal);
     }
-    assert_eq!(server.stored().await, before);
+    assert_eq!(server.count_stored().await, before);
 }
 
 #[tokio::test]
-async fn a_job_that_is_off_takes_no_tasks_but_runs_by_hand() {
+async fn a_disabled_job_refuses_tasks_but_can_be_triggered() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    server.change(Method::POST, "/jobs/a/disable", "*", None).await.ok(200);
+    server.create_job("a").await;
+    server.change(Method::POST, "/jobs/a/disable", "*", None).await.expect_status(200);
     let refused = server.post("/tasks", json!({ "job": "a" })).await;
     assert_eq!((refused.status, &refused.body["current"]["enabled"]), (409, &json!(false)));
-    let run = answer(server.ask(Method::POST, "/jobs/a/trigger").header("Idempotency-Key", "t"))
-        .await
-        .ok(201);
+    let run = send_request(
+        server.request(Method::POST, "/jobs/a/trigger").header("Idempotency-Key", "t"),
+    )
+    .await
+    .expect_status(201);
     assert_eq!((&run["origin"], &run["job"]), (&json!("manual"), &json!("a")));
-    let again =
-        answer(server.ask(Method::POST, "/jobs/a/trigger").header("Idempotency-Key", "t")).await;
-    assert_eq!(again.ok(200)["id"], run["id"]);
-    let given = server.post("/jobs/a/trigger", json!({ "args": { "x": [1] } })).await.ok(201);
-    assert_eq!(given["args"], json!({ "x": [1] }));
-    let told = server.get("/audit?limit=200").await.ok(200);
+    let again = send_request(
+        server.request(Method::POST, "/jobs/a/trigger").header("Idempotency-Key", "t"),
+    )
+    .await;
+    assert_eq!(again.expect_status(200)["id"], run["id"]);
+    let triggered =
+        server.post("/jobs/a/trigger", json!({ "args": { "x": [1] } })).await.expect_status(201);
+    assert_eq!(triggered["args"], json!({ "x": [1] }));
+    let response = server.get("/audit?limit=200").await.expect_status(200);
     let triggers =
-        told["items"].as_array().unwrap().iter().filter(|row| row["action"] == "trigger");
-    assert_eq!(triggers.count(), 2, "what existed is told once");
+        response["items"].as_array().unwrap().iter().filter(|row| row["action"] == "trigger");
+    assert_eq!(triggers.count(), 2, "a repeated trigger has no audit entry of its own");
 }
 
 #[tokio::test]
-async fn a_run_is_shown_with_its_attempts_and_listed_by_what_is_asked() {
+async fn a_run_is_shown_with_its_attempts_and_listed_by_filters() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    server.given_job("b").await;
-    let run = server.given_task("a").await;
-    let mut hand = Hand::new(&server.store).await;
-    assert_eq!(hand.claim().await[0].0, run);
-    let carried = server.get(&format!("/runs/{run}")).await.ok(200);
-    assert_eq!(carried["locked_by"], hand.id.to_string());
-    assert!(carried["heartbeat_at"].is_string(), "{carried}");
-    assert_eq!(carried["executions"][0]["outcome"], Value::Null);
-    hand.finish(tasuki_core::RunId(run), failed()).await;
-    let ended = server.get(&format!("/runs/{run}")).await.ok(200);
+    server.create_job("a").await;
+    server.create_job("b").await;
+    let run = server.submit_task("a").await;
+    let mut worker = FakeWorker::new(&server.store).await;
+    assert_eq!(worker.claim().await[0].0, run);
+    let running = server.get(&format!("/runs/{run}")).await.expect_status(200);
+    assert_eq!(running["locked_by"], worker.id.to_string());
+    assert!(running["heartbeat_at"].is_string(), "{running}");
+    assert_eq!(running["executions"][0]["outcome"], Value::Null);
+    worker.finish(tasuki_core::RunId(run), failed()).await;
+    let ended = server.get(&format!("/runs/{run}")).await.expect_status(200);
     assert_eq!((&ended["state"], &ended["exit_code"]), (&json!("FAILED"), &json!(3)));
     assert_eq!((&ended["error_message"], &ended["heartbeat_at"]), (&json!("no"), &Value::Null));
     assert_eq!(ended["executions"][0]["error_code"], "UNEXPECTED_ERROR");
 
     for _ in 0..3 {
-        server.given_task("b").await;
+        server.submit_task("b").await;
     }
     let listed = async |query: &str| {
-        let page = server.get(&format!("/runs?{query}")).await.ok(200);
+        let page = server.get(&format!("/runs?{query}")).await.expect_status(200);
         page["items"]
             .as_array()
             .unwrap()
@@ -185,7 +197,7 @@ async fn a_run_is_shown_with_its_attempts_and_listed_by_what_is_asked() {
     assert_eq!(listed("scope=tenant/42").await.len(), 0);
     assert_eq!(listed("since=2999-01-01T00:00:00Z").await.len(), 0);
     assert_eq!(listed("until=2999-01-01T00:00:00Z&scope=global/global&origin=task").await.len(), 4);
-    let first = server.get("/runs?limit=3").await.ok(200);
+    let first = server.get("/runs?limit=3").await.expect_status(200);
     assert_eq!(first["items"].as_array().unwrap().len(), 3);
     let cursor = first["next"].as_str().unwrap();
     assert_eq!(listed(&format!("limit=3&cursor={cursor}")).await, [run]);
@@ -200,110 +212,128 @@ async fn a_run_is_shown_with_its_attempts_and_listed_by_what_is_asked() {
         ("since=yesterday", "since"),
         ("stat=FAILED", "stat"),
     ] {
-        assert_eq!(
-            server.get(&format!("/runs?{query}")).await.refusal(),
-            (400, "malformed", field)
-        );
+        assert_eq!(server.get(&format!("/runs?{query}")).await.error(), (400, "malformed", field));
     }
-    assert_eq!(server.get("/runs?job=nobody").await.refusal().0, 404);
+    assert_eq!(server.get("/runs?job=nobody").await.error().0, 404);
     for path in ["/runs/99", "/runs/0", "/runs/x", "/runs/99999999999999999999", "/runs/99/explain"]
     {
-        assert_eq!(server.get(path).await.refusal().0, 404, "{path}");
+        assert_eq!(server.get(path).await.error().0, 404, "{path}");
     }
 }
 
 #[tokio::test]
 async fn a_run_is_canceled_once() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let waiting = server.given_task("a").await;
-    let why = json!({ "reason": "wrong day" });
-    let done = server.post(&format!("/runs/{waiting}/cancel"), why.clone()).await.ok(200);
+    server.create_job("a").await;
+    let waiting = server.submit_task("a").await;
+    let body = json!({ "reason": "wrong day" });
+    let done =
+        server.post(&format!("/runs/{waiting}/cancel"), body.clone()).await.expect_status(200);
     assert_eq!((&done["done"], &done["run"]["state"]), (&json!(true), &json!("CANCELED")));
-    let lost = server.post(&format!("/runs/{waiting}/cancel"), why).await;
+    let lost = server.post(&format!("/runs/{waiting}/cancel"), body).await;
     assert_eq!((lost.status, &lost.body["current"]["state"]), (409, &json!("CANCELED")));
 
-    let running = server.given_task("a").await;
-    Hand::new(&server.store).await.claim().await;
-    let asked = answer(server.ask(Method::POST, &format!("/runs/{running}/cancel"))).await.ok(200);
-    assert_eq!((&asked["done"], &asked["run"]["state"]), (&json!(false), &json!("RUNNING")));
-    assert!(asked["run"]["cancel_requested_at"].is_string());
-    let again = answer(server.ask(Method::POST, &format!("/runs/{running}/cancel"))).await;
-    assert_eq!(again.body["detail"], format!("run {running} has been asked to stop already"));
-    assert_eq!(server.post("/runs/99/cancel", json!({})).await.refusal().0, 404);
+    let running = server.submit_task("a").await;
+    FakeWorker::new(&server.store).await.claim().await;
+    let requested = send_request(server.request(Method::POST, &format!("/runs/{running}/cancel")))
+        .await
+        .expect_status(200);
+    assert_eq!(
+        (&requested["done"], &requested["run"]["state"]),
+        (&json!(false), &json!("RUNNING"))
+    );
+    assert!(requested["run"]["cancel_requested_at"].is_string());
+    let again =
+        send_request(server.request(Method::POST, &format!("/runs/{running}/cancel"))).await;
+    assert_eq!(again.body["detail"], format!("a cancel of run {running} was already requested"));
+    assert_eq!(server.post("/runs/99/cancel", json!({})).await.error().0, 404);
 }
 
 #[tokio::test]
-async fn only_what_ended_badly_is_tried_again_and_only_what_ended_runs_again() {
+async fn only_failed_runs_can_be_retried_and_only_ended_runs_can_be_rerun() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
+    server.create_job("a").await;
+    let run = server.submit_task("a").await;
     for verb in ["retry", "rerun"] {
-        let lost = answer(server.ask(Method::POST, &format!("/runs/{run}/{verb}"))).await;
+        let lost = send_request(server.request(Method::POST, &format!("/runs/{run}/{verb}"))).await;
         assert_eq!(
             (lost.status, &lost.body["current"]["state"]),
             (409, &json!("PENDING")),
             "{verb}"
         );
     }
-    let mut hand = Hand::new(&server.store).await;
-    let id = hand.claim().await[0];
-    hand.finish(id, failed()).await;
-    let retried =
-        server.post(&format!("/runs/{run}/retry"), json!({ "reason": "again" })).await.ok(200);
+    let mut worker = FakeWorker::new(&server.store).await;
+    let id = worker.claim().await[0];
+    worker.finish(id, failed()).await;
+    let retried = server
+        .post(&format!("/runs/{run}/retry"), json!({ "reason": "again" }))
+        .await
+        .expect_status(200);
     assert_eq!(
         (&retried["run"]["state"], &retried["run"]["tries_allowed"]),
         (&json!("RETRY_WAIT"), &json!(2))
     );
-    hand.claim().await;
-    hand.finish(id, AttemptResult { result: Some(r#"{"rows":17}"#.to_owned()), ..AttemptResult::default() })
+    worker.claim().await;
+    worker
+        .finish(
+            id,
+            AttemptResult { result: Some(r#"{"rows":17}"#.to_owned()), ..AttemptResult::default() },
+        )
         .await;
-    let ended = server.get(&format!("/runs/{run}")).await.ok(200);
+    let ended = server.get(&format!("/runs/{run}")).await.expect_status(200);
     assert_eq!((&ended["state"], &ended["result"]), (&json!("SUCCEEDED"), &json!({ "rows": 17 })));
     assert_eq!(ended["executions"].as_array().unwrap().len(), 2);
     assert_eq!(ended["notes"][0]["verb"], "retry");
     assert_eq!(server.post(&format!("/runs/{run}/retry"), json!({})).await.status, 409);
-    let rerun = answer(server.ask(Method::POST, &format!("/runs/{run}/rerun"))).await.ok(201);
+    let rerun = send_request(server.request(Method::POST, &format!("/runs/{run}/rerun")))
+        .await
+        .expect_status(201);
     assert_eq!((&rerun["rerun_of"], &rerun["origin"]), (&json!(run), &json!("rerun")));
-    server.change(Method::DELETE, "/jobs/a", "*", None).await.ok(200);
-    assert_eq!(answer(server.ask(Method::POST, &format!("/runs/{run}/rerun"))).await.status, 409);
+    server.change(Method::DELETE, "/jobs/a", "*", None).await.expect_status(200);
+    assert_eq!(
+        send_request(server.request(Method::POST, &format!("/runs/{run}/rerun"))).await.status,
+        409
+    );
 }
 
 #[tokio::test]
-async fn a_wait_ends_with_the_run_or_with_the_time() {
+async fn a_wait_ends_with_the_run_or_with_its_timeout() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let waited = server.get(&format!("/runs/{run}/wait?timeout=50ms")).await.ok(200);
+    server.create_job("a").await;
+    let run = server.submit_task("a").await;
+    let waited = server.get(&format!("/runs/{run}/wait?timeout=50ms")).await.expect_status(200);
     assert_eq!(waited["state"], "PENDING");
     let path = format!("/runs/{run}/wait?timeout=20s");
-    let began = Instant::now();
+    let started = Instant::now();
     let finish = async {
-        let mut hand = Hand::new(&server.store).await;
-        let id = hand.claim().await[0];
-        hand.finish(id, AttemptResult::default()).await;
+        let mut worker = FakeWorker::new(&server.store).await;
+        let id = worker.claim().await[0];
+        worker.finish(id, AttemptResult::default()).await;
     };
     let (waited, ()) = tokio::join!(server.get(&path), finish);
-    assert_eq!(waited.ok(200)["state"], "SUCCEEDED");
-    assert!(began.elapsed() < Duration::from_secs(10));
+    assert_eq!(waited.expect_status(200)["state"], "SUCCEEDED");
+    assert!(started.elapsed() < Duration::from_secs(10));
     for timeout in ["61s", "-1s", "soon", ""] {
         let refused = server.get(&format!("/runs/{run}/wait?timeout={timeout}")).await;
-        assert_eq!(refused.refusal(), (400, "malformed", "timeout"), "{timeout}");
+        assert_eq!(refused.error(), (400, "malformed", "timeout"), "{timeout}");
     }
-    assert_eq!(server.get("/runs/99/wait").await.refusal().0, 404);
+    assert_eq!(server.get("/runs/99/wait").await.error().0, 404);
 }
 
 #[tokio::test]
 async fn a_run_is_explained() {
     let server = Server::start().await;
-    server.given_job("a").await;
-    let run = server.given_task("a").await;
-    let told = server.get(&format!("/runs/{run}/explain")).await.ok(200);
-    assert_eq!((&told["run"], &told["state"]), (&json!(run), &json!("PENDING")));
-    let sentences = told["sentences"].as_array().unwrap();
+    server.create_job("a").await;
+    let run = server.submit_task("a").await;
+    let response = server.get(&format!("/runs/{run}/explain")).await.expect_status(200);
+    assert_eq!((&response["run"], &response["state"]), (&json!(run), &json!("PENDING")));
+    let sentences = response["sentences"].as_array().unwrap();
     assert!(
         sentences[0].as_str().unwrap().starts_with("run 1 was submitted as a task of job a"),
-        "{told}"
+        "{response}"
     );
-    assert!(sentences.last().unwrap().as_str().unwrap().contains("no worker is active"), "{told}");
+    assert!(
+        sentences.last().unwrap().as_str().unwrap().contains("no worker is active"),
+        "{response}"
+    );
 }

@@ -1,15 +1,16 @@
-//! How one node starts: what it is called, where it keeps its things, and what it is willing to run.
-//! The control plane cannot widen any of this.
+//! Local configuration of one node: its name, address, slots, and the programs that it may run.
+//!
+//! Jobs and settings in the database cannot extend these limits.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tasuki_core::argv::Django;
-use tasuki_core::{Invalid, NodeName};
+use tasuki_core::argv::DjangoConfig;
+use tasuki_core::{InvalidInput, NodeName};
 
-/// What a job sees of its worker's environment unless the worker says otherwise.
-const ENVIRONMENT: [&str; 12] = [
+/// Environment variables that a command inherits from the worker by default.
+const DEFAULT_ENVIRONMENT: [&str; 12] = [
     "PATH",
     "HOME",
     "LANG",
@@ -24,62 +25,62 @@ const ENVIRONMENT: [&str; 12] = [
     "SSL_CERT_DIR",
 ];
 
-/// How one node starts.
+/// Local configuration of one node.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// The host, container or pod. Two nodes of one name are on one host.
+    /// Name of the node: its host, container or pod. Nodes with the same name must be on the same host.
     pub node: NodeName,
-    /// Where others call it; `None`: nowhere.
+    /// RPC address at which other nodes call this one; `None`: the node runs alone.
     pub address: Option<String>,
-    /// What it is good for.
+    /// Labels of the worker. A run is assigned only to workers that have all labels of its job.
     pub labels: BTreeSet<String>,
-    /// How many commands at once; `None`: what the settings say.
+    /// Maximum number of concurrent commands; `None`: the setting `max_jobs_per_worker`.
     pub slots: Option<u32>,
-    /// Which variables of its environment jobs see.
+    /// Names of environment variables that commands inherit from the worker.
     pub environment: Vec<String>,
-    /// The only programs it runs; `None`: any.
-    pub programs: Option<BTreeSet<String>>,
-    /// How it starts Django; `None`: it does not.
+    /// Programs that commands may run; `None`: any program.
+    pub allowed_programs: Option<BTreeSet<String>>,
+    /// Django project of this host; `None`: the node runs no Django jobs.
     pub django: Option<DjangoProject>,
-    /// How much of an attempt's output is kept, in bytes.
-    pub log_cap: i64,
-    /// How long running work may go on after a drain began.
-    pub drain: Duration,
+    /// Maximum output stored per attempt, in bytes.
+    pub max_log_bytes: i64,
+    /// Time that running attempts may continue after a drain began.
+    pub drain_timeout: Duration,
 }
 
 /// A Django project on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DjangoProject {
-    /// Interpreter and manage.py.
-    pub start: Django,
-    /// Where the project is.
+    /// Python interpreter and `manage.py`.
+    pub start: DjangoConfig,
+    /// Directory of the project.
     pub directory: PathBuf,
-    /// DJANGO_SETTINGS_MODULE, if manage.py is not to choose.
+    /// Value of `DJANGO_SETTINGS_MODULE`; `None`: `manage.py` decides.
     pub settings: Option<String>,
 }
 
 impl Config {
-    /// A node of this name, with nothing special about it.
+    /// Default configuration of a node with this name.
     pub fn new(node: NodeName) -> Self {
         Self {
             node,
             address: None,
             labels: BTreeSet::new(),
             slots: None,
-            environment: ENVIRONMENT.iter().map(|&name| name.to_owned()).collect(),
-            programs: None,
+            environment: DEFAULT_ENVIRONMENT.iter().map(|&name| name.to_owned()).collect(),
+            allowed_programs: None,
             django: None,
-            log_cap: 10 << 20,
-            drain: Duration::from_secs(30),
+            max_log_bytes: 10 << 20,
+            drain_timeout: Duration::from_secs(30),
         }
     }
 
-    /// Whether it is willing to run a program.
-    pub(crate) fn allows(&self, program: &str) -> Result<(), Invalid> {
-        match &self.programs {
+    /// Returns an error if the node may not run a program.
+    pub(crate) fn check_program(&self, program: &str) -> Result<(), InvalidInput> {
+        match &self.allowed_programs {
             Some(allowed) if !allowed.contains(program) => {
                 let expected = "one of the programs that this worker is configured to run";
-                Err(Invalid::typed("command", program, expected))
+                Err(InvalidInput::from_text("command", program, expected))
             }
             Some(_) | None => Ok(()),
         }

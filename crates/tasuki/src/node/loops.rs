@@ -1,54 +1,58 @@
-//! The loops around the ticks: they own pace, backoff and stopping, and nothing else.
+//! The loops of a node. Each loop calls one tick function again and again; the loop decides only when to call it, how
+//! long to wait after a failure, and when to stop.
 
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tasuki_core::NodeName;
-use tasuki_store::{Dialect, Error, Listener, Store};
+use tasuki_store::{Error, NotificationListener, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
+use super::clock_and_random::{Clock as _, OsRandom, Random as _, RealClock};
 use super::leader::Leader;
-use super::outage::Outage;
-use super::worker::{Pulse, Worker};
-use super::world::{Clock as _, Dice as _, RealClock, RealDice};
-use crate::Wake;
-use crate::node::coordination::coordinate::Coordinator;
+use super::outage_log::OutageLog;
+use super::worker::{HeartbeatResult, Worker};
+use crate::Wakeups;
+use crate::node::coordination::coordinator::Coordinator;
 use crate::node::coordination::peers::Peers;
-use crate::node::executor::attempt::Mail;
+use crate::node::executor::attempt::CompletionQueue;
 use crate::node::leader::scopes::Scopes;
 
 mod cluster;
 
-/// How long a loop rests after its tick failed.
-const REST: Duration = Duration::from_millis(200);
-/// How long a claimer waits for more room than a little.
-const COMPANY: Duration = Duration::from_millis(1);
-/// The same where it is commands that make room.
-const COMMANDS_COMPANY: Duration = Duration::from_millis(5);
-/// How often scopes are asked for.
-const SCOPES: Duration = Duration::from_secs(5);
-/// How often a leader forgets workers; and how soon who leads since, or could not, looks whether it is to.
-const FORGET: (Duration, Duration) = (Duration::from_hours(1), Duration::from_mins(1));
-/// How long at most a loop waits that nobody wakes.
-const LONGEST: Duration = Duration::from_secs(1);
+/// Time that a loop waits after its tick failed.
+const BACKOFF: Duration = Duration::from_millis(200);
+/// Minimum wait between two claims while nearly all slots are occupied, so that one claim fills several slots.
+const CLAIM_BATCH_DELAY: Duration = Duration::from_millis(1);
+/// The same while nearly all command slots are occupied.
+const COMMAND_CLAIM_BATCH_DELAY: Duration = Duration::from_millis(5);
+/// Interval between two synchronisations of scopes with their providers.
+const SCOPE_SYNC_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval at which the leader deletes rows of old workers.
+const PRUNE_INTERVAL: Duration = Duration::from_hours(1);
+/// Interval at which a worker that is not leader, or whose pruning failed, tries again.
+const PRUNE_RETRY_INTERVAL: Duration = Duration::from_mins(1);
+/// Maximum time that a loop waits without a wake-up.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
+/// Everything that the loops of a node share.
 pub(crate) struct Loops {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
     pub(crate) scopes: Arc<Scopes>,
     pub(crate) store: Store,
-    pub(crate) mail: Mail,
-    pub(crate) wake: Wake,
-    pub(crate) stopped: watch::Receiver<bool>,
-    pub(crate) cluster: Cluster,
-    pub(crate) outage: Outage,
+    pub(crate) completions: CompletionQueue,
+    pub(crate) wakeups: Wakeups,
+    pub(crate) stop: watch::Receiver<bool>,
+    pub(crate) cluster: ClusterContext,
+    pub(crate) outage_log: OutageLog,
 }
 
-/// What a node knows of being one of many.
-pub(crate) struct Cluster {
+/// What a node needs to take part in a cluster.
+pub(crate) struct ClusterContext {
     pub(crate) node: NodeName,
     pub(crate) address: Option<String>,
     pub(crate) coordinator: Arc<dyn Coordinator>,
@@ -56,52 +60,52 @@ pub(crate) struct Cluster {
 }
 
 impl Loops {
-    /// Starts them all. Should one end before its time, which is a fault of ours, it is told: a node with a
-    /// loop missing must not look as if it worked.
+    /// Starts all loops. If a loop ends before the node stops, which is a bug, `end` receives the reason: a node without
+    /// one of its loops must not appear to work.
     pub(crate) fn start(self, end: &watch::Sender<Option<&'static str>>) -> Vec<JoinHandle<()>> {
         let this = Arc::new(self);
-        let stopped = this.stopped.clone();
+        let stop = this.stop.clone();
         let mut loops = vec![
-            this.spawn(Self::pulse),
-            this.spawn(Self::start_due),
-            this.spawn(Self::claim),
-            this.spawn(Self::take_in),
-            this.spawn(Self::renew),
-            this.spawn(Self::tend),
-            this.spawn(Self::report),
-            this.spawn(Self::lead),
-            this.spawn(Self::plan),
-            this.spawn(Self::deliver),
-            this.spawn(Self::recover),
-            this.spawn(Self::forget),
-            this.spawn(Self::listen),
-            this.spawn(Self::apart),
+            this.spawn(Self::heartbeat_loop),
+            this.spawn(Self::start_loop),
+            this.spawn(Self::claim_loop),
+            this.spawn(Self::local_submit_loop),
+            this.spawn(Self::renew_loop),
+            this.spawn(Self::deadline_loop),
+            this.spawn(Self::report_loop),
+            this.spawn(Self::election_loop),
+            this.spawn(Self::planner_loop),
+            this.spawn(Self::order_loop),
+            this.spawn(Self::recover_loop),
+            this.spawn(Self::prune_workers_loop),
+            this.spawn(Self::database_notification_loop),
+            this.spawn(Self::continuation_loop),
         ];
-        // SQLite takes one after the other: while one of them waits for an answer the other has the next ready.
-        if this.store.dialect() == Dialect::Sqlite {
-            loops.push(this.spawn(Self::report_beside));
+        if this.store.parallelism().report_batches > 1 {
+            loops.push(this.spawn(Self::second_report_loop));
         }
-        // Alone there is nobody to look after.
+        // A node without an address has no other nodes to coordinate with.
         if this.cluster.address.is_some() {
-            loops.push(this.spawn(Self::look_after));
-            loops.push(this.spawn(Self::watch));
-            loops.push(this.spawn(Self::show));
-            loops.push(this.spawn(Self::hear_there));
-            loops.push(this.spawn(Self::send_words));
+            loops.push(this.spawn(Self::failure_detector_loop));
+            loops.push(this.spawn(Self::leader_check_loop));
+            loops.push(this.spawn(Self::presence_loop));
+            loops.push(this.spawn(Self::coordinator_notification_loop));
+            loops.push(this.spawn(Self::hint_loop));
         }
         if !this.scopes.is_empty() {
-            loops.push(this.spawn(Self::scopes));
+            loops.push(this.spawn(Self::scope_loop));
         }
-        let watched = |one: JoinHandle<()>| {
-            let (end, stopped) = (end.clone(), stopped.clone());
+        let supervise = |handle: JoinHandle<()>| {
+            let (end, stop) = (end.clone(), stop.clone());
             tokio::spawn(async move {
-                let ended = one.await;
-                if ended.is_err() || !*stopped.borrow() {
-                    let _ = end.send(Some("one of its loops has ended; the log says why"));
+                let ended = handle.await;
+                if ended.is_err() || !*stop.borrow() {
+                    let _ =
+                        end.send(Some("one of the node's loops ended unexpectedly; see the log"));
                 }
             })
         };
-        loops.into_iter().map(watched).collect()
+        loops.into_iter().map(supervise).collect()
     }
 
     fn spawn<F>(self: &Arc<Self>, work: impl FnOnce(Arc<Self>) -> F) -> JoinHandle<()>
@@ -111,306 +115,327 @@ impl Loops {
         tokio::spawn(work(Arc::clone(self)))
     }
 
-    /// Waits for a while or until woken. `false`: the node stops.
-    async fn rest(&self, limit: Duration, woken: impl Future<Output = ()>) -> bool {
-        self.rest_until(tokio::time::sleep(limit), woken).await
+    /// Waits until `limit` has passed or `woken` completes. `false`: the node stops.
+    async fn wait(&self, limit: Duration, woken: impl Future<Output = ()>) -> bool {
+        self.wait_for(tokio::time::sleep(limit), woken).await
     }
 
-    /// The same for who looks after what the worker carries, and has nothing to do while that is nothing.
-    async fn rest_unless_quiet(&self, pace: Duration, woken: impl Future<Output = ()>) -> bool {
-        self.rest_until(self.worker.carries(pace), woken).await
+    /// The same for loops that check leased runs: while the worker holds no runs, only `woken` ends the wait.
+    async fn wait_while_leased(&self, limit: Duration, woken: impl Future<Output = ()>) -> bool {
+        self.wait_for(self.worker.wait_for_next_check(limit), woken).await
     }
 
-    async fn rest_until(
+    async fn wait_for(
         &self,
-        over: impl Future<Output = ()>,
+        timer: impl Future<Output = ()>,
         woken: impl Future<Output = ()>,
     ) -> bool {
-        let mut stopped = self.stopped.clone();
+        let mut stop = self.stop.clone();
         tokio::select! {
-            _ = stopped.wait_for(|stopped| *stopped) => false,
-            () = over => true,
+            _ = stop.wait_for(|stop| *stop) => false,
+            () = timer => true,
             () = woken => true,
         }
     }
 
-    async fn pulse(self: Arc<Self>) {
+    async fn heartbeat_loop(self: Arc<Self>) {
         loop {
-            let wait = match self.outage.told("pulse", self.worker.pulse()).await {
-                Some(Pulse::CutOff | Pulse::Alive) => {
-                    self.outage.answered();
-                    about(self.worker.settings().heartbeat_interval())
+            let wait = match self.outage_log.run_logged("heartbeat", self.worker.heartbeat()).await
+            {
+                Some(HeartbeatResult::DeclaredDead | HeartbeatResult::Alive) => {
+                    self.outage_log.heartbeat_succeeded();
+                    with_jitter(self.worker.settings().heartbeat_interval())
                 }
-                None => REST,
+                None => BACKOFF,
             };
-            if !self.rest(wait, self.worker.looks()).await {
+            if !self.wait(wait, self.worker.wait_for_heartbeat_request()).await {
                 return;
             }
         }
     }
 
-    async fn start_due(self: Arc<Self>) {
+    async fn start_loop(self: Arc<Self>) {
         loop {
-            let rested = match self.outage.told("start", self.worker.start_due()).await {
-                Some(next) => self.rest_unless_quiet(until(next), self.worker.ordered()).await,
-                None => self.rest(REST, self.worker.ordered()).await,
+            let continues = match self.outage_log.run_logged("start", self.worker.start_due()).await
+            {
+                Some(next) => {
+                    self.wait_while_leased(time_until(next), self.worker.wait_for_start_request())
+                        .await
+                }
+                None => self.wait(BACKOFF, self.worker.wait_for_start_request()).await,
             };
-            if !rested {
+            if !continues {
                 return;
             }
         }
     }
 
-    async fn claim(self: Arc<Self>) {
+    async fn claim_loop(self: Arc<Self>) {
         let mut woken = true;
         loop {
             let next = async {
                 match woken {
-                    true => self.worker.claim_woken().await,
+                    true => self.worker.claim_after_wakeup().await,
                     false => self.worker.claim().await,
                 }
             };
-            let wait = match self.outage.told("claim", next).await {
-                Some(next) => until(next),
-                None => REST,
+            let wait = match self.outage_log.run_logged("claim", next).await {
+                Some(next) => time_until(next),
+                None => BACKOFF,
             };
-            // What has just been launched may make room at once, and then more than a little.
-            let wait = if self.worker.is_crowded() { wait.max(COMPANY) } else { wait };
+            // Attempts that were just launched may end at once and free more slots: wait for them.
+            let wait =
+                if self.worker.is_nearly_full() { wait.max(CLAIM_BATCH_DELAY) } else { wait };
             let next = Instant::now() + wait;
-            let enough = Instant::now() + COMMANDS_COMPANY;
-            let mut stopped = self.stopped.clone();
+            let next_command_claim = Instant::now() + COMMAND_CLAIM_BATCH_DELAY;
+            let mut stop = self.stop.clone();
             woken = false;
-            // Nor does it help to be woken for a little.
+            // While command slots are nearly full, a wake-up does not end the wait early either.
             loop {
-                let crowded = self.worker.is_crowded_with_commands();
-                let until = match (woken, crowded) {
+                let nearly_full = self.worker.is_nearly_full_of_commands();
+                let until = match (woken, nearly_full) {
                     (true, false) => break,
-                    (true, true) => enough,
-                    (false, true) => next.max(enough),
+                    (true, true) => next_command_claim,
+                    (false, true) => next.max(next_command_claim),
                     (false, false) => next,
                 };
                 tokio::select! {
-                    _ = stopped.wait_for(|stopped| *stopped) => return,
+                    _ = stop.wait_for(|stop| *stop) => return,
                     () = tokio::time::sleep_until(until) => break,
-                    () = self.wake.claims_woken() => woken = true,
+                    () = self.wakeups.claims_wakeup() => woken = true,
                 }
             }
         }
     }
 
-    /// One arrival at a time: those who come meanwhile travel together then.
-    async fn take_in(self: Arc<Self>) {
-        let mut door = self.wake.door();
-        let mut stopped = self.stopped.clone();
+    /// Handles one local submit request at a time. Tasks submitted meanwhile are combined into the next request.
+    async fn local_submit_loop(self: Arc<Self>) {
+        let mut requests = self.wakeups.local_submit().open();
+        let mut stop = self.stop.clone();
         loop {
-            let arrival = tokio::select! {
-                _ = stopped.wait_for(|stopped| *stopped) => break,
-                Some(arrival) = door.recv() => arrival,
+            let request = tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => break,
+                Some(request) = requests.recv() => request,
             };
-            let taken = self.worker.take_in(&arrival.tasks).await;
-            // Who has gone away does not mind.
-            let _ = arrival.answer.send(taken);
+            let created = self.worker.submit_and_claim(&request.tasks).await;
+            // An error means that the caller no longer waits.
+            let _ = request.reply.send(created);
         }
-        // Who stands there already is told that nobody is in.
-        door.close();
-        while let Some(arrival) = door.recv().await {
-            let _ = arrival.answer.send(Ok(None));
+        // The node stops: requests that are already queued are declined.
+        requests.close();
+        while let Some(request) = requests.recv().await {
+            let _ = request.reply.send(Ok(None));
         }
     }
 
-    async fn renew(self: Arc<Self>) {
+    async fn renew_loop(self: Arc<Self>) {
         let mut woken = false;
         loop {
-            self.outage.told("renew", self.worker.renew(woken)).await;
+            self.outage_log.run_logged("renew", self.worker.renew(woken)).await;
             let wait = self.worker.settings().lease_renew() / 2;
-            let mut stopped = self.stopped.clone();
+            let mut stop = self.stop.clone();
             woken = tokio::select! {
-                _ = stopped.wait_for(|stopped| *stopped) => return,
-                () = self.worker.carries(wait) => false,
-                () = self.wake.leases_woken() => true,
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = self.worker.wait_for_next_check(wait) => false,
+                () = self.wakeups.leases_wakeup() => true,
             };
         }
     }
 
-    /// Apart from the renewals: what they wait for must not keep anything running.
-    async fn tend(self: Arc<Self>) {
+    /// Stops attempts at their deadlines. Separate from the renew loop, because a slow renewal must not let an attempt
+    /// run longer.
+    async fn deadline_loop(self: Arc<Self>) {
         loop {
-            let next = self.worker.tend();
-            let pace = self.worker.settings().lease_renew() / 2;
-            let wait = until(next).min(pace).max(Duration::from_millis(1));
-            if !self.rest_unless_quiet(wait, std::future::pending()).await {
+            let next = self.worker.enforce_deadlines();
+            let interval = self.worker.settings().lease_renew() / 2;
+            let wait = time_until(next).min(interval).max(Duration::from_millis(1));
+            if !self.wait_while_leased(wait, std::future::pending()).await {
                 return;
             }
         }
     }
 
-    async fn report(self: Arc<Self>) {
-        Arc::clone(&self).report_beside().await;
-        // What came in the meantime is reported too, if it can be.
-        self.outage.told("report", self.worker.report_all()).await;
+    async fn report_loop(self: Arc<Self>) {
+        Arc::clone(&self).second_report_loop().await;
+        // The node stops: report what has ended since, if possible.
+        self.outage_log.run_logged("report", self.worker.report_all()).await;
     }
 
-    async fn report_beside(self: Arc<Self>) {
+    async fn second_report_loop(self: Arc<Self>) {
         loop {
-            // Whoever has ended wakes us before all others that were launched with it have had their turn, and most of them
-            // end in it.
+            // The first attempt that ends wakes this loop before the other attempts of its batch were polled. Most of
+            // them end at that poll, so yielding makes the batch larger.
             tokio::task::yield_now().await;
-            let rested = match self.outage.told("report", self.worker.report()).await {
-                Some(next) => self.rest_unless_quiet(until(next), self.mail.rung()).await,
-                None => self.rest(REST, self.mail.rung()).await,
+            let continues = match self.outage_log.run_logged("report", self.worker.report()).await {
+                Some(next) => {
+                    self.wait_while_leased(time_until(next), self.completions.wait_for_completion())
+                        .await
+                }
+                None => self.wait(BACKOFF, self.completions.wait_for_completion()).await,
             };
-            if !rested {
+            if !continues {
                 return;
             }
         }
     }
 
-    async fn lead(self: Arc<Self>) {
+    async fn election_loop(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let leads = match (self.worker.is_aside(), self.leader.term()) {
-                // Who drains does not stand, but goes on until what it has is settled.
+            let is_leader = match (self.worker.is_suspended(), self.leader.active_epoch()) {
+                // A draining worker does not try to become leader. If it is leader, it remains so until it stops.
                 (true, None) => Some(false),
                 (true, Some(_)) if self.worker.is_detached() => {
-                    self.outage.told("resign", self.leader.resign()).await;
+                    self.outage_log.run_logged("resign", self.leader.resign()).await;
                     Some(false)
                 }
-                _ => self.outage.told("lead", self.leader.lead(&settings)).await,
+                _ => {
+                    self.outage_log.run_logged("elect", self.leader.elect_or_renew(&settings)).await
+                }
             };
-            let wait = match leads {
-                Some(true) => about(settings.leader_renew()),
-                Some(false) => about(settings.subleader_check()),
-                None => REST,
+            let wait = match is_leader {
+                Some(true) => with_jitter(settings.leader_renew()),
+                Some(false) => with_jitter(settings.subleader_check()),
+                None => BACKOFF,
             };
-            if !self.rest(wait, self.wake.lead_woken()).await {
+            if !self.wait(wait, self.wakeups.election_wakeup()).await {
                 return;
             }
         }
     }
 
-    async fn plan(self: Arc<Self>) {
+    async fn planner_loop(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let wait = match self.outage.told("plan", self.leader.plan(&settings)).await {
+            let wait = match self.outage_log.run_logged("plan", self.leader.plan(&settings)).await {
                 Some(true) => Duration::ZERO,
-                Some(false) => about(settings.leader_tick()),
-                None => REST,
+                Some(false) => with_jitter(settings.leader_tick()),
+                None => BACKOFF,
             };
-            if !self.rest(wait, self.wake.leader_woken()).await {
+            if !self.wait(wait, self.wakeups.planner_wakeup()).await {
                 return;
             }
         }
     }
 
-    /// Each word on its way by itself: who does not answer keeps nobody else from hearing.
-    async fn deliver(self: Arc<Self>) {
+    /// Sends queued orders, each batch in its own task: a worker that does not respond delays no later orders.
+    async fn order_loop(self: Arc<Self>) {
         loop {
-            if !self.rest(Duration::MAX, self.leader.ordered()).await {
+            if !self.wait(Duration::MAX, self.leader.wait_for_order()).await {
                 return;
             }
             let leader = Arc::clone(&self.leader);
-            tokio::spawn(async move { leader.deliver().await });
+            tokio::spawn(async move { leader.send_orders().await });
         }
     }
 
-    async fn scopes(self: Arc<Self>) {
+    async fn scope_loop(self: Arc<Self>) {
         loop {
-            let wait = match self.outage.told("scopes", self.scopes.sync(&self.store)).await {
-                Some(()) => SCOPES,
-                None => REST,
+            let wait = match self
+                .outage_log
+                .run_logged("scopes", self.scopes.sync_cursors(&self.store))
+                .await
+            {
+                Some(()) => SCOPE_SYNC_INTERVAL,
+                None => BACKOFF,
             };
-            if !self.rest(wait, std::future::pending()).await {
+            if !self.wait(wait, std::future::pending()).await {
                 return;
             }
         }
     }
 
-    /// Hears what other processes tell, where the database carries it.
-    async fn listen(self: Arc<Self>) {
-        let mut stopped = self.stopped.clone();
+    /// Receives notifications of other processes, if the database delivers them.
+    async fn database_notification_loop(self: Arc<Self>) {
+        let mut stop = self.stop.clone();
         loop {
-            let wait = match self.outage.told("listen", self.store.listen()).await {
+            let wait = match self.outage_log.run_logged("listen", self.store.listen()).await {
                 Some(Some(mut listener)) => {
                     tokio::select! {
-                        _ = stopped.wait_for(|stopped| *stopped) => {}
-                        _ = self.outage.told("listen", self.hear(&mut listener)) => {}
+                        _ = stop.wait_for(|stop| *stop) => {}
+                        _ = self.outage_log.run_logged("listen", self.receive_notifications(&mut listener)) => {}
                     }
-                    // A database that is silent keeps nobody from stopping.
-                    let _ = tokio::time::timeout(LONGEST, listener.close()).await;
-                    LONGEST
+                    // An unresponsive database must not prevent the node from stopping.
+                    let _ = tokio::time::timeout(MAX_WAIT, listener.close()).await;
+                    MAX_WAIT
                 }
                 Some(None) => Duration::MAX,
-                None => LONGEST,
+                None => MAX_WAIT,
             };
-            if !self.rest(wait, std::future::pending()).await {
+            if !self.wait(wait, std::future::pending()).await {
                 return;
             }
         }
     }
 
-    async fn hear(&self, listener: &mut Listener) -> Result<(), Error> {
+    async fn receive_notifications(
+        &self,
+        listener: &mut NotificationListener,
+    ) -> Result<(), Error> {
         loop {
-            match listener.heard().await? {
-                Some(news) => self.wake.heard(news),
-                // Something may have been missed.
-                None => self.wake.all(),
+            match listener.receive().await? {
+                Some(notification) => self.wakeups.on_notification(notification),
+                // Notifications may have been lost.
+                None => self.wakeups.wake_all(),
             }
         }
     }
 
-    /// A worker that was cut off, step by step.
-    async fn apart(self: Arc<Self>) {
+    /// Advances the continuation of a detached worker, step by step.
+    async fn continuation_loop(self: Arc<Self>) {
         loop {
-            // Who is about to be somebody else gives the lead up first.
+            // The worker is about to register under a new id: it resigns as leader first.
             if self.worker.is_detached() {
-                self.outage.told("resign", self.leader.resign()).await;
+                self.outage_log.run_logged("resign", self.leader.resign()).await;
             }
-            let next = self.worker.step_apart(&*self.cluster.peers);
-            let wait = match self.outage.told("go on apart", next).await {
+            let next = self.worker.step_detached(&*self.cluster.peers);
+            let wait = match self.outage_log.run_logged("continue detached", next).await {
                 Some(None) => Duration::MAX,
-                Some(next) => until(next),
-                None => REST,
+                Some(next) => time_until(next),
+                None => BACKOFF,
             };
-            if !self.rest(wait, self.worker.parted()).await {
+            if !self.wait(wait, self.worker.wait_for_detach_change()).await {
                 return;
             }
         }
     }
 
-    async fn recover(self: Arc<Self>) {
+    async fn recover_loop(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            self.outage.told("recover", self.leader.recover(&settings)).await;
-            if !self.rest(settings.recovery_interval(), self.wake.recovery_woken()).await {
+            self.outage_log.run_logged("recover", self.leader.recover(&settings)).await;
+            if !self.wait(settings.recovery_interval(), self.wakeups.recovery_wakeup()).await {
                 return;
             }
         }
     }
 
-    /// Apart from recovery: people may switch that off, and nothing there is to wait for this.
-    async fn forget(self: Arc<Self>) {
+    /// Deletes rows of old workers. Separate from recovery, which a setting can switch off and which must not wait
+    /// for this.
+    async fn prune_workers_loop(self: Arc<Self>) {
         loop {
-            let forgot = self.outage.told("forget workers", self.leader.forget_workers()).await;
-            let wait = if forgot == Some(true) { FORGET.0 } else { FORGET.1 };
-            if !self.rest(wait, std::future::pending()).await {
+            let pruned =
+                self.outage_log.run_logged("prune workers", self.leader.prune_workers()).await;
+            let wait = if pruned == Some(true) { PRUNE_INTERVAL } else { PRUNE_RETRY_INTERVAL };
+            if !self.wait(wait, std::future::pending()).await {
                 return;
             }
         }
     }
 }
 
-/// Until a time by our clock, or as long as a loop waits at most.
-fn until(next: Option<u64>) -> Duration {
+/// Time until an instant of the boottime clock, in microseconds; at most about [`MAX_WAIT`].
+fn time_until(next: Option<u64>) -> Duration {
     let now = RealClock.boottime();
-    let longest = about(LONGEST);
-    next.map_or(longest, |at| Duration::from_micros(at.saturating_sub(now)).min(longest))
+    let max_wait = with_jitter(MAX_WAIT);
+    next.map_or(max_wait, |at| Duration::from_micros(at.saturating_sub(now)).min(max_wait))
 }
 
-/// So long, or by chance up to a sixteenth less: loops that begin at the same moment, of one node or of many, would ask the
-/// database in step for ever.
-fn about(time: Duration) -> Duration {
-    let chance = f64::from(RealDice.roll() as u16) / f64::from(u16::MAX);
-    time.mul_f64(1.0 - chance / 16.0)
+/// Shortens a wait by a random share of up to 1/16. Otherwise loops that start at the same moment, in one node or in
+/// several, would query the database at the same moments forever.
+fn with_jitter(time: Duration) -> Duration {
+    let random = f64::from(OsRandom.next_u128() as u16) / f64::from(u16::MAX);
+    time.mul_f64(1.0 - random / 16.0)
 }
 
 #[cfg(test)]
@@ -418,11 +443,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn paces_differ_by_a_little_and_are_never_slower() {
+    fn jitter_shortens_a_wait_by_at_most_a_sixteenth() {
         let second = Duration::from_secs(1);
-        let some: Vec<Duration> = (0..100).map(|_| about(second)).collect();
-        assert!(some.iter().all(|time| *time <= second && *time >= second * 15 / 16));
-        assert!(some.iter().any(|time| *time != some[0]));
-        assert_eq!(about(Duration::ZERO), Duration::ZERO);
+        let waits: Vec<Duration> = (0..100).map(|_| with_jitter(second)).collect();
+        assert!(waits.iter().all(|wait| *wait <= second && *wait >= second * 15 / 16));
+        assert!(waits.iter().any(|wait| *wait != waits[0]));
+        assert_eq!(with_jitter(Duration::ZERO), Duration::ZERO);
     }
 }

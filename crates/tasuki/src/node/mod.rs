@@ -1,99 +1,101 @@
-//! The node: a worker, and the leader it may become, as dull loops over ticks that tests call.
+//! The node: a worker and a possible leader in one process, run by loops over ticks that tests can call directly.
 //!
-//! A node alone is both. Store, coordinator, peers, spawner, clock and dice are handed in. Whatever a loop
-//! cannot do now it tries again a little later; nothing here is remembered that the database does not know.
+//! A node without other nodes is worker and leader. Store, coordinator, peers, spawner, clock and randomness are
+//! parameters. A loop whose tick failed tries again a little later; the node keeps no state that the database lacks.
 
+pub mod clock_and_random;
 pub mod config;
 pub mod coordination;
+mod data_dir;
 pub mod executor;
-mod home;
+pub(crate) mod identity;
+pub(crate) mod job_cache;
 pub(crate) mod leader;
 mod loops;
-mod outage;
+mod outage_log;
 #[cfg(test)]
-mod policies;
-mod within;
+mod scenarios;
+mod store_timeout;
 pub(crate) mod worker;
-pub mod world;
 
 use std::process::Command;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tasuki_core::exit::Stopped;
-use tasuki_core::{Invalid, Settings, WorkerId};
+use tasuki_core::exit::StopReason;
+use tasuki_core::{InvalidInput, Settings, WorkerId};
 use tasuki_store::{Error, NewWorker, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 pub use crate::node::leader::scopes::{ProviderError, ScopeProvider};
 pub use config::{Config, DjangoProject};
-pub use home::{HomeError, HomeLock};
+pub use data_dir::{DataDirError, DataDirLock};
 pub use leader::Leader;
 pub use worker::Worker;
 
-use crate::handler::{Arguments, Context, Done, Functions, TaskError};
-use crate::node::coordination::called::Callee;
-use crate::node::coordination::coordinate::{Coordinator, DatabaseOnly};
-use crate::node::coordination::peers::{Called, InProcess, Peers, Reach};
-use crate::node::executor::attempt::Mail;
-use crate::node::executor::commands::Commands;
-use crate::node::executor::functions::Calls;
-use crate::node::executor::hands::Hands;
-use crate::node::executor::keeper::Keeper;
+use crate::handler::{Context, HandlerArguments, HandlerRegistry, TaskError, TaskSuccess};
+use crate::node::coordination::coordinator::{Coordinator, DatabaseOnly};
+use crate::node::coordination::peers::{InProcessPeers, NodeRpc, PeerRouter, Peers};
+use crate::node::coordination::rpc_handler::NodeService;
+use crate::node::executor::attempt::CompletionQueue;
+use crate::node::executor::commands::CommandExecutor;
+use crate::node::executor::executors::Executors;
+use crate::node::executor::functions::FunctionExecutor;
+use crate::node::executor::log_batcher::LogBatcher;
+use crate::node::identity::WorkerIdentity;
 use crate::node::leader::scopes::Scopes;
-use crate::node::worker::me::Me;
-use crate::node::worker::queues::{Queues, Slots, Source};
-use crate::{Job, Operator, Wake, operator};
-use loops::{Cluster, Loops};
-use outage::Outage;
-pub(crate) use within::within;
-use world::{Clock, Dice, RealClock, RealDice};
+use crate::node::worker::queues::{ClaimLane, ServedQueues, SlotCounts};
+use crate::{JobDeclaration, Operator, Wakeups, operator};
+use clock_and_random::{Clock, OsRandom, Random, RealClock};
+use loops::{ClusterContext, Loops};
+use outage_log::OutageLog;
+pub(crate) use store_timeout::with_timeout;
 
-/// How often a node that waits for itself looks again.
-const LOOK: Duration = Duration::from_millis(20);
-/// How long a stopping node waits for what its loops are about.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+/// Polling interval while a stopping node waits for its runs to end.
+const STOP_POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Time that a stopping node gives its loops to finish their current ticks.
+const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a node cannot start or go on.
+/// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Its data directory cannot be used.
+    /// The data directory cannot be used.
     #[error(transparent)]
-    Home(#[from] HomeError),
-    /// The database.
+    DataDir(#[from] DataDirError),
+    /// A database operation failed.
     #[error(transparent)]
     Store(#[from] Error),
-    /// The process that runs commands.
+    /// The spawner, the process that starts commands, could not be started.
     #[error("spawner: {0}")]
     Spawner(std::io::Error),
-    /// A job that was declared.
+    /// A declared job could not be created or updated.
     #[error(transparent)]
-    Declared(#[from] operator::Error),
-    /// A queue it was to take from.
+    DeclareJob(#[from] operator::Error),
+    /// The name of a queue is invalid.
     #[error(transparent)]
-    Queue(#[from] Invalid),
+    Queue(#[from] InvalidInput),
 }
 
-/// What a node needs to start.
+/// Configures and starts a [`Node`].
 pub struct NodeBuilder {
     config: Config,
     store: Store,
-    functions: Functions,
-    jobs: Vec<(Job, Declared)>,
+    functions: HandlerRegistry,
+    jobs: Vec<(JobDeclaration, DeclareMode)>,
     queues: Vec<(String, u32)>,
-    wake: Wake,
-    commands: Option<(HomeLock, Command)>,
+    wakeups: Wakeups,
+    commands: Option<(DataDirLock, Command)>,
     coordinator: Arc<dyn Coordinator>,
-    away: Option<Arc<dyn Peers>>,
+    remote_peers: Option<Arc<dyn Peers>>,
 }
 
-/// What becomes of a job that is there already when a node starts.
-enum Declared {
-    /// It is made what the code says.
-    Always,
-    /// It stays as it is.
+/// What happens to a declared job that already exists when the node starts.
+enum DeclareMode {
+    /// The job is changed to match the declaration.
+    Overwrite,
+    /// The job stays as it is.
     IfMissing,
 }
 
@@ -108,198 +110,217 @@ pub struct Node {
     end: watch::Sender<Option<&'static str>>,
     ended: watch::Receiver<Option<&'static str>>,
     loops: Vec<JoinHandle<()>>,
-    hands: Arc<Hands>,
-    home: Option<Arc<HomeLock>>,
-    /// Reached by others while the node lives.
-    callee: Arc<dyn Called>,
+    executors: Arc<Executors>,
+    data_dir: Option<Arc<DataDirLock>>,
+    /// Kept here because [`InProcessPeers`] holds only a weak reference.
+    rpc_service: Arc<dyn NodeRpc>,
 }
 
 impl NodeBuilder {
-    /// Has these functions, and no others. Jobs that call them are made elsewhere.
-    pub fn functions(mut self, functions: Functions) -> Self {
+    /// Sets the functions of this node, and replaces earlier ones. Creates no jobs for them.
+    pub fn functions(mut self, functions: HandlerRegistry) -> Self {
         self.functions = functions;
         self
     }
 
-    /// Has a handler, and a job of the same name that calls it when somebody submits a task: one is made where
-    /// there is none. See [`Functions::add`] for what a handler may be; [`NodeBuilder::job`] says more of its
-    /// job.
+    /// Adds a handler, and a task job of the same name that calls it, unless a job of that name exists. See
+    /// [`HandlerRegistry::register`] for the signature of a handler. Use [`NodeBuilder::job`] to configure the job.
     pub fn handler<A, R, D>(
         mut self,
         name: impl Into<String>,
         handler: impl Fn(A, Context) -> R + Send + Sync + 'static,
     ) -> Self
     where
-        A: Arguments,
+        A: HandlerArguments,
         R: Future<Output = Result<D, TaskError>> + Send + 'static,
-        D: Into<Done>,
+        D: Into<TaskSuccess>,
     {
         let name = name.into();
-        self.functions.add(name.clone(), handler);
+        self.functions.register(name.clone(), handler);
         if self.jobs.iter().all(|(job, _)| job.name() != name) {
-            self.jobs.push((Job::task(name), Declared::IfMissing));
+            self.jobs.push((JobDeclaration::task(name), DeclareMode::IfMissing));
         }
         self
     }
 
-    /// Declares a job: when the node starts, the job is made what this says.
-    pub fn job(mut self, job: Job) -> Self {
+    /// Declares a job: when the node starts, it creates the job or changes it to match the declaration.
+    pub fn job(mut self, job: JobDeclaration) -> Self {
         self.jobs.retain(|(known, _)| known.name() != job.name());
-        self.jobs.push((job, Declared::Always));
+        self.jobs.push((job, DeclareMode::Overwrite));
         self
     }
 
-    /// Takes from this queue, too, with so many slots of its own; from the default queue with so many instead of
-    /// what the settings say. With none it does not take from it. Commands have slots of their own.
+    /// Also serves this queue, with its own number of slots. For the default queue the number replaces the one from
+    /// the settings. With 0 slots the node does not serve the queue. Commands have separate slots.
     pub fn queue(mut self, name: impl Into<String>, slots: u32) -> Self {
         self.queues.push((name.into(), slots));
         self
     }
 
-    /// How it starts, besides: labels, slots, what it is willing to run.
+    /// Changes the node's configuration: labels, slots, allowed programs and so on.
     pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
         change(&mut self.config);
         self
     }
 
-    /// Uses these wake-ups, which others ring too.
-    pub fn wake(mut self, wake: Wake) -> Self {
-        self.wake = wake;
+    /// Uses these wake-ups, so that other code in this process can wake the node's loops.
+    pub fn wakeups(mut self, wakeups: Wakeups) -> Self {
+        self.wakeups = wakeups;
         self
     }
 
-    /// It runs commands: results and ends are kept in this data directory until they are reported, and this
-    /// is how its spawner is started: a command that calls [`spawner::serve`](crate::spawner::serve) with its
-    /// standard input, the lock and the id of that directory.
-    pub fn commands(mut self, home: HomeLock, spawner: Command) -> Self {
-        self.commands = Some((home, spawner));
+    /// Makes the node run commands. `data_dir` stores results and exit records until they are reported. `spawner` is
+    /// the command that starts the spawner process: it must call [`spawner::serve`](crate::spawner::serve) with its
+    /// standard input, and the lock file and the id of that directory.
+    pub fn commands(mut self, data_dir: DataDirLock, spawner: Command) -> Self {
+        self.commands = Some((data_dir, spawner));
         self
     }
 
-    /// Meets others here.
+    /// Sets the coordinator that this node shares with the other nodes. Default: [`DatabaseOnly`].
     pub fn coordinator(mut self, coordinator: Arc<dyn Coordinator>) -> Self {
         self.coordinator = coordinator;
         self
     }
 
-    /// Calls others so, and can be called by them where [`Config::address`] says: whoever serves that port answers
-    /// with what [`Node::called`] says.
+    /// Sets the client for RPC calls to other nodes. The node itself can be called at [`Config::address`]: the RPC
+    /// server at that port must use [`Node::rpc_service`].
     pub fn peers(mut self, peers: Arc<dyn Peers>) -> Self {
-        self.away = Some(peers);
+        self.remote_peers = Some(peers);
         self
     }
 
-    /// Starts the node: takes its data directory, sweeps up after the incarnation before, registers, and
-    /// runs.
+    /// Starts the node: creates declared jobs, recovers what earlier incarnations left in the data directory,
+    /// registers the worker, and starts the loops.
     pub async fn start(self) -> Result<Node, NodeError> {
         let (mut node, loops) = self.assemble(Arc::new(RealClock)).await?;
         node.loops = loops.start(&node.end);
         Ok(node)
     }
 
-    /// Everything but that it runs.
+    /// Builds and registers the node without starting its loops.
     pub(crate) async fn assemble(self, clock: Arc<dyn Clock>) -> Result<(Node, Loops), NodeError> {
-        let Self { config, store, functions, jobs, queues, wake, commands, coordinator, away } =
-            self;
-        let queues = Queues::new(&queues)?;
+        let Self {
+            config,
+            store,
+            functions,
+            jobs,
+            queues,
+            wakeups,
+            commands,
+            coordinator,
+            remote_peers,
+        } = self;
+        let queues = ServedQueues::new(&queues)?;
         if config.address.is_some() {
-            wake.tell_over(Arc::clone(&coordinator));
+            wakeups.set_remote_coordinator(Arc::clone(&coordinator));
         }
-        let operator = Operator::new(store.clone(), wake.clone());
+        let operator = Operator::new(store.clone(), wakeups.clone());
         let mut declared = Vec::with_capacity(jobs.len());
-        for (job, how) in &jobs {
+        for (job, mode) in &jobs {
             let node = config.node.as_str();
-            let now = match how {
-                Declared::Always => job.declare(&operator, node).await?,
-                Declared::IfMissing => job.declare_if_missing(&operator, node).await?,
+            let declared_job = match mode {
+                DeclareMode::Overwrite => job.apply(&operator, node).await?,
+                DeclareMode::IfMissing => job.create_if_missing(&operator, node).await?,
             };
-            declared.push(now.job);
+            declared.push(declared_job.job);
         }
-        let dice: Arc<dyn Dice> = Arc::new(RealDice);
-        let settings = Arc::new(store.settings().await?.settings);
-        let id = WorkerId::from_random(dice.roll());
-        let mail = Mail::default();
+        let random: Arc<dyn Random> = Arc::new(OsRandom);
+        let settings = Arc::new(store.load_settings().await?.settings);
+        let id = WorkerId::from_random(random.next_u128());
+        let completions = CompletionQueue::default();
         let (end, ended) = watch::channel(None);
-        let keeper = Keeper::new(store.clone());
-        let (home, commands) = match commands {
+        let log_batcher = LogBatcher::new(store.clone());
+        let (data_dir, commands) = match commands {
             None => (None, None),
-            Some((home, spawner)) => {
+            Some((data_dir, spawner)) => {
                 let end = end.clone();
-                let gone = move || {
-                    // Nobody listens any more: the node is stopping.
-                    let _ = end.send(Some("the spawner is gone"));
+                let on_spawner_exit = move || {
+                    // An error means that the node is stopping already.
+                    let _ = end.send(Some("the spawner process ended"));
                 };
-                let started = Commands::start(
+                let command_executor = CommandExecutor::start(
                     spawner,
                     config.clone(),
-                    home.home(id)?,
-                    keeper.clone(),
+                    data_dir.create_worker_dir(id)?,
+                    log_batcher.clone(),
                     Arc::clone(&clock),
-                    mail.clone(),
-                    gone,
+                    completions.clone(),
+                    on_spawner_exit,
                 );
-                let started = started.await.map_err(NodeError::Spawner)?;
-                home.settle(&store, &config.node, id, &*dice, config.log_cap).await?;
-                (Some(Arc::new(home)), Some(started))
+                let command_executor = command_executor.await.map_err(NodeError::Spawner)?;
+                data_dir
+                    .recover_previous(&store, &config.node, id, &*random, config.max_log_bytes)
+                    .await?;
+                (Some(Arc::new(data_dir)), Some(command_executor))
             }
         };
-        // It is the node's, and free when the node has stopped, whoever still knows of its worker.
-        let place = home.as_ref().map(Arc::downgrade);
-        let settle_in = move |id: WorkerId| {
-            let home = place.as_ref().and_then(Weak::upgrade);
-            // The next process on this directory reports it dead, should this one be killed.
-            if let Some(Err(error)) = home.map(|home: Arc<HomeLock>| home.home(id)) {
-                tracing::warn!(%error, "a place for another incarnation could not be made");
+        // A weak reference: the directory's lock is released when the node stops, although the worker may live longer.
+        let weak_data_dir = data_dir.as_ref().map(Arc::downgrade);
+        let prepare_incarnation = move |id: WorkerId| {
+            let data_dir = weak_data_dir.as_ref().and_then(Weak::upgrade);
+            // If this process is killed, the next process on this directory finds the worker there and reports it dead.
+            if let Some(Err(error)) =
+                data_dir.map(|data_dir: Arc<DataDirLock>| data_dir.create_worker_dir(id))
+            {
+                tracing::warn!(%error, "the directory for a new incarnation could not be created");
             }
         };
         let (runs_commands, fixed) = (commands.is_some(), config.slots);
-        let mut lanes = queues.sources(functions.names());
+        let mut lanes = queues.lanes(functions.names());
         if commands.is_some() {
-            lanes.push(Source::commands());
+            lanes.push(ClaimLane::commands());
         }
-        let slots = move |settings: &Settings| Slots {
-            commands: if runs_commands { slots(fixed, settings) } else { 0 },
-            queues: queues.slots(settings),
+        let slots = move |settings: &Settings| SlotCounts {
+            commands: if runs_commands { command_slots(fixed, settings) } else { 0 },
+            queues: queues.function_slots(settings),
         };
-        let registration = registration(id, &config, &functions, &slots(&settings));
-        let calls = Calls::new(functions, keeper, Arc::clone(&clock), mail.clone(), config.log_cap);
-        let hands = Arc::new(Hands { commands, calls });
-        let parts = worker::Parts {
+        let registration = new_worker_row(id, &config, &functions, &slots(&settings));
+        let function_executor = FunctionExecutor::new(
+            functions,
+            log_batcher,
+            Arc::clone(&clock),
+            completions.clone(),
+            config.max_log_bytes,
+        );
+        let executors = Arc::new(Executors { commands, functions: function_executor });
+        let parts = worker::WorkerParts {
             store: store.clone(),
             clock: Arc::clone(&clock),
-            dice: Arc::clone(&dice),
-            executor: Arc::clone(&hands) as Arc<dyn executor::attempt::Executor>,
-            mail: mail.clone(),
-            wake: wake.clone(),
-            slots: Box::new(slots),
+            random: Arc::clone(&random),
+            executor: Arc::clone(&executors) as Arc<dyn executor::attempt::Executor>,
+            completions: completions.clone(),
+            wakeups: wakeups.clone(),
+            slot_counts: Box::new(slots),
             lanes,
             registration: registration.clone(),
-            settle_in: Box::new(settle_in),
+            prepare_incarnation: Box::new(prepare_incarnation),
         };
-        let me = Me::from(id);
-        let worker = Arc::new(Worker::new(me.clone(), parts, settings));
-        worker.rehearse(declared).await;
-        // From now on it is given work.
+        let identity = WorkerIdentity::from(id);
+        let worker = Arc::new(Worker::new(identity.clone(), parts, settings));
+        worker.warm_up(declared).await;
+        // From here on the leader may assign runs to this worker.
         store.register_worker(&registration).await?;
-        let here = InProcess::default();
-        let peers: Arc<dyn Peers> = Arc::new(Reach { here: here.clone(), away });
+        let local_peers = InProcessPeers::default();
+        let peers: Arc<dyn Peers> =
+            Arc::new(PeerRouter { local: local_peers.clone(), remote: remote_peers });
         let leader = Arc::new(Leader::new(
-            me,
+            identity,
             store.clone(),
             Arc::clone(&coordinator),
             Arc::clone(&peers),
-            (clock, dice),
-            wake.clone(),
+            (clock, random),
+            wakeups.clone(),
         ));
-        let callee: Arc<dyn Called> = Arc::new(Callee {
+        let rpc_service: Arc<dyn NodeRpc> = Arc::new(NodeService {
             node: config.node.clone(),
             worker: Arc::clone(&worker),
             leader: Arc::clone(&leader),
             store: store.clone(),
-            wake: wake.clone(),
+            wakeups: wakeups.clone(),
         });
-        here.add(&callee);
-        let (stop, stopped) = watch::channel(false);
+        local_peers.register(&rpc_service);
+        let (stop, stop_receiver) = watch::channel(false);
         let scopes = jobs.into_iter().filter_map(|(job, _)| {
             let provider = job.scopes.clone()?;
             Some((job.name().to_owned(), provider))
@@ -310,18 +331,18 @@ impl NodeBuilder {
             leader: Arc::clone(&leader),
             scopes: Arc::clone(&scopes),
             store: store.clone(),
-            mail,
-            wake,
-            stopped,
-            cluster: Cluster {
+            completions: completions,
+            wakeups,
+            stop: stop_receiver,
+            cluster: ClusterContext {
                 node: config.node.clone(),
                 address: config.address.clone(),
                 coordinator,
                 peers,
             },
-            outage: Outage::default(),
+            outage_log: OutageLog::default(),
         };
-        let drain = config.drain;
+        let drain = config.drain_timeout;
         let node = Node {
             worker,
             leader,
@@ -332,46 +353,46 @@ impl NodeBuilder {
             end,
             ended,
             loops: Vec::new(),
-            hands,
-            home,
-            callee,
+            executors,
+            data_dir,
+            rpc_service,
         };
         Ok((node, loops))
     }
 }
 
 impl Node {
-    /// A node on a migrated database.
+    /// Returns a builder for a node. The database must have been migrated.
     pub fn builder(config: Config, store: Store) -> NodeBuilder {
         NodeBuilder {
             config,
             store,
-            functions: Functions::default(),
+            functions: HandlerRegistry::default(),
             jobs: Vec::new(),
             queues: Vec::new(),
-            wake: Wake::default(),
+            wakeups: Wakeups::default(),
             commands: None,
             coordinator: Arc::new(DatabaseOnly),
-            away: None,
+            remote_peers: None,
         }
     }
 
-    /// Which incarnation it is.
+    /// Id of the node's worker at the moment. It changes when a detached worker registers again.
     pub fn worker_id(&self) -> WorkerId {
         self.worker.id()
     }
 
-    /// What answers when others call it: for whoever serves its port.
-    pub fn called(&self) -> Arc<dyn Called> {
-        Arc::clone(&self.callee)
+    /// The node's RPC service, to be used by the RPC server at the node's port.
+    pub fn rpc_service(&self) -> Arc<dyn NodeRpc> {
+        Arc::clone(&self.rpc_service)
     }
 
-    /// Waits until it cannot go on, and says why.
-    pub async fn ended(&self) -> &'static str {
+    /// Waits until the node cannot continue, and returns the reason.
+    pub async fn wait_until_ended(&self) -> &'static str {
         let mut ended = self.ended.clone();
         loop {
-            if let Some(why) = *ended.borrow_and_update() {
-                return why;
+            if let Some(reason) = *ended.borrow_and_update() {
+                return reason;
             }
             if ended.changed().await.is_err() {
                 return std::future::pending().await;
@@ -379,66 +400,74 @@ impl Node {
         }
     }
 
-    /// Drains and stops: no new work, what has not started goes back, what runs may finish until the
-    /// deadline of the drain, then it is stopped. What cannot be done in order any more is left to the
-    /// next incarnation.
+    /// Drains and stops the node. It starts no new runs and releases runs that have not started. Running attempts may
+    /// finish until the drain timeout; then they are stopped. What cannot be finished or reported is left to the next
+    /// incarnation.
     pub async fn stop(mut self) {
         let id = self.worker.id();
         self.worker.drain();
         let by = id.to_string();
-        if let Err(error) = within(self.store.drain_worker(by.as_str(), id)).await {
-            tracing::warn!(%error, "the drain could not be told");
+        if let Err(error) = with_timeout(self.store.drain_worker(by.as_str(), id)).await {
+            tracing::warn!(%error, "the drain could not be written to the database");
         }
-        if !self.idle_within(self.drain).await {
+        if !self.wait_until_idle(self.drain).await {
             let grace = self.worker.longest_grace();
-            self.worker.stop_all(Stopped::Drain);
-            self.idle_within(grace + Duration::from_secs(5)).await;
+            self.worker.stop_all(StopReason::Drain);
+            self.wait_until_idle(grace + Duration::from_secs(5)).await;
         }
-        if let Err(error) = within(self.leader.resign()).await {
-            tracing::warn!(%error, "the lead could not be given up");
+        if let Err(error) = with_timeout(self.leader.resign()).await {
+            tracing::warn!(%error, "the worker could not resign as leader");
         }
         let _ = self.stop.send(true);
-        // Each of them ends with what it is about; one that waits for a silent database is not waited for.
-        let ends = join_all(self.loops.drain(..));
-        if tokio::time::timeout(LAST_WORDS, ends).await.is_err() {
+        // Each loop finishes its current tick. A loop that waits for an unresponsive database is not waited for.
+        let loops = join_all(self.loops.drain(..));
+        if tokio::time::timeout(STOP_TIMEOUT, loops).await.is_err() {
             tracing::warn!(
-                "the database does not answer: what was under way is left to the next incarnation"
+                "the database does not respond; unfinished work is left to the next incarnation"
             );
         }
-        // The spawner first: what it may still have ends before anybody else may think so.
-        self.hands.end();
+        // The spawner stops first: its processes must have ended before the worker is marked as gone.
+        self.executors.shut_down();
         if self.worker.is_idle() {
-            // It may have become another while it stopped.
-            match within(self.store.worker_gone(self.worker.id())).await {
+            // The worker may have registered again under a new id while it stopped.
+            match with_timeout(self.store.mark_worker_gone(self.worker.id())).await {
                 Ok(_) => {
-                    if let Some(home) = self.home.take() {
-                        self.worker.been().into_iter().for_each(|id| home.leave(id));
+                    if let Some(data_dir) = self.data_dir.take() {
+                        self.worker
+                            .all_ids()
+                            .into_iter()
+                            .for_each(|id| data_dir.remove_worker_dir(id));
                     }
                 }
-                Err(error) => tracing::warn!(%error, "the leave could not be told"),
+                Err(error) => tracing::warn!(%error, "the worker could not be marked as gone"),
             }
         }
-        drop(self.home.take());
+        drop(self.data_dir.take());
     }
 
-    async fn idle_within(&self, limit: Duration) -> bool {
+    async fn wait_until_idle(&self, limit: Duration) -> bool {
         let idle = async {
             while !self.worker.is_idle() {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(STOP_POLL_INTERVAL).await;
             }
         };
         tokio::time::timeout(limit, idle).await.is_ok()
     }
 }
 
-fn slots(fixed: Option<u32>, settings: &Settings) -> u32 {
+fn command_slots(fixed: Option<u32>, settings: &Settings) -> u32 {
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
-    fixed.unwrap_or_else(|| settings.max_jobs_per_worker().on(cores))
+    fixed.unwrap_or_else(|| settings.max_jobs_per_worker().count_for_cores(cores))
 }
 
-fn registration(id: WorkerId, config: &Config, functions: &Functions, slots: &Slots) -> NewWorker {
+fn new_worker_row(
+    id: WorkerId,
+    config: &Config,
+    functions: &HandlerRegistry,
+    slots: &SlotCounts,
+) -> NewWorker {
     let mut labels = config.labels.clone();
-    labels.extend(functions.names().map(leader::plan::function_label));
+    labels.extend(functions.names().map(leader::decisions::function_label));
     NewWorker {
         id,
         node: config.node.clone(),
@@ -446,6 +475,6 @@ fn registration(id: WorkerId, config: &Config, functions: &Functions, slots: &Sl
         address: config.address.clone(),
         labels: Some(serde_json::json!(labels).to_string()),
         slots: slots.commands,
-        function_slots: slots.functions(),
+        function_slots: slots.function_total(),
     }
 }

@@ -1,5 +1,7 @@
-//! Notifications: wake-ups inside this process, LISTEN/NOTIFY between processes, and RPC hints to workers.
+//! Signals that save polling time: wake-ups and local submits inside this process, notifications between processes, and
+//! RPC hints to workers.
 
-pub(crate) mod announce;
-pub(crate) mod wake;
-pub(crate) mod word;
+pub(crate) mod hint_outbox;
+pub(crate) mod local_submit;
+pub(crate) mod notifier;
+pub(crate) mod wakeups;

@@ -1,160 +1,177 @@
-//! Workers, the lead, settings and the audit.
+//! Workers, the leader, settings and the audit.
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{Epoch, WorkerId};
 use tasuki_store::{
-    AuditHead, AuditRow, Writer, Leader, SettingsChange, SettingsInForce, Term, Worker,
+    AuditEntry, AuditHead, CurrentSettings, LeaderRecord, SettingsChangeResult, Term, WorkerRecord,
+    Writer,
 };
 
-use super::{Actor, Current, Error, Operator};
+use super::{Actor, CurrentState, Error, Operator};
 
-/// How many terms are shown.
+/// Number of recent leader terms to return.
 const TERMS: u32 = 20;
 
-/// A worker, and how it is doing.
+/// A worker with its current state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkerNow {
-    /// Its row.
-    pub worker: Worker,
-    /// `active`, `draining`, `detached`, `dead` or `gone`.
+pub struct WorkerInfo {
+    /// The worker's row.
+    pub worker: WorkerRecord,
+    /// The state: `active`, `draining`, `detached`, `dead` or `gone`.
     pub state: &'static str,
-    /// How many leases it has.
+    /// The number of leases that the worker holds.
     pub leases: u32,
 }
 
-/// Who leads, and who led.
+/// The current leader and recent leader terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lead {
-    /// Now.
-    pub leader: Leader,
-    /// The newest terms, newest first.
+pub struct LeaderInfo {
+    /// The current leader.
+    pub leader: LeaderRecord,
+    /// The most recent terms, newest first.
     pub terms: Vec<Term>,
 }
 
-/// In one word. One that has been silent for longer than the others wait is as good as dead, though
-/// nobody has said so yet.
-fn state(worker: &Worker, clock: Timestamp, silence: SignedDuration) -> &'static str {
-    let silent = clock.duration_since(worker.heartbeat_at) > silence;
+/// The state of a worker. A worker without a heartbeat for longer than `max_silence` counts as dead, even if the leader
+/// has not detached it yet.
+fn worker_state(
+    worker: &WorkerRecord,
+    clock: Timestamp,
+    max_silence: SignedDuration,
+) -> &'static str {
+    let silent = clock.duration_since(worker.heartbeat_at) > max_silence;
     match worker {
-        Worker { gone_at: Some(_), .. } => "gone",
-        Worker { dead_at: Some(_), .. } => "dead",
-        Worker { detached_at: Some(_), .. } => "detached",
+        WorkerRecord { gone_at: Some(_), .. } => "gone",
+        WorkerRecord { dead_at: Some(_), .. } => "dead",
+        WorkerRecord { detached_at: Some(_), .. } => "detached",
         _ if silent => "dead",
-        Worker { draining_at: Some(_), .. } => "draining",
+        WorkerRecord { draining_at: Some(_), .. } => "draining",
         _ => "active",
     }
 }
 
 impl Operator {
-    /// The workers that have not left.
-    pub async fn workers(&self) -> Result<Vec<WorkerNow>, Error> {
-        let workers = self.store.workers().await?;
-        self.doing(workers).await
+    /// All workers that are not gone.
+    pub async fn list_workers(&self) -> Result<Vec<WorkerInfo>, Error> {
+        let workers = self.store.list_workers().await?;
+        self.worker_infos(workers).await
     }
 
-    /// One worker.
-    pub async fn worker(&self, worker: WorkerId) -> Result<WorkerNow, Error> {
+    /// One worker. An error if it does not exist.
+    pub async fn find_worker(&self, worker: WorkerId) -> Result<WorkerInfo, Error> {
         let not_found = || Error::not_found("worker", &worker);
-        let found = self.store.worker(worker).await?.ok_or_else(not_found)?;
-        self.doing(vec![found]).await?.pop().ok_or_else(not_found)
+        let found = self.store.find_worker(worker).await?.ok_or_else(not_found)?;
+        self.worker_infos(vec![found]).await?.pop().ok_or_else(not_found)
     }
 
-    async fn doing(&self, workers: Vec<Worker>) -> Result<Vec<WorkerNow>, Error> {
-        let clock = self.store.clock().await?;
-        let settings = self.store.settings().await?.settings;
-        let silence = settings.heartbeat_ttl() + settings.worker_detach_grace();
-        let silence = SignedDuration::try_from(silence).unwrap_or(SignedDuration::MAX);
-        let leases = self.store.leases_per_worker().await?;
-        let now = |worker: Worker| WorkerNow {
-            state: state(&worker, clock, silence),
+    async fn worker_infos(&self, workers: Vec<WorkerRecord>) -> Result<Vec<WorkerInfo>, Error> {
+        let clock = self.store.read_clock().await?;
+        let settings = self.store.load_settings().await?.settings;
+        let max_silence = settings.heartbeat_ttl() + settings.worker_detach_grace();
+        let max_silence = SignedDuration::try_from(max_silence).unwrap_or(SignedDuration::MAX);
+        let leases = self.store.count_leases_per_worker().await?;
+        let to_info = |worker: WorkerRecord| WorkerInfo {
+            state: worker_state(&worker, clock, max_silence),
             leases: leases.get(&worker.id).copied().unwrap_or(0),
             worker,
         };
-        Ok(workers.into_iter().map(now).collect())
+        Ok(workers.into_iter().map(to_info).collect())
     }
 
-    /// No new work for a worker.
-    pub async fn drain_worker(&self, by: &Actor, worker: WorkerId) -> Result<WorkerNow, Error> {
-        let hit = self.store.drain_worker(by.told(), worker).await?;
-        self.put_aside(worker, hit, "drained").await
+    /// Drains a worker: it gets no new runs.
+    pub async fn drain_worker(&self, by: &Actor, worker: WorkerId) -> Result<WorkerInfo, Error> {
+        let applied = self.store.drain_worker(by.for_store(), worker).await?;
+        self.complete_worker_action(worker, applied, "drained").await
     }
 
-    /// A worker is cut off: what is assigned to it goes elsewhere.
+    /// Detaches a worker: the runs that are assigned to it are assigned to other workers.
     pub async fn detach_worker(
         &self,
         by: &Actor,
         worker: WorkerId,
         reason: &str,
-    ) -> Result<WorkerNow, Error> {
-        let hit = self.store.detach_worker(Writer::Api, by.told(), worker, reason).await?;
-        self.put_aside(worker, hit, "detached").await
+    ) -> Result<WorkerInfo, Error> {
+        let applied = self.store.detach_worker(Writer::Api, by.for_store(), worker, reason).await?;
+        self.complete_worker_action(worker, applied, "detached").await
     }
 
-    async fn put_aside(&self, worker: WorkerId, hit: bool, done: &str) -> Result<WorkerNow, Error> {
-        let now = self.worker(worker).await?;
-        if hit {
-            self.wake.all();
-            self.wake.words().aside(worker);
-            return Ok(now);
+    async fn complete_worker_action(
+        &self,
+        worker: WorkerId,
+        applied: bool,
+        done: &str,
+    ) -> Result<WorkerInfo, Error> {
+        let info = self.find_worker(worker).await?;
+        if applied {
+            self.notifier.wake_all();
+            self.notifier.hints().enqueue_suspend(worker);
+            return Ok(info);
         }
-        let what = format!("worker {worker} is {} and cannot be {done}", now.state);
-        Err(Error::lost(what, Current::Worker(now)))
+        let message = format!("worker {worker} is {} and cannot be {done}", info.state);
+        Err(Error::lost(message, CurrentState::Worker(info)))
     }
 
-    /// Who leads, and who led.
-    pub async fn lead(&self) -> Result<Lead, Error> {
-        let leader = self.store.leader().await?;
-        Ok(Lead { leader, terms: self.store.recent_terms(TERMS).await? })
+    /// The current leader and recent leader terms.
+    pub async fn leader_info(&self) -> Result<LeaderInfo, Error> {
+        let leader = self.store.find_leader().await?;
+        Ok(LeaderInfo { leader, terms: self.store.list_recent_terms(TERMS).await? })
     }
 
-    /// Takes the lead from whoever has it at this epoch.
-    pub async fn demote(&self, by: &Actor, epoch: Epoch, reason: &str) -> Result<Lead, Error> {
-        let hit = self.store.demote(by.told(), epoch, reason).await?;
-        let lead = self.lead().await?;
-        if hit {
-            self.wake.all();
-            return Ok(lead);
+    /// Ends the term of the leader with this epoch.
+    pub async fn demote_leader(
+        &self,
+        by: &Actor,
+        epoch: Epoch,
+        reason: &str,
+    ) -> Result<LeaderInfo, Error> {
+        let applied = self.store.demote_leader(by.for_store(), epoch, reason).await?;
+        let info = self.leader_info().await?;
+        if applied {
+            self.notifier.wake_all();
+            return Ok(info);
         }
-        let what = match lead.leader.epoch == epoch {
-            true => format!("nobody leads at epoch {epoch} any more"),
-            false => format!("the epoch is {} now", lead.leader.epoch),
+        let message = match info.leader.epoch == epoch {
+            true => format!("there is no leader at epoch {epoch} any more"),
+            false => format!("the current epoch is {}, not {epoch}", info.leader.epoch),
         };
-        Err(Error::lost(what, Current::Lead(lead)))
+        Err(Error::lost(message, CurrentState::Leader(info)))
     }
 
-    /// The settings in force.
-    pub async fn settings(&self) -> Result<SettingsInForce, Error> {
-        Ok(self.store.settings().await?)
+    /// The current settings with their version.
+    pub async fn read_settings(&self) -> Result<CurrentSettings, Error> {
+        Ok(self.store.load_settings().await?)
     }
 
-    /// Changes settings, all or none, if they are still those that were seen.
+    /// Changes settings, all or none, if their version is still `expected_version`.
     pub async fn change_settings(
         &self,
         by: &Actor,
-        seen: i64,
+        expected_version: i64,
         changes: &[(&str, &str)],
-    ) -> Result<SettingsInForce, Error> {
-        match self.store.change_settings(by.told(), seen, changes).await? {
-            SettingsChange::Applied(now) => {
-                self.wake.all();
-                self.wake.words().settings(now.version);
-                Ok(now)
+    ) -> Result<CurrentSettings, Error> {
+        match self.store.change_settings(by.for_store(), expected_version, changes).await? {
+            SettingsChangeResult::Applied(current) => {
+                self.notifier.wake_all();
+                self.notifier.hints().enqueue_reload(current.version);
+                Ok(current)
             }
-            SettingsChange::Lost(now) => {
-                let what =
-                    format!("settings have been changed: they are at version {} now", now.version);
-                Err(Error::lost(what, Current::Settings(now)))
+            SettingsChangeResult::Lost(current) => {
+                let message = format!(
+                    "the settings were changed by another request; their version is now {}",
+                    current.version
+                );
+                Err(Error::lost(message, CurrentState::Settings(current)))
             }
         }
     }
 
-    /// What was done after this row of the audit, in order.
-    pub async fn audit(&self, after: i64, most: u32) -> Result<Vec<AuditRow>, Error> {
-        Ok(self.store.audit_list(after, most).await?)
+    /// Audit entries after this one, in order.
+    pub async fn list_audit(&self, after: i64, limit: u32) -> Result<Vec<AuditEntry>, Error> {
+        Ok(self.store.list_audit(after, limit).await?)
     }
 
-    /// The end of the audit.
-    pub async fn audit_head(&self) -> Result<AuditHead, Error> {
-        Ok(self.store.audit_head().await?)
+    /// The newest entry of the audit.
+    pub async fn read_audit_head(&self) -> Result<AuditHead, Error> {
+        Ok(self.store.find_audit_head().await?)
     }
 }

@@ -1,73 +1,73 @@
-//! Why something was not done.
+//! The errors of the operator.
 
 use std::fmt;
 
-use tasuki_core::Invalid;
-use tasuki_core::settings::Problem;
-use tasuki_store::{Job, SettingsInForce};
+use tasuki_core::InvalidInput;
+use tasuki_core::settings::SettingsProblem;
+use tasuki_store::{CurrentSettings, Job};
 
-use super::{Lead, RunNow, WorkerNow};
+use super::{LeaderInfo, RunInfo, WorkerInfo};
 
-/// Why an operator was refused or not answered.
+/// The error of an operator's query or action.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no such thing.
-    #[error("there is no {what} {name}")]
+    /// The object does not exist.
+    #[error("there is no {kind} {name}")]
     NotFound {
-        /// `run`, `job`, …
-        what: &'static str,
-        /// As it was asked for.
+        /// The kind of object: `run`, `job`, …
+        kind: &'static str,
+        /// The name or id in the request.
         name: String,
     },
-    /// What was given will not do. Nothing was stored.
+    /// An input is invalid. Nothing was stored.
     #[error(transparent)]
-    Invalid(#[from] Invalid),
-    /// Settings that are not right, one by one or together. Nothing was stored.
+    Invalid(#[from] InvalidInput),
+    /// Setting values are invalid or break rules between settings. Nothing was stored.
     #[error("settings: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Settings(Vec<Problem>),
-    /// Another job has this name.
-    #[error("there is a job {0} already")]
+    Settings(Vec<SettingsProblem>),
+    /// Another job has this name already.
+    #[error("a job named {0} already exists")]
     NameTaken(String),
-    /// Somebody else was first, or it cannot be done to what is there now. Nothing was stored.
-    #[error("{what}")]
+    /// The action does not apply to the current state, or another request changed the object first. Nothing was stored.
+    #[error("{message}")]
     Lost {
-        /// What stood in the way.
-        what: String,
-        /// What is true now.
-        current: Box<Current>,
+        /// Why the action was not possible.
+        message: String,
+        /// The current state of the object.
+        current: Box<CurrentState>,
     },
-    /// The store could not answer.
+    /// The store failed.
     #[error(transparent)]
     Store(tasuki_store::Error),
 }
 
-/// What is true now, where something else was expected.
+/// The current state of an object, for an action that was not possible.
 #[derive(Debug)]
-pub enum Current {
-    /// A definition, with its next fire.
-    Job(super::JobNow),
+pub enum CurrentState {
+    /// A job with its next fire.
+    Job(super::JobInfo),
     /// A run.
-    Run(RunNow),
+    Run(RunInfo),
     /// The settings.
-    Settings(SettingsInForce),
-    /// Who leads.
-    Lead(Lead),
+    Settings(CurrentSettings),
+    /// The leader.
+    Leader(LeaderInfo),
     /// A worker.
-    Worker(WorkerNow),
-    /// It is gone.
+    Worker(WorkerInfo),
+    /// The object does not exist any more.
     Nothing,
 }
 
 impl Error {
-    pub(super) fn not_found(what: &'static str, name: &dyn fmt::Display) -> Self {
-        Self::NotFound { what, name: name.to_string() }
+    pub(super) fn not_found(kind: &'static str, name: &dyn fmt::Display) -> Self {
+        Self::NotFound { kind, name: name.to_string() }
     }
 
-    pub(super) fn lost(what: impl Into<String>, current: Current) -> Self {
-        Self::Lost { what: what.into(), current: Box::new(current) }
+    pub(super) fn lost(message: impl Into<String>, current: CurrentState) -> Self {
+        Self::Lost { message: message.into(), current: Box::new(current) }
     }
 
-    /// Whether the database was away or busy: the same may be asked again.
+    /// Whether the database was unavailable or busy. The caller may try the same request again.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_unavailable() || error.is_contention())
     }
@@ -76,14 +76,14 @@ impl Error {
 impl From<tasuki_store::Error> for Error {
     fn from(error: tasuki_store::Error) -> Self {
         match error {
-            tasuki_store::Error::Invalid(invalid) => Self::Invalid(invalid),
-            tasuki_store::Error::Settings(problems) => Self::Settings(problems),
+            tasuki_store::Error::InvalidInput(invalid) => Self::Invalid(invalid),
+            tasuki_store::Error::InvalidSettings(problems) => Self::Settings(problems),
             other => Self::Store(other),
         }
     }
 }
 
-/// What a lost change of a job says.
-pub(super) fn changed_since(job: &Job) -> String {
-    format!("job {} has been changed: it is at version {} now", job.name, job.version)
+/// The message if a job was changed since the caller read it.
+pub(super) fn job_changed_message(job: &Job) -> String {
+    format!("job {} was changed by another request; its version is now {}", job.name, job.version)
 }

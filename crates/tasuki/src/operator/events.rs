@@ -1,42 +1,42 @@
-//! Events: told, and looked at.
+//! Events: emitting and reading them.
 
-use tasuki_core::{EventId, Invalid, JobName};
-use tasuki_store::{Emitted, Event, NewEvent};
+use tasuki_core::{EventId, InvalidInput, JobName};
+use tasuki_store::{EmittedEvent, Event, NewEvent};
 
 use super::{Error, Operator};
 
-/// The longest type.
-const LONGEST_TYPE: usize = 191;
+/// Maximum length of an event type in characters.
+const MAX_TYPE_CHARS: usize = 191;
 
-/// An event to be told.
+/// The input for emitting an event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventDraft {
-    /// What happened: `order.paid`.
+    /// The type of the event: `order.paid`.
     pub event_type: String,
-    /// Who tells it.
+    /// The program that emits the event.
     pub source: String,
-    /// The same key twice from one source is the same event.
+    /// A key that identifies the event within its source: a second emit with the same key returns the existing event.
     pub dedupe_key: Option<String>,
-    /// The one job it is for.
+    /// The only job that the event may start; `None`: every job that matches.
     pub job: Option<String>,
-    /// What goes with it, as JSON.
+    /// The payload, as JSON.
     pub payload: Option<String>,
 }
 
 impl Operator {
-    /// Tells an event. One for a job that is not there is refused: nobody would ever take it.
-    pub async fn emit(&self, event: &EventDraft) -> Result<Emitted, Error> {
-        if !is_type(&event.event_type) {
+    /// Emits an event. An event for a job that does not exist is an error, because no job would ever handle it.
+    pub async fn emit(&self, event: &EventDraft) -> Result<EmittedEvent, Error> {
+        if !is_event_type(&event.event_type) {
             let expected = "1 to 191 letters, digits and . _ - : /";
-            return Err(Invalid::typed("event type", &event.event_type, expected).into());
+            return Err(InvalidInput::from_text("event type", &event.event_type, expected).into());
         }
         let job: Option<JobName> = match &event.job {
-            Some(name) => Some(self.stored_job(name).await?.name.parse()?),
+            Some(name) => Some(self.find_stored_job(name).await?.name.parse()?),
             None => None,
         };
         let emitted = self
             .store
-            .emit(&NewEvent {
+            .emit_event(&NewEvent {
                 event_type: &event.event_type,
                 source: &event.source,
                 dedupe_key: event.dedupe_key.as_deref(),
@@ -44,39 +44,43 @@ impl Operator {
                 payload: event.payload.as_deref(),
             })
             .await?;
-        self.wake.all();
+        self.notifier.wake_all();
         Ok(emitted)
     }
 
-    /// Events, newest first, from before one on.
-    pub async fn events(&self, before: Option<EventId>, most: u32) -> Result<Vec<Event>, Error> {
-        Ok(self.store.events(before, most).await?)
+    /// Events before one event id, newest first.
+    pub async fn list_events(
+        &self,
+        before: Option<EventId>,
+        limit: u32,
+    ) -> Result<Vec<Event>, Error> {
+        Ok(self.store.list_events(before, limit).await?)
     }
 
-    /// One event.
-    pub async fn event(&self, event: EventId) -> Result<Event, Error> {
-        self.store.event(event).await?.ok_or_else(|| Error::not_found("event", &event))
+    /// One event. An error if it does not exist.
+    pub async fn find_event(&self, event: EventId) -> Result<Event, Error> {
+        self.store.find_event(event).await?.ok_or_else(|| Error::not_found("event", &event))
     }
 }
 
-/// Refuses what no event could be called, so that a job does not wait for it in vain: a type, or `prefix.*`
-/// for everything below a prefix.
-pub(super) fn check_wanted(wanted: &str) -> Result<(), Invalid> {
-    let fits = is_type(wanted.strip_suffix(".*").unwrap_or(wanted));
-    match fits && wanted.chars().count() <= LONGEST_TYPE {
+/// Checks an event type of a job: an exact type, or `prefix.*` for all types below a prefix. An invalid one is an
+/// error, because the job would wait for an event that cannot exist.
+pub(super) fn check_type_pattern(pattern: &str) -> Result<(), InvalidInput> {
+    let fits = is_event_type(pattern.strip_suffix(".*").unwrap_or(pattern));
+    match fits && pattern.chars().count() <= MAX_TYPE_CHARS {
         true => Ok(()),
         false => {
-            let expected = "types such as order.paid, or order.* for all below it: \
+            let expected = "types such as order.paid, or order.* for all types below it: \
                             1 to 191 letters, digits and . _ - : /";
-            Err(Invalid::typed("event types", wanted, expected))
+            Err(InvalidInput::from_text("event types", pattern, expected))
         }
     }
 }
 
-/// Letters and digits of any script, and what separates them.
-fn is_type(typed: &str) -> bool {
+/// Whether the text is a valid event type: letters and digits of any script, and separators.
+fn is_event_type(text: &str) -> bool {
     let fits = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | ':' | '/');
-    (1..=LONGEST_TYPE).contains(&typed.chars().count()) && typed.chars().all(fits)
+    (1..=MAX_TYPE_CHARS).contains(&text.chars().count()) && text.chars().all(fits)
 }
 
 #[cfg(test)]
@@ -84,9 +88,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn types_are_words() {
+    fn event_types_and_patterns_are_checked() {
         let (long, too_long) = ("a".repeat(191), "a".repeat(192));
-        for (typed, fits) in [
+        for (text, fits) in [
             ("order.paid", true),
             ("注文.支払", true),
             ("Order_paid-2:eu/x", true),
@@ -98,9 +102,9 @@ mod tests {
             ("order\n", false),
             (&too_long, false),
         ] {
-            assert_eq!(is_type(typed), fits, "{typed:?}");
+            assert_eq!(is_event_type(text), fits, "{text:?}");
         }
-        for (wanted, fits) in [
+        for (pattern, fits) in [
             ("order.paid", true),
             ("order.*", true),
             ("*", false),
@@ -110,7 +114,7 @@ mod tests {
             ("bad type.*", false),
             ("", false),
         ] {
-            assert_eq!(check_wanted(wanted).is_ok(), fits, "{wanted:?}");
+            assert_eq!(check_type_pattern(pattern).is_ok(), fits, "{pattern:?}");
         }
     }
 }

@@ -1,81 +1,83 @@
-//! Why a run is where it is, in words: where it came from, who has it and why, what it waits for, what
-//! happens next.
+//! Explains the state of a run in sentences for operators: what created it, which worker holds it and why, what it
+//! waits for, and what happens next.
 //!
-//! A pure function of what was read. It guesses nothing: where the rows do not tell, it says so.
+//! A pure function of data that the caller has read. It makes no guesses: missing data is named as unknown.
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, Origin, RunId, RunState, Schedule, Settings, duration};
-use tasuki_store::{Execution, JobSpec, Run, RunNote, Worker};
+use tasuki_store::{Execution, JobSpec, Run, TransitionRecord, WorkerRecord};
 
-/// What was read besides the run.
+/// The data about a run's surroundings that an explanation needs.
 #[derive(Debug)]
-pub struct Around<'a> {
+pub struct ExplainContext<'a> {
     /// The database's clock.
     pub clock: Timestamp,
-    /// What its job is called.
+    /// The name of the run's job.
     pub job: &'a str,
-    /// Its job's schedule, as it is now.
+    /// The current schedule of the job, if it has one.
     pub schedule: Option<Schedule>,
-    /// Whether there still is such a job.
-    pub has_job: bool,
-    /// What the run was made of.
+    /// Whether the job still exists.
+    pub job_exists: bool,
+    /// The job version from which the run was created.
     pub spec: Option<&'a JobSpec>,
-    /// Who has it, or had it last.
-    pub worker: Option<&'a Worker>,
-    /// How many workers take new work.
+    /// The worker that holds the run, or held it last.
+    pub worker: Option<&'a WorkerRecord>,
+    /// The number of workers that accept new runs.
     pub active_workers: usize,
-    /// Whether anybody leads.
+    /// Whether there is a leader.
     pub has_leader: bool,
-    /// Another run that has the only place there is.
-    pub holder: Option<RunId>,
-    /// The settings in force.
+    /// Another run that owns the hold which this run needs.
+    pub hold_owner: Option<RunId>,
+    /// The current settings.
     pub settings: &'a Settings,
-    /// Every attempt at it.
+    /// All attempts of the run.
     pub executions: &'a [Execution],
-    /// Its rare moves.
-    pub notes: &'a [RunNote],
+    /// The records of the run's rare transitions.
+    pub transitions: &'a [TransitionRecord],
 }
 
-/// Why a run is where it is, a sentence each.
-pub fn explain(run: &Run, around: &Around<'_>) -> Vec<String> {
-    let mut told = vec![origin(run, around)];
-    told.extend(history(run, around));
-    told.extend(match run.state {
-        RunState::Pending | RunState::Orphaned | RunState::RetryWait => waiting(run, around),
-        RunState::Assigned => assigned(run, around),
-        RunState::Running => running(run, around),
+/// Explains the state of a run, one sentence per fact.
+pub fn explain(run: &Run, context: &ExplainContext<'_>) -> Vec<String> {
+    let mut sentences = vec![explain_origin(run, context)];
+    sentences.extend(explain_history(run, context));
+    sentences.extend(match run.state {
+        RunState::Pending | RunState::Orphaned | RunState::RetryWait => {
+            explain_waiting(run, context)
+        }
+        RunState::Assigned => explain_assigned(run, context),
+        RunState::Running => explain_running(run, context),
         RunState::Succeeded
         | RunState::Failed
         | RunState::TimedOut
         | RunState::Canceled
         | RunState::Skipped
-        | RunState::Expired => ended(run, around),
+        | RunState::Expired => explain_ended(run, context),
     });
-    told
+    sentences
 }
 
-fn origin(run: &Run, around: &Around<'_>) -> String {
-    let (id, job, version) = (run.id, around.job, run.job_version);
-    let made = match run.origin {
+fn explain_origin(run: &Run, context: &ExplainContext<'_>) -> String {
+    let (id, job, version) = (run.id, context.job, run.job_version);
+    let creation = match run.origin {
         Origin::Time => {
             let slot = run.slot.as_deref().unwrap_or("unknown");
-            let words = around.schedule.as_ref().map_or(String::new(), |schedule| {
-                let words = schedule.words(tasuki_core::Language::English);
-                format!(", which fires {words} ({})", schedule.zone())
+            let description = context.schedule.as_ref().map_or(String::new(), |schedule| {
+                let description = schedule.describe(tasuki_core::Language::English);
+                format!(", which fires {description} ({})", schedule.zone())
             });
-            format!("was made for slot {slot} of job {job}{words}")
+            format!("was created for slot {slot} of job {job}{description}")
         }
         Origin::Event => {
             let event = run.event.map_or_else(|| "an event".to_owned(), |id| format!("event {id}"));
-            format!("was made by {event} for job {job}")
+            format!("was created by {event} for job {job}")
         }
         Origin::Task => format!("was submitted as a task of job {job}"),
-        Origin::Manual => format!("was started by hand from job {job}"),
+        Origin::Manual => format!("was triggered manually for job {job}"),
         Origin::Rerun => {
             let of =
                 run.rerun_of.map_or_else(|| "an older run".to_owned(), |id| format!("run {id}"));
-            format!("runs {of} of job {job} again")
+            format!("is a rerun of {of} of job {job}")
         }
     };
     let scope = match run.scope == Default::default() {
@@ -83,23 +85,23 @@ fn origin(run: &Run, around: &Around<'_>) -> String {
         false => format!(" for {}", run.scope),
     };
     format!(
-        "run {id} {made}{scope}, at version {version} of the job, planned for {}",
+        "run {id} {creation}{scope}, at version {version} of the job, planned for {}",
         run.scheduled_for
     )
 }
 
-/// What has been tried so far, where that is more than what the state itself tells.
-fn history(run: &Run, around: &Around<'_>) -> Vec<String> {
-    let mut told = Vec::new();
-    for past in around.executions.iter().filter(|past| past.outcome.is_some()) {
+/// Sentences about earlier attempts and manual retries.
+fn explain_history(run: &Run, context: &ExplainContext<'_>) -> Vec<String> {
+    let mut sentences = Vec::new();
+    for past in context.executions.iter().filter(|past| past.outcome.is_some()) {
         if run.state.is_ended() && past.attempt_no == run.counters.attempt_no {
             continue;
         }
         let (number, worker) = (past.attempt_no, past.worker);
         let code = past.error_code.as_ref().map_or(String::new(), |code| format!(" with {code}"));
-        told.push(match past.outcome {
+        sentences.push(match past.outcome {
             Some(AttemptOutcome::Released) => {
-                format!("attempt {number} was given to worker {worker}, which did not start it")
+                format!("attempt {number} was assigned to worker {worker}, which did not start it")
             }
             Some(AttemptOutcome::Lost) => format!(
                 "attempt {number} was lost: worker {worker} stopped renewing its lease, or was reported dead"
@@ -108,160 +110,180 @@ fn history(run: &Run, around: &Around<'_>) -> Vec<String> {
             None => continue,
         });
     }
-    for note in around.notes.iter().filter(|note| note.verb == Verb::Retry) {
-        let reason = note.reason.as_ref().map_or(String::new(), |why| format!(": {why}"));
-        told.push(format!("{} gave it one more try at {}{reason}", note.actor, note.at));
+    for transition in context.transitions.iter().filter(|transition| transition.verb == Verb::Retry)
+    {
+        let reason =
+            transition.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
+        sentences.push(format!("{} retried it at {}{reason}", transition.actor, transition.at));
     }
-    told
+    sentences
 }
 
-fn waiting(run: &Run, around: &Around<'_>) -> Vec<String> {
+fn explain_waiting(run: &Run, context: &ExplainContext<'_>) -> Vec<String> {
     let due = run.due_at();
-    let mut told = Vec::new();
+    let mut sentences = Vec::new();
     if let Some(at) = run.next_retry_at {
         let (tries, allowed) = (run.counters.tries, run.counters.tries_allowed);
-        told.push(format!("{tries} of {allowed} tries are used; the next is not before {at}"));
-    }
-    if due > around.clock {
-        told.push(format!("it waits for its time, {due}, in {}", apart(around.clock, due)));
-    } else {
-        told.push(format!("it has been due since {due}, for {}", apart(due, around.clock)));
-    }
-    if let Some(holder) = around.holder {
-        told.push(format!(
-            "run {holder} of the same job and scope has the only place there is, so this one waits until it ends"
+        sentences.push(format!(
+            "it has used {tries} of {allowed} tries; the next try starts at {at} at the earliest"
         ));
     }
-    told.push(taker(run, around));
+    if due > context.clock {
+        sentences.push(format!("it is due at {due}, in {}", time_between(context.clock, due)));
+    } else {
+        sentences
+            .push(format!("it has been due since {due}, for {}", time_between(due, context.clock)));
+    }
+    if let Some(holder) = context.hold_owner {
+        sentences.push(format!(
+            "run {holder} of the same job and scope owns the hold, so this run waits until that run ends"
+        ));
+    }
+    sentences.push(explain_next_worker(run, context));
     if run.counters.tries == 0
         && let Some(late) = run.skip_at
     {
-        told.push(format!("if it has not started by {late} it is SKIPPED as late"));
+        sentences.push(format!("if it has not started by {late}, it becomes SKIPPED (LATE)"));
     }
     if let Some(end) = run.expires_at {
-        told.push(format!("if it has not ended by {end} it is EXPIRED"));
+        sentences.push(format!("if it is still waiting at {end}, it becomes EXPIRED"));
     }
-    told
+    sentences
 }
 
-/// Who will take it, and what is in the way of that.
-fn taker(run: &Run, around: &Around<'_>) -> String {
-    let labels = around.spec.filter(|spec| !spec.labels.is_empty()).map_or(String::new(), |spec| {
-        let labels: Vec<&str> = spec.labels.iter().map(String::as_str).collect();
-        format!(" (it must have the labels {})", labels.join(", "))
-    });
-    let workers = around.active_workers;
+/// Which worker will get the run, and what prevents it.
+fn explain_next_worker(run: &Run, context: &ExplainContext<'_>) -> String {
+    let labels =
+        context.spec.filter(|spec| !spec.labels.is_empty()).map_or(String::new(), |spec| {
+            let labels: Vec<&str> = spec.labels.iter().map(String::as_str).collect();
+            format!(" (the worker must have the labels {})", labels.join(", "))
+        });
+    let workers = context.active_workers;
     if !run.lane.is_empty() {
         return match workers {
-            0 => format!("a worker claims it from lane {:?}, but no worker is active", run.lane),
+            0 => {
+                format!("a worker must claim it from lane {:?}, but no worker is active", run.lane)
+            }
             _ => format!(
-                "the first of {workers} active workers with room in lane {:?} claims it{labels}",
+                "the first of {workers} active workers with a free slot for lane {:?} claims it{labels}",
                 run.lane
             ),
         };
     }
-    match (around.has_leader, workers) {
+    match (context.has_leader, workers) {
         (false, _) => {
-            "the leader would give it to a worker, but nobody leads at the moment".to_owned()
+            "the leader must assign it to a worker, but there is no leader at the moment".to_owned()
         }
-        (true, 0) => "the leader gives it to a worker, but no worker is active".to_owned(),
+        (true, 0) => "the leader must assign it to a worker, but no worker is active".to_owned(),
         (true, _) => format!(
-            "the leader gives it to the least busy of {workers} active workers{labels}, from {} before its time on",
-            duration::show(around.settings.assign_ahead())
+            "the leader assigns it to the least loaded of {workers} active workers{labels}, at the earliest {} before its planned time",
+            duration::format(context.settings.assign_ahead())
         ),
     }
 }
 
-fn assigned(run: &Run, around: &Around<'_>) -> Vec<String> {
+fn explain_assigned(run: &Run, context: &ExplainContext<'_>) -> Vec<String> {
     let epoch = run.epoch.map_or(String::new(), |epoch| format!(" in epoch {epoch}"));
-    let mut told = vec![format!(
-        "the leader gave it to {} at {}{epoch}: it was active, had a free slot and was the least busy",
-        who(run, around),
-        shown(run.assigned_at)
+    let mut sentences = vec![format!(
+        "the leader assigned it to {} at {}{epoch}, because that worker was active, had a free slot and was the least loaded",
+        worker_name(run, context),
+        time_text(run.assigned_at)
     )];
-    match run.due_at() > around.clock {
-        true => told.push(format!("the worker starts it at {} by its own timer", run.due_at())),
-        false => told.push("it is due, and its worker is about to start it".to_owned()),
+    match run.due_at() > context.clock {
+        true => {
+            sentences.push(format!("the worker starts it at {} with its own timer", run.due_at()))
+        }
+        false => sentences.push("it is due, and its worker is about to start it".to_owned()),
     }
     if let Some(start_by) = run.start_by {
-        told.push(format!(
-            "if it has not started by {start_by} it is taken back and given to another"
+        sentences.push(format!(
+            "if it has not started by {start_by}, the leader takes it back and assigns it to another worker"
         ));
     }
-    told.extend(standing(around));
-    told
+    sentences.extend(explain_worker_state(context));
+    sentences
 }
 
-fn running(run: &Run, around: &Around<'_>) -> Vec<String> {
+fn explain_running(run: &Run, context: &ExplainContext<'_>) -> Vec<String> {
     let (tries, allowed) = (run.counters.tries, run.counters.tries_allowed);
     let how = match run.lane.is_empty() {
-        true => "was given to it by the leader",
-        false => "was claimed by it, because it had room",
+        true => "was assigned to this worker by the leader",
+        false => "was claimed by this worker, which had a free slot",
     };
-    let mut told = vec![format!(
+    let mut sentences = vec![format!(
         "try {tries} of {allowed} has been running since {} on {}; the run {how}",
-        shown(run.started_at),
-        who(run, around)
+        time_text(run.started_at),
+        worker_name(run, context)
     )];
     match (run.cancel_requested_at, &run.cancel_requested_by) {
         (Some(at), by) => {
-            let by = by.as_deref().unwrap_or("somebody");
-            told.push(format!(
-                "{by} asked it to stop at {at}; it becomes CANCELED when its processes are gone, unless it succeeds first"
+            let by = by.as_deref().unwrap_or("an unknown user");
+            sentences.push(format!(
+                "{by} requested a cancel at {at}; the run becomes CANCELED when its processes have ended, unless it succeeds first"
             ));
         }
-        (None, _) => told.push(after_failure(run, around)),
+        (None, _) => sentences.push(explain_next_failure(run, context)),
     }
-    told.push(format!(
-        "if its worker falls silent for {} the lease lapses and the run is recovered",
-        duration::show(around.settings.lease_ttl())
+    sentences.push(format!(
+        "if its worker does not renew the lease for {}, the lease expires and the run is recovered",
+        duration::format(context.settings.lease_ttl())
     ));
-    told.extend(standing(around));
-    told
+    sentences.extend(explain_worker_state(context));
+    sentences
 }
 
-/// What a failure of the present try would lead to.
-fn after_failure(run: &Run, around: &Around<'_>) -> String {
+/// What happens if the current try fails.
+fn explain_next_failure(run: &Run, context: &ExplainContext<'_>) -> String {
     let left = run.counters.tries_allowed.saturating_sub(run.counters.tries);
-    match (left, around.spec) {
-        (0, _) => "if it fails now it ends: no try is left".to_owned(),
+    match (left, context.spec) {
+        (0, _) => "if it fails now, it ends: no try is left".to_owned(),
         (left, Some(spec)) => format!(
-            "if it fails and another try may help, {left} more follow, the first after at least {}",
-            duration::show(spec.backoff)
+            "if it fails with a retryable error, up to {left} more tries follow, the first after at least {}",
+            duration::format(spec.backoff)
         ),
-        (left, None) => format!("if it fails and another try may help, {left} more follow"),
+        (left, None) => {
+            format!("if it fails with a retryable error, up to {left} more tries follow")
+        }
     }
 }
 
-fn ended(run: &Run, around: &Around<'_>) -> Vec<String> {
-    let at = shown(run.finished_at);
-    let on = run.worker.map_or(String::new(), |_| format!(" on {}", who(run, around)));
+fn explain_ended(run: &Run, context: &ExplainContext<'_>) -> Vec<String> {
+    let at = time_text(run.finished_at);
+    let on = run.worker.map_or(String::new(), |_| format!(" on {}", worker_name(run, context)));
     let tries = match run.counters.tries {
         0 => "without having started".to_owned(),
         1 => "after 1 try".to_owned(),
         tries => format!("after {tries} tries"),
     };
-    let mut told = vec![match run.state {
+    let mut sentences = vec![match run.state {
         RunState::Succeeded => format!("it SUCCEEDED at {at}{on}, {tries}"),
-        RunState::Failed => format!("it FAILED at {at}{on}, {tries}{}", failure(run)),
-        RunState::TimedOut => format!(
-            "it TIMED_OUT at {at}{on}, {tries}: an attempt may take no longer than its timeout"
-        ),
+        RunState::Failed => format!("it FAILED at {at}{on}, {tries}{}", failure_text(run)),
+        RunState::TimedOut => {
+            format!("it TIMED_OUT at {at}{on}, {tries}: its last attempt exceeded the timeout")
+        }
         RunState::Canceled => {
             let by = run.cancel_requested_by.as_deref();
-            let by = by.or_else(|| note(around, Verb::Cancel).map(|note| note.actor.as_str()));
-            format!("it was CANCELED at {at} by {}, {tries}{}", by.unwrap_or("somebody"), why(run))
+            let by = by.or_else(|| {
+                transition(context, Verb::Cancel).map(|transition| transition.actor.as_str())
+            });
+            format!(
+                "it was CANCELED at {at} by {}, {tries}{}",
+                by.unwrap_or("an unknown user"),
+                reason_text(run)
+            )
         }
         RunState::Skipped => match run.reason.as_deref() {
-            Some("LATE") => format!(
-                "it was SKIPPED at {at}: its time had passed by more than its misfire policy allows"
-            ),
+            Some("LATE") => {
+                format!("it was SKIPPED at {at}: it was later than its misfire policy allows")
+            }
             Some("CONCURRENT") => format!(
-                "it was SKIPPED at {at}: another run of the job was running, and the job forbids two at once"
+                "it was SKIPPED at {at}: another run of the job was active, and the job forbids two at once"
             ),
-            _ => format!("it was SKIPPED at {at}{}", why(run)),
+            _ => format!("it was SKIPPED at {at}{}", reason_text(run)),
         },
-        RunState::Expired => format!("it EXPIRED at {at}, {tries}{}{}", failure(run), why(run)),
+        RunState::Expired => {
+            format!("it EXPIRED at {at}, {tries}{}{}", failure_text(run), reason_text(run))
+        }
         RunState::Pending
         | RunState::Assigned
         | RunState::Running
@@ -270,21 +292,21 @@ fn ended(run: &Run, around: &Around<'_>) -> Vec<String> {
             format!("it is {}", run.state)
         }
     }];
-    let next = match (run.state.may_become(RunState::RetryWait), around.has_job) {
+    let next = match (run.state.may_become(RunState::RetryWait), context.job_exists) {
         (true, true) => {
-            "nothing will try it again by itself; retry gives it one more try, rerun makes a new run"
+            "it is not retried automatically; retry gives it one more try, rerun creates a new run"
         }
         (true, false) => {
-            "nothing will try it again by itself; retry gives it one more try; its job was deleted"
+            "it is not retried automatically; retry gives it one more try; its job was deleted"
         }
-        (false, true) => "this is final; rerun makes a new run",
-        (false, false) => "this is final, and its job was deleted",
+        (false, true) => "this state is final; rerun creates a new run",
+        (false, false) => "this state is final, and its job was deleted",
     };
-    told.push(next.to_owned());
-    told
+    sentences.push(next.to_owned());
+    sentences
 }
 
-fn failure(run: &Run) -> String {
+fn failure_text(run: &Run) -> String {
     let code = run.error_code.as_ref().map(|code| format!("with {code}"));
     let exit = run.exit_code.map(|code| format!("exit code {code}"));
     let signal = run.exit_signal.map(|signal| format!("signal {signal}"));
@@ -296,45 +318,47 @@ fn failure(run: &Run) -> String {
     }
 }
 
-fn why(run: &Run) -> String {
+fn reason_text(run: &Run) -> String {
     run.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"))
 }
 
-fn note<'a>(around: &Around<'a>, verb: Verb) -> Option<&'a RunNote> {
-    around.notes.iter().rev().find(|note| note.verb == verb)
+fn transition<'a>(context: &ExplainContext<'a>, verb: Verb) -> Option<&'a TransitionRecord> {
+    context.transitions.iter().rev().find(|transition| transition.verb == verb)
 }
 
-/// A worker by its node, which people know, and its id, which is never used twice.
-fn who(run: &Run, around: &Around<'_>) -> String {
-    match (around.worker, run.worker) {
+/// The worker with its id, and with its node, whose name users know.
+fn worker_name(run: &Run, context: &ExplainContext<'_>) -> String {
+    match (context.worker, run.worker) {
         (Some(worker), _) => format!("worker {} on node {}", worker.id, worker.node),
         (None, Some(id)) => format!("worker {id}"),
         (None, None) => "no worker".to_owned(),
     }
 }
 
-/// What its worker's own standing means for it.
-fn standing(around: &Around<'_>) -> Option<String> {
-    let worker = around.worker?;
+/// What the state of its worker means for the run.
+fn explain_worker_state(context: &ExplainContext<'_>) -> Option<String> {
+    let worker = context.worker?;
     if let Some(at) = worker.gone_at.or(worker.dead_at) {
-        return Some(format!("that worker is gone since {at}, so the run will be recovered"));
+        return Some(format!("that worker has been gone since {at}, so the run will be recovered"));
     }
     if let Some(at) = worker.detached_at {
-        return Some(format!("that worker was cut off at {at} and asks whether it may go on"));
+        return Some(format!(
+            "that worker was detached at {at} and requests permission to continue"
+        ));
     }
     worker.draining_at.map(|at| {
-        format!("that worker drains since {at}: it finishes what runs and gives back what has not started")
+        format!("that worker has been draining since {at}: it finishes its running runs and releases runs that have not started")
     })
 }
 
-fn shown(at: Option<Timestamp>) -> String {
+fn time_text(at: Option<Timestamp>) -> String {
     at.map_or_else(|| "an unknown time".to_owned(), |at| at.to_string())
 }
 
-/// How far two instants are apart, in the two largest units.
-fn apart(from: Timestamp, to: Timestamp) -> String {
-    let apart: SignedDuration = to.duration_since(from);
-    let seconds = apart.as_secs().max(0);
+/// The time between two instants, in the two largest units.
+fn time_between(from: Timestamp, to: Timestamp) -> String {
+    let time_between: SignedDuration = to.duration_since(from);
+    let seconds = time_between.as_secs().max(0);
     let units = [
         (seconds / 86_400, "d"),
         (seconds / 3_600 % 24, "h"),
@@ -342,8 +366,8 @@ fn apart(from: Timestamp, to: Timestamp) -> String {
         (seconds % 60, "s"),
     ];
     let first = units.iter().position(|(count, _)| *count > 0).unwrap_or(3);
-    let told = units[first..].iter().take(2).filter(|(count, _)| *count > 0 || first == 3);
-    told.map(|(count, unit)| format!("{count}{unit}")).collect::<Vec<_>>().join(" ")
+    let sentences = units[first..].iter().take(2).filter(|(count, _)| *count > 0 || first == 3);
+    sentences.map(|(count, unit)| format!("{count}{unit}")).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]

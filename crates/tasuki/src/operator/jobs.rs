@@ -1,59 +1,59 @@
-//! Definitions: looked at, made, changed, switched, paused, deleted.
+//! Jobs: reading, creating, changing, enabling, pausing and deleting them.
 
 use jiff::Timestamp;
 use tasuki_core::{JobId, JobName, RunId};
-use tasuki_store::{Job, JobChange, JobCreated, JobDefinition, Seen, Trigger};
+use tasuki_store::{ExpectedVersion, Job, JobChange, JobCreated, JobDefinition, Trigger};
 
-use super::error::changed_since;
-use super::{Actor, Current, Error, JobDraft, Operator};
+use super::error::job_changed_message;
+use super::{Actor, CurrentState, Error, JobDraft, Operator};
 
-/// How many definitions one call looks at.
-const SCAN: usize = 1_000;
-/// How many the store gives at once.
-const PAGE: u32 = 200;
+/// Maximum number of jobs that one call compares with its filter.
+const MAX_SCANNED_JOBS: usize = 1_000;
+/// Number of jobs that one query reads.
+const PAGE_SIZE: u32 = 200;
 
-/// A definition, and what its schedule says by the database's clock.
+/// A job with its next fire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobNow {
-    /// The definition.
+pub struct JobInfo {
+    /// The job's row, with its newest version.
     pub job: Job,
-    /// When it fires next, if it does.
+    /// The next fire of its schedule; `None`: it has no schedule, or does not fire in its current state.
     pub next_fire: Option<Timestamp>,
 }
 
-impl JobNow {
-    fn at(job: Job, clock: Timestamp) -> Self {
+impl JobInfo {
+    fn new(job: Job, clock: Timestamp) -> Self {
         let next_fire = next_fire(&job, clock);
         Self { job, next_fire }
     }
 }
 
-/// Which definitions. Nothing said is everything.
+/// A filter for jobs. Fields with `None` match every job.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct JobFilter {
-    /// Started by this: `time`, `event` or `task`.
+    /// The trigger: `time`, `event` or `task`.
     pub trigger: Option<String>,
-    /// Enabled, or disabled.
+    /// Whether the job is enabled.
     pub enabled: Option<bool>,
 }
 
 impl JobFilter {
-    fn lets_through(&self, job: &Job) -> bool {
+    fn matches(&self, job: &Job) -> bool {
         self.trigger.as_ref().is_none_or(|trigger| *trigger == job.trigger)
             && self.enabled.is_none_or(|enabled| enabled == job.enabled)
     }
 }
 
-/// Some definitions, by name.
+/// A page of jobs, ordered by name.
 #[derive(Debug, Clone)]
 pub struct JobPage {
-    /// Those that the filter lets through.
-    pub jobs: Vec<JobNow>,
-    /// After which name to look on; `None`: there is nothing more. A page may be empty and yet go on.
+    /// The jobs that match the filter.
+    pub jobs: Vec<JobInfo>,
+    /// The name after which the next page starts; `None`: this is the last page. A page may be empty and not the last.
     pub next: Option<String>,
 }
 
-/// When a job fires next: not while it is off, and not before its pause ends.
+/// The next fire of a job: `None` while it is disabled, and not before the end of a pause.
 pub(crate) fn next_fire(job: &Job, clock: Timestamp) -> Option<Timestamp> {
     let schedule = job.schedule().ok().flatten()?;
     if !job.enabled || job.deleted_at.is_some() {
@@ -62,7 +62,7 @@ pub(crate) fn next_fire(job: &Job, clock: Timestamp) -> Option<Timestamp> {
     let from = match (job.paused_at, job.paused_until) {
         (None, _) => clock,
         (Some(_), None) => return None,
-        // The end of a pause is itself no longer paused.
+        // The instant at which a pause ends is not paused any more.
         (Some(_), Some(until)) => clock.max(just_before(until)),
     };
     schedule.next_after(from).map(|fire| fire.at)
@@ -73,28 +73,29 @@ fn just_before(instant: Timestamp) -> Timestamp {
 }
 
 impl Operator {
-    /// Definitions by name, from after a name on, at most so many.
-    pub async fn jobs(
+    /// A page of jobs, ordered by name, starting after the name `after`.
+    pub async fn list_jobs(
         &self,
         filter: &JobFilter,
         after: Option<&str>,
-        most: u32,
+        limit: u32,
     ) -> Result<JobPage, Error> {
-        let clock = self.store.clock().await?;
+        let clock = self.store.read_clock().await?;
         let mut after = after.map(str::parse::<JobName>).transpose()?;
-        let (mut jobs, mut looked_at) = (Vec::new(), 0);
-        let page_size = if *filter == JobFilter::default() { most.min(PAGE) } else { PAGE };
+        let (mut jobs, mut scanned) = (Vec::new(), 0);
+        let page_size =
+            if *filter == JobFilter::default() { limit.min(PAGE_SIZE) } else { PAGE_SIZE };
         loop {
-            let page = self.store.jobs(after.as_ref(), page_size).await?;
+            let page = self.store.list_jobs(after.as_ref(), page_size).await?;
             let is_last = page.len() < page_size as usize;
             let count = page.len();
             for (index, job) in page.into_iter().enumerate() {
-                looked_at += 1;
+                scanned += 1;
                 let (name, rest) = (job.name.clone(), count - index - 1);
-                if filter.lets_through(&job) {
-                    jobs.push(JobNow::at(job, clock));
+                if filter.matches(&job) {
+                    jobs.push(JobInfo::new(job, clock));
                 }
-                if jobs.len() == most as usize || looked_at == SCAN {
+                if jobs.len() == limit as usize || scanned == MAX_SCANNED_JOBS {
                     let next = (rest > 0 || !is_last).then_some(name);
                     return Ok(JobPage { jobs, next });
                 }
@@ -106,132 +107,158 @@ impl Operator {
         }
     }
 
-    /// One definition, by name.
-    pub async fn job(&self, name: &str) -> Result<JobNow, Error> {
-        let job = self.stored_job(name).await?;
-        Ok(JobNow::at(job, self.store.clock().await?))
+    /// One job by name. An error if it does not exist.
+    pub async fn find_job(&self, name: &str) -> Result<JobInfo, Error> {
+        let job = self.find_stored_job(name).await?;
+        Ok(JobInfo::new(job, self.store.read_clock().await?))
     }
 
-    /// A name that cannot be one is simply nobody's.
-    pub(super) async fn stored_job(&self, name: &str) -> Result<Job, Error> {
+    /// The row of a job by name. An invalid name gives the same error as an unknown one.
+    pub(super) async fn find_stored_job(&self, name: &str) -> Result<Job, Error> {
         let found = match name.parse::<JobName>() {
-            Ok(name) => self.store.job(&name).await?,
+            Ok(name) => self.store.find_job(&name).await?,
             Err(_) => None,
         };
         found.ok_or_else(|| Error::not_found("job", &name))
     }
 
-    /// The same for whose history is asked for: a deleted one has one, too.
-    pub(super) async fn job_ever(&self, name: &str) -> Result<JobId, Error> {
+    /// The id of a job by name, including deleted jobs, for queries of the history.
+    pub(super) async fn find_job_id(&self, name: &str) -> Result<JobId, Error> {
         let found = match name.parse::<JobName>() {
-            Ok(name) => self.store.job_ever(&name).await?,
+            Ok(name) => self.store.find_job_with_deleted(&name).await?,
             Err(_) => None,
         };
         found.map(|job| job.id).ok_or_else(|| Error::not_found("job", &name))
     }
 
-    /// Makes a job.
+    /// Creates a job.
     pub async fn create_job(
         &self,
         by: &Actor,
         name: &str,
         draft: &JobDraft,
-    ) -> Result<JobNow, Error> {
+    ) -> Result<JobInfo, Error> {
         let name: JobName = name.parse()?;
-        let definition = draft.define(&self.store.settings().await?.settings)?;
-        let clock = self.store.clock().await?;
+        let definition = draft.to_definition(&self.store.load_settings().await?.settings)?;
+        let clock = self.store.read_clock().await?;
         let first = first_fire(&definition, clock);
-        match self.store.create_job(by.told(), &name, &definition, first).await? {
-            JobCreated::Made(job) => {
-                self.wake.all();
-                Ok(JobNow::at(*job, clock))
+        match self.store.create_job(by.for_store(), &name, &definition, first).await? {
+            JobCreated::Created(job) => {
+                self.notifier.wake_all();
+                Ok(JobInfo::new(*job, clock))
             }
             JobCreated::NameTaken => Err(Error::NameTaken(name.to_string())),
         }
     }
 
-    /// Whether a job is what the draft says.
-    pub(crate) async fn is_defined(&self, job: &Job, draft: &JobDraft) -> Result<bool, Error> {
-        let wanted = draft.define(&self.store.settings().await?.settings)?;
-        let is = JobDraft::of(job)?;
-        Ok(is.trigger == wanted.trigger && job.newest.spec == wanted.spec)
+    /// Whether a job already has the definition of the draft.
+    pub(crate) async fn matches_draft(&self, job: &Job, draft: &JobDraft) -> Result<bool, Error> {
+        let definition = draft.to_definition(&self.store.load_settings().await?.settings)?;
+        let current = JobDraft::from_job(job)?;
+        Ok(current.trigger == definition.trigger && job.newest.spec == definition.spec)
     }
 
-    /// Makes a job what the draft says, if it is still what was seen. Also tells which runs that had been
-    /// planned ahead were withdrawn.
+    /// Changes a job to the definition of the draft, if its version is still `expected_version`. Also returns the
+    /// planned future runs that were canceled.
     pub async fn edit_job(
         &self,
         by: &Actor,
-        seen: Seen,
+        expected_version: ExpectedVersion,
         draft: &JobDraft,
-    ) -> Result<(JobNow, Vec<RunId>), Error> {
-        let definition = draft.define(&self.store.settings().await?.settings)?;
-        let clock = self.store.clock().await?;
+    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+        let definition = draft.to_definition(&self.store.load_settings().await?.settings)?;
+        let clock = self.store.read_clock().await?;
         let first = first_fire(&definition, clock);
-        let change = self.store.edit_job(by.told(), seen, &definition, first).await?;
-        self.changed(change, clock)
+        let change =
+            self.store.edit_job(by.for_store(), expected_version, &definition, first).await?;
+        self.job_change_result(change, clock)
     }
 
-    /// From now on it makes runs.
+    /// Enables a job: it creates runs again.
     pub async fn enable_job(
         &self,
         by: &Actor,
         job: &Job,
-        seen: Seen,
-    ) -> Result<(JobNow, Vec<RunId>), Error> {
-        let clock = self.store.clock().await?;
+        expected_version: ExpectedVersion,
+    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+        let clock = self.store.read_clock().await?;
         let first = next_fire(&Job { enabled: true, paused_at: None, ..job.clone() }, clock);
-        self.changed(self.store.enable_job(by.told(), seen, first).await?, clock)
+        self.job_change_result(
+            self.store.enable_job(by.for_store(), expected_version, first).await?,
+            clock,
+        )
     }
 
-    /// From now on it makes none.
-    pub async fn disable_job(&self, by: &Actor, seen: Seen) -> Result<(JobNow, Vec<RunId>), Error> {
-        let clock = self.store.clock().await?;
-        self.changed(self.store.disable_job(by.told(), seen).await?, clock)
+    /// Disables a job: it creates no runs until it is enabled.
+    pub async fn disable_job(
+        &self,
+        by: &Actor,
+        expected_version: ExpectedVersion,
+    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+        let clock = self.store.read_clock().await?;
+        self.job_change_result(
+            self.store.disable_job(by.for_store(), expected_version).await?,
+            clock,
+        )
     }
 
-    /// It makes no runs for a while.
+    /// Pauses a job: it creates no runs until `until`, or until it is resumed.
     pub async fn pause_job(
         &self,
         by: &Actor,
-        seen: Seen,
+        expected_version: ExpectedVersion,
         reason: &str,
         until: Option<Timestamp>,
-    ) -> Result<(JobNow, Vec<RunId>), Error> {
-        let clock = self.store.clock().await?;
-        self.changed(self.store.pause_job(by.told(), seen, reason, until).await?, clock)
+    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+        let clock = self.store.read_clock().await?;
+        self.job_change_result(
+            self.store.pause_job(by.for_store(), expected_version, reason, until).await?,
+            clock,
+        )
     }
 
-    /// The pause is over.
+    /// Ends the pause of a job.
     pub async fn resume_job(
         &self,
         by: &Actor,
         job: &Job,
-        seen: Seen,
-    ) -> Result<(JobNow, Vec<RunId>), Error> {
-        let clock = self.store.clock().await?;
+        expected_version: ExpectedVersion,
+    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+        let clock = self.store.read_clock().await?;
         let first = next_fire(&Job { paused_at: None, paused_until: None, ..job.clone() }, clock);
-        self.changed(self.store.resume_job(by.told(), seen, first).await?, clock)
+        self.job_change_result(
+            self.store.resume_job(by.for_store(), expected_version, first).await?,
+            clock,
+        )
     }
 
-    /// It is no more; its history stays. Tells which runs were withdrawn.
-    pub async fn delete_job(&self, by: &Actor, seen: Seen) -> Result<Vec<RunId>, Error> {
-        let clock = self.store.clock().await?;
-        let change = self.store.delete_job(by.told(), seen).await?;
-        self.changed(change, clock).map(|(_, withdrawn)| withdrawn)
+    /// Deletes a job. Its history stays. Returns the planned future runs that were canceled.
+    pub async fn delete_job(
+        &self,
+        by: &Actor,
+        expected_version: ExpectedVersion,
+    ) -> Result<Vec<RunId>, Error> {
+        let clock = self.store.read_clock().await?;
+        let change = self.store.delete_job(by.for_store(), expected_version).await?;
+        self.job_change_result(change, clock).map(|(_, canceled_runs)| canceled_runs)
     }
 
-    fn changed(&self, change: JobChange, clock: Timestamp) -> Result<(JobNow, Vec<RunId>), Error> {
-        self.submits.forget();
+    fn job_change_result(
+        &self,
+        change: JobChange,
+        clock: Timestamp,
+    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+        self.submit_cache.clear();
         match change {
-            JobChange::Applied { job, withdrawn } => {
-                self.wake.all();
-                Ok((JobNow::at(job, clock), withdrawn))
+            JobChange::Applied { job, canceled_runs } => {
+                self.notifier.wake_all();
+                Ok((JobInfo::new(job, clock), canceled_runs))
             }
-            JobChange::Lost(Some(job)) => {
-                Err(Error::lost(changed_since(&job), Current::Job(JobNow::at(job, clock))))
-            }
-            JobChange::Lost(None) => Err(Error::lost("the job has been deleted", Current::Nothing)),
+            JobChange::Lost(Some(job)) => Err(Error::lost(
+                job_changed_message(&job),
+                CurrentState::Job(JobInfo::new(job, clock)),
+            )),
+            JobChange::Lost(None) => Err(Error::lost("the job was deleted", CurrentState::Nothing)),
         }
     }
 }

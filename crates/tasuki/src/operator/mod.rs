@@ -1,17 +1,17 @@
-//! What people may ask: every question and every action of the pages, the REST API and the CLI.
+//! The operator: all queries and actions of the pages, the REST API and the CLI.
 //!
-//! An [`Operator`] reads, decides nothing that a guard must decide, writes through the store, and wakes
-//! the node of this process. Whoever acts is named, and the store tells the audit in the same
-//! transaction. A lost guard comes back as [`Error::Lost`] with what is true now.
+//! An [`Operator`] reads from the store, writes through guarded statements of the store, and wakes the node of this
+//! process. Every action names its actor, and the store writes the audit entry in the same transaction. If a guard does
+//! not hold, the action returns [`Error::Lost`] with the current state.
 //!
-//! Deliberately not here: who may do what. A surface knows whom it talks to, and asks [`Role`] before it
-//! calls; a program that embeds tasuki is its own master.
+//! Deliberately absent: permission checks. The web API checks the [`Role`] of its user before it calls the operator; a
+//! program that embeds tasuki may do everything.
 
 mod cluster;
-mod draft;
 mod error;
 mod events;
 pub mod explain;
+mod job_draft;
 mod jobs;
 mod runs;
 mod tasks;
@@ -21,65 +21,66 @@ use std::sync::Arc;
 
 use tasuki_store::Store;
 
-pub use cluster::{Lead, WorkerNow};
-pub use draft::JobDraft;
-pub use error::{Current, Error};
+pub use cluster::{LeaderInfo, WorkerInfo};
+pub use error::{CurrentState, Error};
 pub use events::EventDraft;
+pub use job_draft::JobDraft;
 pub(crate) use jobs::next_fire;
-pub use jobs::{JobFilter, JobNow, JobPage};
-pub use runs::{RunDetail, RunNow, RunsNow, Waited};
-pub use tasks::{Submitted, TaskDraft};
+pub use jobs::{JobFilter, JobInfo, JobPage};
+pub use runs::{RunDetail, RunInfo, RunInfoPage, WaitResult};
+pub use tasks::{SubmitResult, TaskDraft};
 pub use tasuki_core::Role;
-pub use tokens::{Given, hash_token, new_secret};
+pub use tokens::{IssuedToken, generate_token, hash_token};
 
-use crate::Wake;
-use crate::notify::announce::Announce;
+use crate::Wakeups;
+use crate::notify::notifier::Notifier;
 
-/// Who acts, from where, and as what.
+/// The user or program that performs an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Actor {
-    /// What people call them.
+    /// The name for the audit.
     pub name: String,
-    /// The address the request came from.
+    /// The network address of the request, if there is one.
     pub address: Option<String>,
-    /// What they may do.
+    /// The role of the actor.
     pub role: Role,
 }
 
 impl Actor {
-    /// As the audit wants it.
-    fn told(&self) -> tasuki_store::Actor<'_> {
-        tasuki_store::Actor { name: &self.name, address: self.address.as_deref() }
+    /// The actor in the form that the store writes to the audit.
+    fn for_store(&self) -> tasuki_store::AuditActor<'_> {
+        tasuki_store::AuditActor { name: &self.name, address: self.address.as_deref() }
     }
 }
 
-/// Answers and acts for people. Cheap to clone.
+/// Performs queries and actions for users and programs. Cheap to clone.
 #[derive(Clone)]
 pub struct Operator {
     store: Store,
-    wake: Announce,
-    submits: Arc<tasks::Submits>,
+    notifier: Notifier,
+    submit_cache: Arc<tasks::SubmitCache>,
 }
 
 impl Operator {
-    /// Over a store, and the node of this process if there is one.
-    pub fn new(store: Store, wake: Wake) -> Self {
-        let wake = Announce::new(&store, wake);
-        Self { store, wake, submits: Arc::default() }
+    /// Makes an operator on a store. `wakeups` wake the node in this process, if there is one.
+    pub fn new(store: Store, wakeups: Wakeups) -> Self {
+        let notifier = Notifier::new(&store, wakeups);
+        Self { store, notifier, submit_cache: Arc::default() }
     }
 
-    /// Something was committed that others may wait for: they look at once.
-    pub fn committed(&self) {
-        self.wake.all();
+    /// Wakes the nodes after the application committed a transaction with submitted tasks: the node in this process and,
+    /// on PostgreSQL, those in other processes.
+    pub fn notify_committed(&self) {
+        self.notifier.wake_all();
     }
 
-    /// Whether the database answers.
-    pub async fn ready(&self) -> Result<(), Error> {
-        self.store.clock().await.map(drop).map_err(Error::from)
+    /// Checks that the database responds.
+    pub async fn ping_database(&self) -> Result<(), Error> {
+        self.store.read_clock().await.map(drop).map_err(Error::from)
     }
 
-    /// The database's clock.
-    pub async fn clock(&self) -> Result<jiff::Timestamp, Error> {
-        Ok(self.store.clock().await?)
+    /// The current time by the database's clock.
+    pub async fn read_database_clock(&self) -> Result<jiff::Timestamp, Error> {
+        Ok(self.store.read_clock().await?)
     }
 }

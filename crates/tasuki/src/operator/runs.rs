@@ -1,4 +1,4 @@
-//! Runs: looked at, canceled, tried again, run again, waited for, explained.
+//! Runs: reading, canceling, retrying, rerunning, waiting for and explaining them.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,242 +7,268 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{JobId, RunId};
 use tasuki_store::{
-    Writer, Canceled, Execution, LogPage, Lost, Outcome, Run, RunCursor, RunFilter, RunNote,
+    CancelResult, Execution, LogPage, Lost, Outcome, Run, RunFilter, RunPosition, TransitionRecord,
+    Writer,
 };
 
-use super::explain::{self, Around};
-use super::{Actor, Current, Error, Operator};
+use super::explain::{self, ExplainContext};
+use super::{Actor, CurrentState, Error, Operator};
 
-/// How often a run that somebody waits for is looked at.
-const LOOK: Duration = Duration::from_millis(100);
+/// Polling interval while waiting for a run.
+const WAIT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A run, with what stands elsewhere about it.
+/// A run with details from other tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunNow {
-    /// The run.
+pub struct RunInfo {
+    /// The run's row.
     pub run: Run,
-    /// What its job is called.
+    /// The name of its job.
     pub job: String,
-    /// When its lease was last renewed, while it is carried.
+    /// When its lease was last renewed; `None` if no worker holds a lease of it.
     pub heartbeat_at: Option<Timestamp>,
 }
 
-/// Some runs, newest first.
+/// A page of runs, newest first.
 #[derive(Debug, Clone)]
-pub struct RunsNow {
-    /// Those that the filter lets through.
-    pub runs: Vec<RunNow>,
-    /// Where to look on; `None`: there is nothing more.
-    pub next: Option<RunCursor>,
-    /// How many runs were looked at.
-    pub looked_at: usize,
-    /// The planned instant of the last one looked at.
-    pub looked_to: Option<Timestamp>,
+pub struct RunInfoPage {
+    /// The runs that match the filter.
+    pub runs: Vec<RunInfo>,
+    /// The position of the next page; `None`: this is the last page.
+    pub next: Option<RunPosition>,
+    /// The number of runs that were compared with the filter.
+    pub scanned: usize,
+    /// The planned instant of the last run that was compared with the filter.
+    pub scanned_until: Option<Timestamp>,
 }
 
-/// A run with its whole history.
+/// A run with its complete history.
 #[derive(Debug, Clone)]
 pub struct RunDetail {
     /// The run.
-    pub now: RunNow,
-    /// Every attempt at it.
+    pub info: RunInfo,
+    /// All attempts of the run.
     pub executions: Vec<Execution>,
-    /// Its rare moves.
-    pub notes: Vec<RunNote>,
+    /// The records of its rare transitions.
+    pub transitions: Vec<TransitionRecord>,
 }
 
-/// A run that was waited for.
+/// The result of waiting for a run.
 #[derive(Debug, Clone)]
-pub struct Waited {
-    /// As it was at the end of the wait.
-    pub now: RunNow,
-    /// Whether it has ended.
+pub struct WaitResult {
+    /// The run at the end of the wait.
+    pub info: RunInfo,
+    /// Whether the run has ended; otherwise the timeout passed.
     pub ended: bool,
 }
 
 impl Operator {
-    /// One run.
-    pub async fn run(&self, run: RunId) -> Result<RunNow, Error> {
-        let found = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
-        let mut around = self.around(vec![found]).await?;
-        around.pop().ok_or_else(|| Error::not_found("run", &run))
+    /// One run. An error if it does not exist.
+    pub async fn find_run(&self, run: RunId) -> Result<RunInfo, Error> {
+        let found = self.store.find_run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
+        let mut infos = self.with_details(vec![found]).await?;
+        infos.pop().ok_or_else(|| Error::not_found("run", &run))
     }
 
-    /// One run with its whole history.
-    pub async fn run_detail(&self, run: RunId) -> Result<RunDetail, Error> {
-        let now = self.run(run).await?;
-        let executions = self.store.executions(run).await?;
-        Ok(RunDetail { now, executions, notes: self.store.notes(run).await? })
+    /// One run with its complete history.
+    pub async fn find_run_detail(&self, run: RunId) -> Result<RunDetail, Error> {
+        let info = self.find_run(run).await?;
+        let executions = self.store.list_executions(run).await?;
+        Ok(RunDetail { info, executions, transitions: self.store.list_transitions(run).await? })
     }
 
-    /// Runs, newest first. A name that no job ever had lets nothing through: that is told.
-    pub async fn runs(
+    /// A page of runs, newest first. It is an error if no job ever had the name `job`.
+    pub async fn list_runs(
         &self,
         job: Option<&str>,
         filter: RunFilter,
-        from: Option<&RunCursor>,
-        most: u32,
-    ) -> Result<RunsNow, Error> {
+        position: Option<&RunPosition>,
+        limit: u32,
+    ) -> Result<RunInfoPage, Error> {
         let job = match job {
-            Some(name) => Some(self.job_ever(name).await?),
+            Some(name) => Some(self.find_job_id(name).await?),
             None => None,
         };
-        let page = self.store.runs(&RunFilter { job, ..filter }, from, most).await?;
-        Ok(RunsNow {
-            runs: self.around(page.runs).await?,
+        let page = self.store.list_runs(&RunFilter { job, ..filter }, position, limit).await?;
+        Ok(RunInfoPage {
+            runs: self.with_details(page.runs).await?,
             next: page.next,
-            looked_at: page.looked_at,
-            looked_to: page.looked_to,
+            scanned: page.scanned,
+            scanned_until: page.scanned_until,
         })
     }
 
-    /// Adds to runs what stands elsewhere: one question for all names, one for each live lease.
-    async fn around(&self, runs: Vec<Run>) -> Result<Vec<RunNow>, Error> {
+    /// Adds job names and heartbeats to runs, with one query for all names and one for each lease.
+    async fn with_details(&self, runs: Vec<Run>) -> Result<Vec<RunInfo>, Error> {
         let jobs: BTreeSet<JobId> = runs.iter().map(|run| run.job).collect();
-        let names = self.store.job_names(&jobs).await?;
+        let names = self.store.list_job_names(&jobs).await?;
         let mut leases = BTreeMap::new();
-        for token in runs.iter().filter(|run| run.state.is_carried()).filter_map(|run| run.token) {
+        for token in runs.iter().filter(|run| run.state.is_leased()).filter_map(|run| run.token) {
             if let Entry::Vacant(unknown) = leases.entry(token) {
-                let lease = self.store.lease(token).await?;
+                let lease = self.store.find_lease(token).await?;
                 unknown.insert(lease.map(|lease| lease.heartbeat_at));
             }
         }
-        let now = |run: Run| RunNow {
+        let info = |run: Run| RunInfo {
             job: names.get(&run.job).cloned().unwrap_or_default(),
             heartbeat_at: run.token.and_then(|token| leases.get(&token).copied().flatten()),
             run,
         };
-        Ok(runs.into_iter().map(now).collect())
+        Ok(runs.into_iter().map(info).collect())
     }
 
-    /// Lines that an attempt printed, from one on; the last attempt, unless said. `None`: it has printed
-    /// nothing, or never began.
-    pub async fn log(
+    /// Log lines of an attempt, starting at `from_line`. The default attempt is the last one. `None`: the attempt has
+    /// no log, because it printed nothing or never started.
+    pub async fn read_log(
         &self,
         run: &Run,
         attempt: Option<u32>,
         from_line: i64,
-        most: u32,
+        limit: u32,
     ) -> Result<Option<LogPage>, Error> {
         let attempt = attempt.unwrap_or(run.counters.attempt_no);
-        Ok(self.store.read_log(run.id, attempt, from_line, most).await?)
+        Ok(self.store.read_log(run.id, attempt, from_line, limit).await?)
     }
 
-    /// Cancels what has not started, asks what runs to stop. `true`: it has ended.
+    /// Cancels a run. A run that has not started ends immediately (`true`); a RUNNING run gets a cancel request
+    /// (`false`).
     pub async fn cancel(
         &self,
         by: &Actor,
         run: RunId,
         reason: Option<&str>,
-    ) -> Result<(RunNow, bool), Error> {
-        let outcome = self.store.cancel(Writer::Api, run, by.told(), reason).await?;
-        let done = self.applied("cancel", outcome).await?;
-        let now = self.run(run).await?;
-        if let (Canceled::Asked, Some(worker)) = (done, now.run.worker) {
-            self.wake.words().canceled(worker, run);
+    ) -> Result<(RunInfo, bool), Error> {
+        let outcome = self.store.cancel(Writer::Api, run, by.for_store(), reason).await?;
+        let done = self.complete_action("cancel", outcome).await?;
+        let info = self.find_run(run).await?;
+        if let (CancelResult::Requested, Some(worker)) = (done, info.run.worker) {
+            self.notifier.hints().enqueue_cancel(worker, run);
         }
-        Ok((now, done == Canceled::Ended))
+        Ok((info, done == CancelResult::Canceled))
     }
 
-    /// Gives a run that ended badly one more try.
+    /// Gives an ended run that did not succeed one more try.
     pub async fn retry(
         &self,
         by: &Actor,
         run: RunId,
         reason: Option<&str>,
-    ) -> Result<RunNow, Error> {
-        let outcome = self.store.retry(run, by.told(), reason).await?;
-        self.applied("retry", outcome).await?;
-        self.run(run).await
+    ) -> Result<RunInfo, Error> {
+        let outcome = self.store.retry(run, by.for_store(), reason).await?;
+        self.complete_action("retry", outcome).await?;
+        self.find_run(run).await
     }
 
-    /// Runs an ended run again, as its job is defined now.
-    pub async fn rerun(&self, by: &Actor, run: RunId) -> Result<RunNow, Error> {
-        let old = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
-        let job = self.store.job_by_id(old.job).await?;
+    /// Creates a new run from an ended one, with the current version of its job.
+    pub async fn rerun(&self, by: &Actor, run: RunId) -> Result<RunInfo, Error> {
+        let old = self.store.find_run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
+        let job = self.store.find_job_by_id(old.job).await?;
         let job = job.ok_or_else(|| Error::not_found("job", &old.job))?;
         if job.deleted_at.is_some() {
-            let what = format!("job {} has been deleted, so run {run} cannot run again", job.name);
-            return Err(Error::lost(what, Current::Run(self.run(run).await?)));
+            let message = format!("job {} was deleted, so run {run} cannot be rerun", job.name);
+            return Err(Error::lost(message, CurrentState::Run(self.find_run(run).await?)));
         }
-        let outcome = self.store.rerun(by.told(), &job.newest, run).await?;
-        let new = self.applied("rerun", outcome).await?;
-        self.run(new).await
+        let outcome = self.store.rerun(by.for_store(), &job.newest, run).await?;
+        let new = self.complete_action("rerun", outcome).await?;
+        self.find_run(new).await
     }
 
-    /// What became of an action on a run: done, or told with what is true now.
-    async fn applied<T>(&self, verb: &str, outcome: Outcome<T>) -> Result<T, Error> {
+    /// Converts the outcome of an action on a run: its result, or an error with the run's current state.
+    async fn complete_action<T>(&self, verb: &str, outcome: Outcome<T>) -> Result<T, Error> {
         let lost = match outcome {
             Outcome::Applied(fact) => {
-                self.wake.all();
+                self.notifier.wake_all();
                 return Ok(fact);
             }
             Outcome::Lost(lost) => lost,
             Outcome::NotYet => {
-                return Err(Error::lost(format!("it is too early to {verb}"), Current::Nothing));
+                return Err(Error::lost(
+                    format!("it is too early to {verb} the run"),
+                    CurrentState::Nothing,
+                ));
             }
         };
         let Lost { run, state: Some(state), .. } = lost else {
             return Err(Error::not_found("run", &lost.run));
         };
-        let now = self.run(run).await?;
-        let what = match now.run.cancel_requested_at {
-            Some(_) if verb == "cancel" && state.is_carried() => {
-                format!("run {run} has been asked to stop already")
+        let info = self.find_run(run).await?;
+        let message = match info.run.cancel_requested_at {
+            Some(_) if verb == "cancel" && state.is_leased() => {
+                format!("a cancel of run {run} was already requested")
             }
-            _ => format!("run {run} is {state}, which is nothing to {verb}"),
+            _ => {
+                // The participle of the verb; that of "rerun" is "rerun".
+                let participle = match verb {
+                    "cancel" => "canceled",
+                    "retry" => "retried",
+                    other => other,
+                };
+                match verb == "cancel" && state.is_ended() {
+                    true => format!(
+                        "run {run} has already ended ({state}), so it cannot be {participle}"
+                    ),
+                    false => format!("run {run} is {state}, so it cannot be {participle}"),
+                }
+            }
         };
-        Err(Error::lost(what, Current::Run(now)))
+        Err(Error::lost(message, CurrentState::Run(info)))
     }
 
-    /// Waits until a run has ended, at most so long.
-    pub async fn wait(&self, run: RunId, timeout: Duration) -> Result<Waited, Error> {
+    /// Waits until a run has ended, at most for `timeout`.
+    pub async fn wait_until_ended(
+        &self,
+        run: RunId,
+        timeout: Duration,
+    ) -> Result<WaitResult, Error> {
         let deadline = tokio::time::Instant::now() + timeout;
         loop {
-            let now = self.store.run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
-            let ended = now.state.is_ended();
+            let found =
+                self.store.find_run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
+            let ended = found.state.is_ended();
             if ended || tokio::time::Instant::now() >= deadline {
-                return Ok(Waited { now: self.run(run).await?, ended });
+                return Ok(WaitResult { info: self.find_run(run).await?, ended });
             }
-            tokio::time::sleep_until(deadline.min(tokio::time::Instant::now() + LOOK)).await;
+            tokio::time::sleep_until(
+                deadline.min(tokio::time::Instant::now() + WAIT_POLL_INTERVAL),
+            )
+            .await;
         }
     }
 
-    /// Why a run is where it is, in words.
-    pub async fn explain(&self, run: RunId) -> Result<(RunNow, Vec<String>), Error> {
-        let now = self.run(run).await?;
-        let leader = self.store.leader().await?;
-        let worker = match now.run.worker {
-            Some(worker) => self.store.worker(worker).await?,
+    /// Explains the state of a run in sentences. See [`explain`].
+    pub async fn explain_run(&self, run: RunId) -> Result<(RunInfo, Vec<String>), Error> {
+        let info = self.find_run(run).await?;
+        let leader = self.store.find_leader().await?;
+        let worker = match info.run.worker {
+            Some(worker) => self.store.find_worker(worker).await?,
             None => None,
         };
-        let holder = match now.run.exclusive {
-            true => self.store.holder_before(&now.run).await?.filter(|holder| *holder != run),
+        let holder = match info.run.exclusive {
+            true => self.store.find_hold_owner(&info.run).await?.filter(|holder| *holder != run),
             false => None,
         };
-        let job = self.store.job_by_id(now.run.job).await?;
-        let spec = self.store.job_version(now.run.job, now.run.job_version).await?;
-        let around = Around {
+        let job = self.store.find_job_by_id(info.run.job).await?;
+        let spec = self.store.find_job_version(info.run.job, info.run.job_version).await?;
+        let context = ExplainContext {
             clock: leader.clock,
-            job: &now.job,
+            job: &info.job,
             schedule: job.as_ref().and_then(|job| job.schedule().ok().flatten()),
-            has_job: job.as_ref().is_some_and(|job| job.deleted_at.is_none()),
+            job_exists: job.as_ref().is_some_and(|job| job.deleted_at.is_none()),
             spec: spec.as_ref().map(|version| &version.spec),
             worker: worker.as_ref(),
             active_workers: self
                 .store
-                .workers()
+                .list_workers()
                 .await?
                 .iter()
-                .filter(|one| one.is_active())
+                .filter(|worker| worker.accepts_work())
                 .count(),
             has_leader: leader.holder.is_some() && leader.lease_until > leader.clock,
-            holder,
-            settings: &self.store.settings().await?.settings,
-            executions: &self.store.executions(run).await?,
-            notes: &self.store.notes(run).await?,
+            hold_owner: holder,
+            settings: &self.store.load_settings().await?.settings,
+            executions: &self.store.list_executions(run).await?,
+            transitions: &self.store.list_transitions(run).await?,
         };
-        let sentences = explain::explain(&now.run, &around);
-        Ok((now, sentences))
+        let sentences = explain::explain(&info.run, &context);
+        Ok((info, sentences))
     }
 }

@@ -1,4 +1,4 @@
-//! Runs that somebody asks for: tasks, one or many, and a job run by hand.
+//! Runs on request: submitted tasks, one or many, and manually triggered jobs.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,115 +6,116 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use tasuki_core::{Invalid, Lane, Priority, Queue, RunId, Scope};
+use tasuki_core::{InvalidInput, Lane, Priority, Queue, RunId, Scope};
 use tasuki_store::{
-    AppTransaction, Writer, Created, Enqueuer, Job, JobVersion, NewRun, Store, Task,
+    AppTransaction, CreatedRun, Job, JobVersion, NewRun, PendingTask, Store, SubmitBatcher, Writer,
 };
 
-use crate::notify::announce::Announce;
+use crate::notify::notifier::Notifier;
 
-use super::{Actor, Current, Error, Operator, RunNow};
+use super::{Actor, CurrentState, Error, Operator, RunInfo};
 
-/// How often a job that changes while it is being run by hand is looked at again.
-const LOOKS: u32 = 5;
-/// How long a definition is taken for what it was.
-const FRESH: Duration = Duration::from_millis(500);
-/// From when on a submit that was acknowledged has it read again: who submits all the time never waits for that.
-const AHEAD: Duration = Duration::from_millis(250);
-/// More definitions than this are forgotten all at once.
-const MOST_KNOWN: usize = 10_000;
+/// Maximum number of times that a trigger is tried while the job is being changed by other requests.
+const MAX_TRIES: u32 = 5;
+/// How long a cached job is used without reading it again.
+const CACHE_TTL: Duration = Duration::from_millis(500);
+/// Age from which a successful submit refreshes the cached job in the background. A program that submits constantly
+/// therefore never waits for the read.
+const REFRESH_AFTER: Duration = Duration::from_millis(250);
+/// Maximum number of cached jobs. The cache is cleared when it is full.
+const MAX_CACHED_JOBS: usize = 10_000;
 
-/// A run somebody asks for.
+/// The input for submitting a task.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskDraft {
-    /// Of which job.
+    /// The name of the job.
     pub job: String,
-    /// What it is given, as a JSON object.
+    /// The arguments, as a JSON object.
     pub args: Option<String>,
-    /// For what; for everything, unless said.
+    /// The scope; `None`: the global scope.
     pub scope: Option<Scope>,
-    /// Not before; now, unless said.
+    /// The earliest start; `None`: now.
     pub scheduled_for: Option<Timestamp>,
-    /// Given up after this.
+    /// The instant after which the run expires if it has not ended.
     pub expires_at: Option<Timestamp>,
-    /// The same key twice is the same run.
+    /// A key that identifies the run: a second submit with the same key returns the existing run.
     pub idempotency_key: Option<String>,
-    /// Whose slots it uses, if not those its job says; only of functions that workers claim.
+    /// The queue; `None`: that of the job. Only for functions that workers claim.
     pub queue: Option<Queue>,
-    /// How much of a head start it has, if not what its job says; only of functions that workers claim.
+    /// The priority; `None`: that of the job. Only for functions that workers claim.
     pub priority: Option<Priority>,
 }
 
-/// A run that is there now.
+/// The result of submitting a task.
 #[derive(Debug, Clone)]
-pub struct Submitted {
-    /// The run.
-    pub run: RunNow,
-    /// Whether it was there before: the same idempotency key.
+pub struct SubmitResult {
+    /// The new or existing run.
+    pub run: RunInfo,
+    /// Whether a run with the same idempotency key existed already.
     pub existed: bool,
 }
 
-/// A job as it was a moment ago.
-struct Known {
+/// A job in the cache.
+struct CachedJob {
     job: Job,
     newest: Arc<JobVersion>,
-    /// When it was read.
-    read: Instant,
-    /// Whether it is being read again.
-    again: AtomicBool,
+    /// When the job was read from the database.
+    read_at: Instant,
+    /// Whether a background refresh was started.
+    is_refreshing: AtomicBool,
 }
 
-impl Known {
+impl CachedJob {
     fn new(job: Job) -> Self {
-        let (newest, read) = (Arc::new(job.newest.clone()), Instant::now());
-        Self { job, newest, read, again: AtomicBool::new(false) }
+        let (newest, read_at) = (Arc::new(job.newest.clone()), Instant::now());
+        Self { job, newest, read_at, is_refreshing: AtomicBool::new(false) }
     }
 }
 
-/// Jobs by their names.
-type Jobs<'t> = BTreeMap<&'t str, Arc<Known>>;
+/// Cached jobs by name.
+type Jobs<'t> = BTreeMap<&'t str, Arc<CachedJob>>;
 
-/// What makes many submits cheap: definitions that were just read, and single tasks that travel together.
+/// State that makes frequent submits cheap: a cache of jobs, and the batcher that combines concurrent submits.
 #[derive(Default)]
-pub(super) struct Submits {
-    known: Mutex<Definitions>,
-    enqueuer: Mutex<Option<Enqueuer>>,
+pub(super) struct SubmitCache {
+    cached: Mutex<CachedJobs>,
+    batcher: Mutex<Option<SubmitBatcher>>,
 }
 
 #[derive(Default)]
-struct Definitions {
-    jobs: HashMap<String, Arc<Known>>,
-    /// How often they were forgotten.
-    forgotten: u64,
+struct CachedJobs {
+    jobs: HashMap<String, Arc<CachedJob>>,
+    /// How many times the cache was cleared.
+    generation: u64,
 }
 
-impl Submits {
-    fn known(&self) -> MutexGuard<'_, Definitions> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+impl SubmitCache {
+    fn lock_jobs(&self) -> MutexGuard<'_, CachedJobs> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something about jobs has changed here: it counts at once.
-    pub(super) fn forget(&self) {
-        let mut known = self.known();
-        known.jobs.clear();
-        known.forgotten += 1;
+    /// Clears the cache after a job was changed through this operator, so that the change applies immediately.
+    pub(super) fn clear(&self) {
+        let mut cached = self.lock_jobs();
+        cached.jobs.clear();
+        cached.generation += 1;
     }
 }
 
 impl TaskDraft {
-    fn task(&self, job: &Known) -> Result<Task, Invalid> {
-        Ok(Task {
+    fn to_pending_task(&self, job: &CachedJob) -> Result<PendingTask, InvalidInput> {
+        Ok(PendingTask {
             scope: self.scope.clone().unwrap_or_default(),
             scheduled_for: self.scheduled_for,
             idempotency_key: self.idempotency_key.clone(),
             args: self.args.clone(),
             expires_at: self.expires_at,
             lane: self.lane(&job.newest.spec.lane)?,
-            ..Task::new(Arc::clone(&job.newest))
+            ..PendingTask::new(Arc::clone(&job.newest))
         })
     }
 
-    fn run<'j>(&self, job: &'j Known) -> Result<NewRun<'j>, Invalid> {
+    fn to_new_run<'j>(&self, job: &'j CachedJob) -> Result<NewRun<'j>, InvalidInput> {
         Ok(NewRun {
             scope: self.scope.clone().unwrap_or_default(),
             scheduled_for: self.scheduled_for,
@@ -126,16 +127,16 @@ impl TaskDraft {
         })
     }
 
-    /// Where it waits, if not where its job says.
-    fn lane(&self, usual: &str) -> Result<Option<String>, Invalid> {
+    /// The lane of the run, if the task overrides the queue or priority of its job.
+    fn lane(&self, job_lane: &str) -> Result<Option<String>, InvalidInput> {
         let (field, typed) = match (&self.queue, self.priority) {
             (None, None) => return Ok(None),
             (Some(queue), _) => ("queue", queue.as_str()),
             (None, Some(priority)) => ("priority", priority.as_str()),
         };
-        let Ok(mut lane) = usual.parse::<Lane>() else {
+        let Ok(mut lane) = job_lane.parse::<Lane>() else {
             let expected = "none: only functions that workers claim have one";
-            return Err(Invalid::typed(field, typed, expected));
+            return Err(InvalidInput::from_text(field, typed, expected));
         };
         if let Some(queue) = &self.queue {
             lane.queue = queue.clone();
@@ -148,190 +149,217 @@ impl TaskDraft {
 }
 
 impl Operator {
-    /// Submits a task.
-    pub async fn submit(&self, task: &TaskDraft) -> Result<Submitted, Error> {
-        let made = self.enqueue(task).await?;
-        Ok(Submitted { run: self.run(made.run).await?, existed: made.existed })
+    /// Submits a task and returns the run with its details.
+    pub async fn submit_and_read(&self, task: &TaskDraft) -> Result<SubmitResult, Error> {
+        let created = self.submit(task).await?;
+        Ok(SubmitResult { run: self.find_run(created.run).await?, existed: created.existed })
     }
 
-    /// The same, and tells no more than which run it is. Those of callers at the same time travel together;
-    /// each hears when its own is durable.
-    pub async fn enqueue(&self, task: &TaskDraft) -> Result<Created, Error> {
-        let job = self.known_job(&task.job).await?;
-        let made = self.enqueuer().enqueue(task.task(&job)?).await?;
-        self.read_ahead(&job);
-        if made.existed {
-            self.is_of(made.run, &job.job).await?;
-        }
-        Ok(made)
-    }
-
-    /// Submits many tasks, all or none; answers in the same order.
-    pub async fn submit_all(&self, tasks: &[TaskDraft]) -> Result<Vec<Created>, Error> {
-        let jobs = self.known_jobs(tasks).await?;
-        let created = self.store.create(Writer::Api, &runs(tasks, &jobs)?).await?;
-        if created.iter().any(|made| !made.existed) {
-            jobs.values().for_each(|job| tell_of(&self.wake, &job.newest.spec.lane));
-        }
-        jobs.values().for_each(|job| self.read_ahead(job));
-        for (made, task) in created.iter().zip(tasks).filter(|(made, _)| made.existed) {
-            self.is_of(made.run, &jobs[&*task.job].job).await?;
+    /// Submits a task and returns only its run id. Concurrent submits share one transaction; each returns when its
+    /// own run is durable.
+    pub async fn submit(&self, task: &TaskDraft) -> Result<CreatedRun, Error> {
+        let job = self.cached_job(&task.job).await?;
+        let created = self.batcher().submit(task.to_pending_task(&job)?).await?;
+        self.refresh_in_background(&job);
+        if created.existed {
+            self.check_belongs_to(created.run, &job.job).await?;
         }
         Ok(created)
     }
 
-    /// The same in a transaction of the application: if that commits, the runs are there, and else they never
-    /// were. Somebody who waits for work finds it a second later at most, or when
-    /// [`committed`](Operator::committed) is called after the commit.
+    /// Submits many tasks, all or none. The result has the same order.
+    pub async fn submit_all(&self, tasks: &[TaskDraft]) -> Result<Vec<CreatedRun>, Error> {
+        let jobs = self.cached_jobs(tasks).await?;
+        let created = self.store.create(Writer::Api, &to_new_runs(tasks, &jobs)?).await?;
+        if created.iter().any(|created| !created.existed) {
+            jobs.values().for_each(|job| notify_lane(&self.notifier, &job.newest.spec.lane));
+        }
+        jobs.values().for_each(|job| self.refresh_in_background(job));
+        for (created, task) in created.iter().zip(tasks).filter(|(created, _)| created.existed) {
+            self.check_belongs_to(created.run, &jobs[&*task.job].job).await?;
+        }
+        Ok(created)
+    }
+
+    /// Submits tasks in a transaction of the application. The runs exist if and only if that transaction commits.
+    /// Workers find them at most a second later, or immediately if [`notify_committed`](Operator::notify_committed)
+    /// is called after the commit.
     pub async fn submit_in<'a>(
         &self,
         transaction: impl Into<AppTransaction<'a>>,
         tasks: &[TaskDraft],
-    ) -> Result<Vec<Created>, Error> {
-        let jobs = self.known_jobs(tasks).await?;
-        let created = self.store.create_in(transaction, &runs(tasks, &jobs)?).await?;
-        jobs.values().for_each(|job| self.read_ahead(job));
+    ) -> Result<Vec<CreatedRun>, Error> {
+        let jobs = self.cached_jobs(tasks).await?;
+        let created =
+            self.store.create_in_transaction(transaction, &to_new_runs(tasks, &jobs)?).await?;
+        jobs.values().for_each(|job| self.refresh_in_background(job));
         Ok(created)
     }
 
-    async fn known_jobs<'t>(&self, tasks: &'t [TaskDraft]) -> Result<Jobs<'t>, Error> {
+    async fn cached_jobs<'t>(&self, tasks: &'t [TaskDraft]) -> Result<Jobs<'t>, Error> {
         let mut jobs = Jobs::new();
         for task in tasks {
             if !jobs.contains_key(task.job.as_str()) {
-                jobs.insert(&task.job, self.known_job(&task.job).await?);
+                jobs.insert(&task.job, self.cached_job(&task.job).await?);
             }
         }
         Ok(jobs)
     }
 
-    fn enqueuer(&self) -> Enqueuer {
-        let mut known = self.submits.enqueuer.lock().unwrap_or_else(PoisonError::into_inner);
-        // It ends with the runtime it was started on, and the next one begins where it is asked for.
-        if let Some(enqueuer) = known.as_ref().filter(|enqueuer| !enqueuer.has_stopped()) {
-            return enqueuer.clone();
+    fn batcher(&self) -> SubmitBatcher {
+        let mut cached = self.submit_cache.batcher.lock().unwrap_or_else(PoisonError::into_inner);
+        // The batcher stops with the async runtime on which it was started; then a new one is started on the current
+        // runtime.
+        if let Some(batcher) = cached.as_ref().filter(|batcher| !batcher.has_stopped()) {
+            return batcher.clone();
         }
-        let (store, announce) = (self.store.clone(), self.wake.clone());
-        let make = move |tasks| make(store.clone(), announce.clone(), tasks);
-        let (enqueuer, work) = Enqueuer::by(make);
+        let (store, notifier) = (self.store.clone(), self.notifier.clone());
+        let submit_all = move |tasks| submit_batch(store.clone(), notifier.clone(), tasks);
+        let (batcher, work) = SubmitBatcher::with_submit(submit_all);
         tokio::spawn(work);
-        known.insert(enqueuer).clone()
+        cached.insert(batcher).clone()
     }
 
-    /// The job of a task, if it takes tasks. What others change about it counts a moment later.
-    async fn known_job(&self, name: &str) -> Result<Arc<Known>, Error> {
-        let known = self.submits.known().jobs.get(name).cloned();
-        match known.filter(|job| job.read.elapsed() < FRESH) {
+    /// The job of a task, from the cache or the database. An error if the job is disabled or paused. Changes by other
+    /// processes apply after [`CACHE_TTL`] at the latest.
+    async fn cached_job(&self, name: &str) -> Result<Arc<CachedJob>, Error> {
+        let cached = self.submit_cache.lock_jobs().jobs.get(name).cloned();
+        match cached.filter(|job| job.read_at.elapsed() < CACHE_TTL) {
             Some(job) => Ok(job),
             None => self.read_job(name).await,
         }
     }
 
-    async fn read_job(&self, name: &str) -> Result<Arc<Known>, Error> {
-        let forgotten = self.submits.known().forgotten;
-        let job = self.stored_job(name).await?;
-        self.takes_tasks(&job).await?;
-        let read = Arc::new(Known::new(job));
-        let mut known = self.submits.known();
-        // What was read before it changed here is not to be known after it.
-        if known.forgotten == forgotten {
-            if known.jobs.len() >= MOST_KNOWN && !known.jobs.contains_key(name) {
-                known.jobs.clear();
+    async fn read_job(&self, name: &str) -> Result<Arc<CachedJob>, Error> {
+        let generation = self.submit_cache.lock_jobs().generation;
+        let job = self.find_stored_job(name).await?;
+        self.check_takes_tasks(&job).await?;
+        let fresh = Arc::new(CachedJob::new(job));
+        let mut cached = self.submit_cache.lock_jobs();
+        // Do not cache a job that was read before the cache was cleared: it may be outdated.
+        if cached.generation == generation {
+            if cached.jobs.len() >= MAX_CACHED_JOBS && !cached.jobs.contains_key(name) {
+                cached.jobs.clear();
             }
-            known.jobs.insert(name.to_owned(), Arc::clone(&read));
+            cached.jobs.insert(name.to_owned(), Arc::clone(&fresh));
         }
-        Ok(read)
+        Ok(fresh)
     }
 
-    /// Has a job read again before anybody has to wait for it.
-    fn read_ahead(&self, job: &Arc<Known>) {
+    /// Reads a job again in the background if its cached copy is getting old.
+    fn refresh_in_background(&self, job: &Arc<CachedJob>) {
         let name = job.job.name.as_str();
-        let is_known =
-            || self.submits.known().jobs.get(name).is_some_and(|known| Arc::ptr_eq(known, job));
-        if job.read.elapsed() < AHEAD || !is_known() || job.again.swap(true, Ordering::Relaxed) {
+        let is_cached = || {
+            self.submit_cache
+                .lock_jobs()
+                .jobs
+                .get(name)
+                .is_some_and(|cached| Arc::ptr_eq(cached, job))
+        };
+        if job.read_at.elapsed() < REFRESH_AFTER
+            || !is_cached()
+            || job.is_refreshing.swap(true, Ordering::Relaxed)
+        {
             return;
         }
         let (this, name) = (self.clone(), name.to_owned());
         tokio::spawn(async move {
             if this.read_job(&name).await.is_err() {
-                // Whoever submits next hears why.
-                this.submits.known().jobs.remove(&name);
+                // The next submit reads the job and returns the error.
+                this.submit_cache.lock_jobs().jobs.remove(&name);
             }
         });
     }
 
-    /// Runs a job now, whether it is enabled or not.
-    pub async fn trigger(&self, by: &Actor, task: &TaskDraft) -> Result<Submitted, Error> {
-        for _ in 0..LOOKS {
-            let known = Known::new(self.stored_job(&task.job).await?);
-            let run = task.run(&known)?;
-            if let Some(made) = self.store.trigger(by.told(), known.job.seen(), &run).await? {
-                if made.existed {
-                    self.is_of(made.run, &known.job).await?;
+    /// Creates a run of a job now, also if the job is disabled or paused.
+    pub async fn trigger(&self, by: &Actor, task: &TaskDraft) -> Result<SubmitResult, Error> {
+        for _ in 0..MAX_TRIES {
+            let cached = CachedJob::new(self.find_stored_job(&task.job).await?);
+            let run = task.to_new_run(&cached)?;
+            if let Some(created) =
+                self.store.trigger(by.for_store(), cached.job.expected_version(), &run).await?
+            {
+                if created.existed {
+                    self.check_belongs_to(created.run, &cached.job).await?;
                 }
-                self.wake.all();
-                return Ok(Submitted { run: self.run(made.run).await?, existed: made.existed });
+                self.notifier.wake_all();
+                return Ok(SubmitResult {
+                    run: self.find_run(created.run).await?,
+                    existed: created.existed,
+                });
             }
-            // It was changed between the look and the write; what it is now will do as well.
+            // The job was changed between the read and the write: try again with the new version.
         }
-        let job = self.job(&task.job).await?;
-        Err(Error::lost(format!("job {} keeps changing", job.job.name), Current::Job(job)))
+        let job = self.find_job(&task.job).await?;
+        let message = format!(
+            "job {} is being changed by other requests; it was not triggered",
+            job.job.name
+        );
+        Err(Error::lost(message, CurrentState::Job(job)))
     }
 
-    /// A job that is off makes no runs, but by hand.
-    async fn takes_tasks(&self, job: &Job) -> Result<(), Error> {
+    /// Returns an error if the job is disabled or paused. Such a job can only be triggered manually.
+    async fn check_takes_tasks(&self, job: &Job) -> Result<(), Error> {
         let clock = match job.paused_until {
-            Some(_) => self.store.clock().await?,
-            // It is the same at any time.
+            Some(_) => self.store.read_clock().await?,
+            // Without the end of a pause, the result does not depend on the time.
             None => Timestamp::UNIX_EPOCH,
         };
-        if job.is_on(clock) {
+        if job.is_active_at(clock) {
             return Ok(());
         }
         let why = if job.enabled { "paused" } else { "disabled" };
-        let now = self.job(&job.name).await?;
-        Err(Error::lost(format!("job {} is {why} and takes no tasks", job.name), Current::Job(now)))
+        let now = self.find_job(&job.name).await?;
+        Err(Error::lost(
+            format!("job {} is {why} and accepts no tasks", job.name),
+            CurrentState::Job(now),
+        ))
     }
 
-    /// Keys are one space for all jobs: a key that stands for another job's run is no answer.
-    async fn is_of(&self, run: RunId, job: &Job) -> Result<(), Error> {
-        let found = self.run(run).await?;
+    /// Returns an error if an existing run belongs to another job. Idempotency keys are unique across all jobs.
+    async fn check_belongs_to(&self, run: RunId, job: &Job) -> Result<(), Error> {
+        let found = self.find_run(run).await?;
         match found.run.job == job.id {
             true => Ok(()),
             false => {
-                let what = format!("this idempotency key is that of run {run} of another job");
-                Err(Error::lost(what, Current::Run(found)))
+                let message =
+                    format!("this idempotency key already belongs to run {run} of another job");
+                Err(Error::lost(message, CurrentState::Run(found)))
             }
         }
     }
 }
 
-fn runs<'j>(tasks: &[TaskDraft], jobs: &'j Jobs<'_>) -> Result<Vec<NewRun<'j>>, Invalid> {
-    tasks.iter().map(|task| task.run(&jobs[&*task.job])).collect()
+fn to_new_runs<'j>(
+    tasks: &[TaskDraft],
+    jobs: &'j Jobs<'_>,
+) -> Result<Vec<NewRun<'j>>, InvalidInput> {
+    tasks.iter().map(|task| task.to_new_run(&jobs[&*task.job])).collect()
 }
 
-/// Makes runs of tasks of several callers: carried by the node of this process at once if it can, or else put where
-/// whoever has room finds them.
-async fn make(
+/// Creates the runs of several callers' tasks. If a node of this process has free slots, it creates and claims them in
+/// one statement; otherwise they are created as waiting runs and the workers are notified.
+async fn submit_batch(
     store: Store,
-    announce: Announce,
-    tasks: Arc<[Task]>,
-) -> Result<Vec<Created>, tasuki_store::Error> {
-    if let Some(created) = announce.wake().bring(&tasks).await? {
+    notifier: Notifier,
+    tasks: Arc<[PendingTask]>,
+) -> Result<Vec<CreatedRun>, tasuki_store::Error> {
+    if let Some(created) = notifier.wakeups().local_submit().submit(&tasks).await? {
         return Ok(created);
     }
-    let runs: Vec<NewRun<'_>> = tasks.iter().map(Task::run).collect();
+    let runs: Vec<NewRun<'_>> = tasks.iter().map(PendingTask::new_run).collect();
     let created = store.create(Writer::Api, &runs).await?;
-    for (task, _) in tasks.iter().zip(&created).filter(|(_, made)| !made.existed) {
-        tell_of(&announce, task.lane());
+    for (task, _) in tasks.iter().zip(&created).filter(|(_, created)| !created.existed) {
+        notify_lane(&notifier, task.lane());
     }
     Ok(created)
 }
 
-/// Wakes those who are to do something about a run that waits in this lane.
-fn tell_of(announce: &Announce, lane: &str) {
+/// Wakes the leader or the workers, whichever handles runs in this lane.
+fn notify_lane(notifier: &Notifier, lane: &str) {
     match lane.is_empty() {
-        true => announce.leader(),
-        false => announce.claims(),
+        true => notifier.wake_planner(),
+        false => notifier.wake_claims(),
     }
 }
 

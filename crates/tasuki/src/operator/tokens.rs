@@ -1,46 +1,46 @@
-//! Tokens: given out once, kept as a hash.
+//! API tokens. A token is shown once when it is created; only its hash is stored.
 
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tasuki_core::{Invalid, Role};
+use tasuki_core::{InvalidInput, Role};
 use tasuki_store::{NewToken, Token};
 
 use super::{Actor, Error, Operator};
 
-/// How every token begins, so that people and scanners know one when they see it.
-const MARK: &str = "tsk_";
+/// Prefix of every token, so that users and secret scanners recognise tokens.
+const TOKEN_PREFIX: &str = "tsk_";
 
-/// A token that has just been given out.
+/// A token that was just created.
 #[derive(Clone)]
-pub struct Given {
-    /// What is kept of it.
+pub struct IssuedToken {
+    /// The stored part: name, role, hash and expiry.
     pub token: Token,
-    /// The token itself. It is nowhere else, and never will be again.
+    /// The secret token. It is not stored and cannot be shown again.
     pub secret: String,
 }
 
-/// What is kept of a token, and what it is found by.
+/// The hash by which a token is stored and found.
 pub fn hash_token(secret: &str) -> [u8; 32] {
     Sha256::digest(secret.as_bytes()).into()
 }
 
 impl Operator {
-    /// Gives a token out.
+    /// Creates a token with a generated secret.
     pub async fn create_token(
         &self,
         by: &Actor,
         name: &str,
         role: Role,
         lifetime: Option<Duration>,
-    ) -> Result<Given, Error> {
-        let secret = new_secret()?;
-        let token = self.accept_token(by, name, role, lifetime, &secret).await?;
-        Ok(Given { token, secret })
+    ) -> Result<IssuedToken, Error> {
+        let secret = generate_token()?;
+        let token = self.store_token(by, name, role, lifetime, &secret).await?;
+        Ok(IssuedToken { token, secret })
     }
 
-    /// From now on this secret counts: for whoever has to have kept it before it does.
-    pub async fn accept_token(
+    /// Stores a token with a secret of the caller, for callers that must save the secret before it becomes valid.
+    pub async fn store_token(
         &self,
         by: &Actor,
         name: &str,
@@ -49,37 +49,39 @@ impl Operator {
         secret: &str,
     ) -> Result<Token, Error> {
         if lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
-            return Err(Invalid::typed("expires_in", "0s", "more than nothing").into());
+            return Err(InvalidInput::from_text("expires_in", "0s", "a duration above 0s").into());
         }
         let new = NewToken { name, role, hash: hash_token(secret), lifetime };
-        Ok(self.store.create_token(by.told(), &new).await?)
+        Ok(self.store.create_token(by.for_store(), &new).await?)
     }
 
-    /// Whoever shows this token, if it counts.
-    pub async fn bearer(&self, secret: &str) -> Result<Option<Token>, Error> {
-        Ok(self.store.bearer(hash_token(secret)).await?)
+    /// The token with this secret; `None`: there is none, or it is expired or revoked.
+    pub async fn find_token(&self, secret: &str) -> Result<Option<Token>, Error> {
+        Ok(self.store.authenticate_token(hash_token(secret)).await?)
     }
 
-    /// Every token there was.
-    pub async fn tokens(&self) -> Result<Vec<Token>, Error> {
-        Ok(self.store.tokens().await?)
+    /// All tokens, including expired and revoked ones.
+    pub async fn list_tokens(&self) -> Result<Vec<Token>, Error> {
+        Ok(self.store.list_tokens().await?)
     }
 
-    /// From now on it counts no more.
+    /// Revokes a token.
     pub async fn revoke_token(&self, by: &Actor, token: i64) -> Result<Token, Error> {
-        let revoked = self.store.revoke_token(by.told(), token).await?;
+        let revoked = self.store.revoke_token(by.for_store(), token).await?;
         revoked.ok_or_else(|| Error::not_found("token", &token))
     }
 }
 
-/// A token that nobody has yet: 256 random bits as text.
-pub fn new_secret() -> Result<String, Error> {
+/// Generates the secret of a new token: 256 random bits as text.
+pub fn generate_token() -> Result<String, Error> {
     let mut bits = [0; 32];
     getrandom::fill(&mut bits).map_err(|_| {
-        Error::Store(tasuki_store::Error::Broken("the machine has no randomness".to_owned()))
+        Error::Store(tasuki_store::Error::Broken(
+            "the operating system returned no random bytes".to_owned(),
+        ))
     })?;
     let hex: String = bits.iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok(format!("{MARK}{hex}"))
+    Ok(format!("{TOKEN_PREFIX}{hex}"))
 }
 
 #[cfg(test)]
@@ -87,9 +89,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_marked_and_never_the_same() {
-        let (one, other) = (new_secret().unwrap(), new_secret().unwrap());
-        assert!(one.starts_with("tsk_") && one.len() == 68, "{one}");
-        assert_ne!(hash_token(&one), hash_token(&other));
+    fn every_token_has_the_prefix_and_is_different() {
+        let (first, second) = (generate_token().unwrap(), generate_token().unwrap());
+        assert!(first.starts_with("tsk_") && first.len() == 68, "{first}");
+        assert_ne!(hash_token(&first), hash_token(&second));
     }
 }

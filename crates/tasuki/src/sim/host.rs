@@ -1,128 +1,132 @@
-//! The nodes: incarnations that come and go, and the ticks that are under way on them.
+//! Simulated hosts: the incarnations of a node that start and end there, and their pending ticks.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tasuki_core::{NodeName, WorkerId};
-use tasuki_store::{Error, NewWorker, Store, Task};
+use tasuki_store::{AttemptReport, Error, NewWorker, PendingTask, Store};
 
-use super::hints::{SimPeers, Switchboard};
-use super::processes::{SimExecutor, Spooled};
-use super::stage::{SimClock, SimLine, Stage};
-use crate::Wake;
-use crate::node::coordination::coordinate::Coordinator;
-use crate::node::coordination::peers::{Called, Peers};
-use crate::node::executor::attempt::{self, Mail};
-use crate::node::worker::queues::{Queues, Slots, Source};
-use crate::node::world::{Callee, Clock, Dice, Me, Parts, Pulse};
+use super::network::{NodeDirectory, SimPeers};
+use super::processes::{RecordedExit, SimExecutor};
+use super::state::{SimClock, SimDatabaseLink, SimState};
+use crate::Wakeups;
+use crate::node::clock_and_random::{Clock, Random};
+use crate::node::coordination::coordinator::Coordinator;
+use crate::node::coordination::peers::{NodeRpc, Peers};
+use crate::node::coordination::rpc_handler::NodeService;
+use crate::node::executor::attempt::{self, CompletionQueue};
+use crate::node::identity::WorkerIdentity;
+use crate::node::worker::HeartbeatResult;
+use crate::node::worker::WorkerParts;
+use crate::node::worker::queues::{ClaimLane, ServedQueues, SlotCounts};
 use crate::node::{Leader, Worker};
-use crate::spawner::JobKey;
+use crate::spawner::AttemptKey;
 
-/// How many commands, and how many functions, a worker runs at once.
+/// Number of command slots and of function slots of a worker.
 pub(super) const SLOTS: (u32, u32) = (3, 4);
-/// The function that every worker has.
+/// Name of the function that every worker has.
 pub(super) const FUNCTION: &str = "count";
 
-/// Something under way that is polled only when the simulation says so.
-pub(super) type Pending<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
+/// A future that the simulation polls.
+pub(super) type PendingFuture<T> = Pin<Box<dyn Future<Output = Result<T, Error>>>>;
 
-/// A node.
+/// A host with at most one running node.
 pub(super) struct Host {
     pub(super) index: usize,
     pub(super) name: NodeName,
-    pub(super) life: Option<Life>,
-    /// It got SIGSTOP, and CONT comes then.
+    pub(super) incarnation: Option<Incarnation>,
+    /// The node was stopped with SIGSTOP, and gets SIGCONT at this instant.
     pub(super) stopped_until: Option<u64>,
-    /// Incarnations that died and were not reported.
-    pub(super) before: Vec<WorkerId>,
+    /// Incarnations that died and are not marked as dead yet.
+    pub(super) unreported: Vec<WorkerId>,
 }
 
-/// One incarnation.
-pub(super) struct Life {
+/// One incarnation of a node.
+pub(super) struct Incarnation {
     pub(super) id: WorkerId,
     pub(super) worker: Arc<Worker>,
     pub(super) leader: Arc<Leader>,
-    pub(super) callee: Arc<dyn Called>,
+    pub(super) rpc_service: Arc<dyn NodeRpc>,
     peers: Arc<dyn Peers>,
     name: NodeName,
-    /// Whom it has been, this one included.
-    been: Arc<Mutex<Vec<WorkerId>>>,
+    /// All worker ids that it has had, including the current one.
+    worker_ids: Arc<Mutex<Vec<WorkerId>>>,
     store: Store,
-    pub(super) ticks: Vec<(Tick, Pending<Pulse>)>,
+    pub(super) ticks: Vec<(Tick, PendingFuture<HeartbeatResult>)>,
 }
 
-/// What a node does again and again.
+/// Kinds of ticks that a node runs again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tick {
-    Pulse,
+    Heartbeat,
     StartDue,
     Claim,
-    TakeIn,
+    LocalSubmit,
     Renew,
     RenewAll,
-    Tend,
+    EnforceDeadlines,
     Report,
-    Lead,
+    ElectOrRenew,
     Plan,
     Recover,
     Resign,
-    LookAfter,
-    Watch,
-    Apart,
+    CheckWorkers,
+    CheckLeader,
+    StepDetached,
 }
 
 impl Host {
     pub(super) fn new(index: usize) -> Self {
-        let name = format!("node-{index}").parse().expect("a good name");
-        Self { index, name, life: None, stopped_until: None, before: Vec::new() }
+        let name = format!("node-{index}").parse().expect("the name is valid");
+        Self { index, name, incarnation: None, stopped_until: None, unreported: Vec::new() }
     }
 
-    /// Whether something can happen there.
+    /// Whether a node runs there and is not stopped.
     pub(super) fn is_up(&self) -> bool {
-        self.life.is_some() && self.stopped_until.is_none()
+        self.incarnation.is_some() && self.stopped_until.is_none()
     }
 
-    /// The process of its worker is gone, in the middle of whatever it did.
-    pub(super) fn crash(&mut self, stage: &Stage) {
+    /// Kills the node's process in the middle of its ticks.
+    pub(super) fn crash(&mut self, state: &SimState) {
         self.stopped_until = None;
-        stage.inside().frozen[self.index] = false;
-        let Some(life) = self.life.take() else { return };
-        stage.tell(|| format!("node {} crashes", self.index));
-        stage.inside().sweep(life.id);
-        self.before.extend(life.been());
+        state.lock().frozen[self.index] = false;
+        let Some(incarnation) = self.incarnation.take() else { return };
+        state.log(|| format!("node {} crashes", self.index));
+        state.lock().remove_incarnation(incarnation.id);
+        self.unreported.extend(incarnation.worker_ids());
     }
 }
 
-impl Life {
-    /// Whom it has been.
-    pub(super) fn been(&self) -> Vec<WorkerId> {
-        self.been.lock().unwrap_or_else(PoisonError::into_inner).clone()
+impl Incarnation {
+    /// All worker ids that this incarnation has had.
+    pub(super) fn worker_ids(&self) -> Vec<WorkerId> {
+        self.worker_ids.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// What a new incarnation needs.
-pub(super) struct Boot {
-    pub(super) stage: Stage,
+/// Parameters of a new incarnation.
+pub(super) struct NodeStart {
+    pub(super) state: SimState,
     pub(super) store: Store,
     pub(super) coordinator: Arc<dyn Coordinator>,
-    pub(super) nodes: Switchboard,
+    pub(super) nodes: NodeDirectory,
     pub(super) host: usize,
     pub(super) name: NodeName,
     pub(super) id: WorkerId,
-    /// Those that this one reports dead.
-    pub(super) before: Vec<WorkerId>,
+    /// Earlier incarnations that this one marks as dead.
+    pub(super) unreported: Vec<WorkerId>,
 }
 
-impl Boot {
-    /// Reports what the last incarnations left behind, and begins.
-    pub(super) async fn start(self) -> Result<Life, Error> {
-        let Self { stage, host, id, name, .. } = self;
-        let line = SimLine { stage: stage.clone(), host };
-        let store = self.store.with_line(Arc::new(line));
-        for &old in &self.before {
-            report_spool(&stage, &store, old).await?;
-            store.report_dead(old, &name).await?;
+impl NodeStart {
+    /// Reports the recorded exits of earlier incarnations, marks them as dead, and starts.
+    pub(super) async fn start(self) -> Result<Incarnation, Error> {
+        let Self { state, host, id, name, .. } = self;
+        let link = SimDatabaseLink { state: state.clone(), host };
+        let store = self.store.with_fault_injector(Arc::new(link));
+        for &earlier in &self.unreported {
+            report_recorded_exits(&state, &store, earlier).await?;
+            store.mark_worker_dead(earlier, &name).await?;
         }
         let worker = NewWorker {
             id,
@@ -134,115 +138,144 @@ impl Boot {
             function_slots: SLOTS.1,
         };
         store.register_worker(&worker).await?;
-        let settings = Arc::new(store.settings().await?.settings);
-        let been = Arc::new(Mutex::new(vec![id]));
-        let (becomes, story) = (Arc::clone(&been), stage.clone());
-        let mail = Mail::default();
-        let executor = SimExecutor { stage: stage.clone(), host, worker: id, mail: mail.clone() };
-        let parts = Parts {
+        let settings = Arc::new(store.load_settings().await?.settings);
+        let worker_ids = Arc::new(Mutex::new(vec![id]));
+        let (ids_to_extend, log_state) = (Arc::clone(&worker_ids), state.clone());
+        let completions = CompletionQueue::default();
+        let executor = SimExecutor {
+            state: state.clone(),
+            host,
+            worker: id,
+            completions: completions.clone(),
+        };
+        let parts = WorkerParts {
             store: store.clone(),
-            clock: Arc::new(SimClock { stage: stage.clone(), host }),
-            dice: Arc::new(stage.clone()),
+            clock: Arc::new(SimClock { state: state.clone(), host }),
+            random: Arc::new(state.clone()),
             executor: Arc::new(executor),
-            mail,
-            wake: Wake::default(),
-            slots: Box::new(|_| Slots { commands: SLOTS.0, queues: vec![SLOTS.1] }),
-            lanes: [Queues::default().sources([FUNCTION].into_iter()), vec![Source::commands()]]
-                .concat(),
+            completions,
+            wakeups: Wakeups::default(),
+            slot_counts: Box::new(|_| SlotCounts { commands: SLOTS.0, queues: vec![SLOTS.1] }),
+            lanes: [
+                ServedQueues::default().lanes([FUNCTION].into_iter()),
+                vec![ClaimLane::commands()],
+            ]
+            .concat(),
             registration: worker,
-            settle_in: Box::new(move |id| {
-                story.tell(|| format!("node {host} begins anew as {id}"));
-                becomes.lock().unwrap_or_else(PoisonError::into_inner).push(id);
+            prepare_incarnation: Box::new(move |id| {
+                log_state.log(|| format!("node {host} registers again as {id}"));
+                ids_to_extend.lock().unwrap_or_else(PoisonError::into_inner).push(id);
             }),
         };
-        let me = Me::from(id);
-        let clock = Arc::new(SimClock { stage: stage.clone(), host });
-        let world: (Arc<dyn Clock>, Arc<dyn Dice>) = (clock, Arc::new(stage.clone()));
+        let identity = WorkerIdentity::from(id);
+        let clock = Arc::new(SimClock { state: state.clone(), host });
+        let clock_and_random: (Arc<dyn Clock>, Arc<dyn Random>) = (clock, Arc::new(state.clone()));
         let nodes = self.nodes;
         let peers: Arc<dyn Peers> =
-            Arc::new(SimPeers { stage: stage.clone(), nodes: nodes.clone() });
-        let (coordinator, calls) = (self.coordinator, Arc::clone(&peers));
-        let wake = Wake::default();
-        let leader =
-            Leader::new(me.clone(), store.clone(), coordinator, calls, world, wake.clone());
-        let (leader, worker) = (Arc::new(leader), Arc::new(Worker::new(me, parts, settings)));
-        let callee: Arc<dyn Called> = Arc::new(Callee {
+            Arc::new(SimPeers { state: state.clone(), nodes: nodes.clone() });
+        let (coordinator, peers_for_leader) = (self.coordinator, Arc::clone(&peers));
+        let wakeups = Wakeups::default();
+        let leader = Leader::new(
+            identity.clone(),
+            store.clone(),
+            coordinator,
+            peers_for_leader,
+            clock_and_random,
+            wakeups.clone(),
+        );
+        let (leader, worker) = (Arc::new(leader), Arc::new(Worker::new(identity, parts, settings)));
+        let rpc_service: Arc<dyn NodeRpc> = Arc::new(NodeService {
             node: name.clone(),
             worker: Arc::clone(&worker),
             leader: Arc::clone(&leader),
             store: store.clone(),
-            wake,
+            wakeups,
         });
-        nodes.add(host, &callee);
-        stage.tell(|| format!("node {host} begins as {id}"));
-        Ok(Life { id, worker, leader, callee, peers, name, been, store, ticks: Vec::new() })
+        nodes.register(host, &rpc_service);
+        state.log(|| format!("node {host} starts as {id}"));
+        Ok(Incarnation {
+            id,
+            worker,
+            leader,
+            rpc_service,
+            peers,
+            name,
+            worker_ids,
+            store,
+            ticks: Vec::new(),
+        })
     }
 }
 
-/// What an incarnation ran to its end and did not report, the next one does.
-async fn report_spool(stage: &Stage, store: &Store, old: WorkerId) -> Result<(), Error> {
-    let left: Vec<(JobKey, Spooled)> = {
-        let inside = stage.inside();
-        let of_old = inside.spool.iter().filter(|((worker, _), _)| *worker == old);
-        of_old.map(|((_, key), spooled)| (*key, spooled.clone())).collect()
+/// Reports exits that an earlier incarnation recorded and did not report.
+async fn report_recorded_exits(
+    state: &SimState,
+    store: &Store,
+    earlier: WorkerId,
+) -> Result<(), Error> {
+    let unreported: Vec<(AttemptKey, RecordedExit)> = {
+        let inner = state.lock();
+        let of_worker = inner.recorded_exits.iter().filter(|((worker, _), _)| *worker == earlier);
+        of_worker.map(|((_, key), exit)| (*key, exit.clone())).collect()
     };
-    for (key, Spooled { attempt, end }) in left {
-        let dice = stage.draw(|rng| rng.next() as u32);
-        let finish = attempt::finish(&attempt.recipe, end, None, dice);
-        let _ = store.finish(attempt.token, attempt.taken.id, &finish).await?;
-        stage.inside().spool.remove(&(old, key));
+    for (key, RecordedExit { attempt, end }) in unreported {
+        let random_bits = state.draw(|rng| rng.next() as u32);
+        let result = attempt::attempt_result(&attempt.job, end, None, random_bits);
+        let report = AttemptReport::new(attempt.token, attempt.run.id, result);
+        store.finish(&[report], &[attempt.token]).await?;
+        state.lock().recorded_exits.remove(&(earlier, key));
     }
     Ok(())
 }
 
-/// A program in the worker's process submits something.
-async fn take_in(worker: &Worker, store: &Store) -> Result<(), Error> {
-    let Some(job) = store.job(&"call".parse()?).await? else { return Ok(()) };
-    let task = Task::new(Arc::new(job.newest));
-    worker.take_in(&[task.clone(), task]).await.map(drop)
+/// Submits tasks as a program in the worker's process would.
+async fn submit_locally(worker: &Worker, store: &Store) -> Result<(), Error> {
+    let Some(job) = store.find_job(&"call".parse()?).await? else { return Ok(()) };
+    let task = PendingTask::new(Arc::new(job.newest));
+    worker.submit_and_claim(&[task.clone(), task]).await.map(drop)
 }
 
-impl Life {
-    /// One tick, ready to be polled.
-    pub(super) fn tick(&self, tick: Tick) -> Pending<Pulse> {
+impl Incarnation {
+    /// Creates a tick, ready to be polled.
+    pub(super) fn tick(&self, tick: Tick) -> PendingFuture<HeartbeatResult> {
         let (worker, leader) = (Arc::clone(&self.worker), Arc::clone(&self.leader));
         let (store, name, peers) = (self.store.clone(), self.name.clone(), Arc::clone(&self.peers));
         Box::pin(async move {
             let settings = worker.settings();
             match tick {
-                Tick::Pulse => return worker.pulse().await,
+                Tick::Heartbeat => return worker.heartbeat().await,
                 Tick::StartDue => drop(worker.start_due().await?),
                 Tick::Claim => drop(worker.claim().await?),
-                Tick::TakeIn => take_in(&worker, &store).await?,
+                Tick::LocalSubmit => submit_locally(&worker, &store).await?,
                 Tick::Renew => worker.renew(false).await?,
                 Tick::RenewAll => worker.renew(true).await?,
-                Tick::Tend => drop(worker.tend()),
+                Tick::EnforceDeadlines => drop(worker.enforce_deadlines()),
                 Tick::Report => drop(worker.report().await?),
-                Tick::Lead if worker.is_detached() => leader.resign().await?,
-                Tick::Lead => drop(leader.lead(&settings).await?),
+                Tick::ElectOrRenew if worker.is_detached() => leader.resign().await?,
+                Tick::ElectOrRenew => drop(leader.elect_or_renew(&settings).await?),
                 Tick::Plan => {
                     let planned = leader.plan(&settings).await;
-                    leader.deliver().await;
+                    leader.send_orders().await;
                     planned?;
                 }
                 Tick::Recover => leader.recover(&settings).await?,
                 Tick::Resign => leader.resign().await?,
-                Tick::LookAfter => {
-                    leader.look_after(&settings).await?;
+                Tick::CheckWorkers => {
+                    leader.check_workers(&settings).await?;
                 }
-                Tick::Watch => {
-                    if !worker.is_aside() && leader.watch(&name, &settings).await? {
-                        leader.lead(&settings).await?;
+                Tick::CheckLeader => {
+                    if !worker.is_suspended() && leader.check_leader(&name, &settings).await? {
+                        leader.elect_or_renew(&settings).await?;
                     }
                 }
-                Tick::Apart => {
+                Tick::StepDetached => {
                     if worker.is_detached() {
                         leader.resign().await?;
                     }
-                    worker.step_apart(&*peers).await?;
+                    worker.step_detached(&*peers).await?;
                 }
             }
-            Ok(Pulse::Alive)
+            Ok(HeartbeatResult::Alive)
         })
     }
 }

@@ -1,68 +1,71 @@
-//! Three nodes in one thread on one database in memory, and everything that may go wrong with them, in an
-//! order that a seed decides.
+//! Deterministic simulation: three nodes in one thread on one in-memory database, with faults in an order that a seed
+//! decides.
 //!
-//! Each tick of each node is a future that is polled only when the simulation says so, and every exchange
-//! with the database, the coordinator and the other nodes may be held up, or lost, before it is done or
-//! after. So anything can happen in between: another tick, a crash, a stop, a jump of the clock. The time
-//! is the simulation's, and so are the processes.
+//! Each tick of each node is a future that the simulation polls. Every exchange with the database, the coordinator or
+//! another node may pause or be lost, before or after it takes effect. In between anything can happen: another tick, a
+//! crash, a frozen node, a clock jump. Time and processes are simulated.
 //!
-//! `TASUKI_SIM_SEED=7` plays one seed and tells its story; `TASUKI_SIM_SEEDS=10000` plays more of them.
+//! `TASUKI_SIM_SEED=7` runs one seed and prints each step; `TASUKI_SIM_SEEDS=10000` runs that many seeds.
 
-mod apart;
-mod checks;
-mod drive;
-mod ending;
-mod hints;
+mod detach_tests;
+mod driver;
 mod host;
-mod people;
+mod invariants;
+mod network;
 mod processes;
+mod regression_tests;
 mod rng;
-mod stage;
-mod symptoms;
-mod world;
+mod simulation;
+mod state;
+mod user_actions;
+mod wind_down;
 
-use world::World;
+use simulation::Simulation;
 
-/// Seeds that found something. They do so only while what is drawn, and in which order, stays as it was:
-/// what was found has a story of its own among the symptoms.
+/// Seeds that found a bug. They repeat it only while the random numbers are drawn in the same order, so each bug also has
+/// its own test in `regression_tests`.
 const REGRESSIONS: &[u64] = &[59, 160, 187];
-/// How many are played, in so many parts that run beside each other.
-const SEEDS: u64 = 1_000;
+/// Number of seeds to run by default.
+const SEED_COUNT: u64 = 1_000;
+/// Number of tests that share the seeds and run in parallel.
 const PARTS: u64 = 4;
 
-/// Plays one seed. What is left of chance tells one story from another.
-fn play(seed: u64, aloud: bool) -> Result<u64, String> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+/// Runs one simulation. Returns the next random number, by which two simulations can be compared.
+fn run_seed(seed: u64, verbose: bool) -> Result<u64, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("the runtime starts");
     runtime.block_on(async {
-        let mut world = World::new(seed, aloud).await.map_err(|error| error.to_string())?;
-        world.play().await.map_err(|error| error.to_string())?;
-        let broken = world.stage.inside().broken.take();
-        world.store.close().await;
-        broken.map_or_else(|| Ok(world.stage.draw(rng::Rng::next)), Err)
+        let mut simulation =
+            Simulation::new(seed, verbose).await.map_err(|error| error.to_string())?;
+        simulation.run().await.map_err(|error| error.to_string())?;
+        let failure = simulation.state.lock().failure.take();
+        simulation.store.close().await;
+        failure.map_or_else(|| Ok(simulation.state.draw(rng::Rng::next)), Err)
     })
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|typed| typed.parse().expect("a number"))
+fn env_number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|value| value.parse().expect("a number"))
 }
 
-/// Plays its share of the seeds.
-fn part(part: u64) {
-    if let Some(seed) = number("TASUKI_SIM_SEED") {
+/// Runs one part of the seeds.
+fn run_part(part: u64) {
+    if let Some(seed) = env_number("TASUKI_SIM_SEED") {
         if part == 0 {
-            play(seed, true).unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+            run_seed(seed, true).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
         }
         return;
     }
-    let seeds =
-        (0..number("TASUKI_SIM_SEEDS").unwrap_or(SEEDS)).filter(|seed| seed % PARTS == part);
+    let seeds = (0..env_number("TASUKI_SIM_SEEDS").unwrap_or(SEED_COUNT))
+        .filter(|seed| seed % PARTS == part);
     let regressions = REGRESSIONS.iter().copied().filter(|_| part == 0);
     let failed: Vec<String> = regressions
         .chain(seeds)
         .filter_map(|seed| {
-            let broken = play(seed, false).err()?;
-            Some(format!("TASUKI_SIM_SEED={seed}: {broken}"))
+            let failure = run_seed(seed, false).err()?;
+            Some(format!("TASUKI_SIM_SEED={seed}: {failure}"))
         })
         .take(5)
         .collect();
@@ -71,27 +74,27 @@ fn part(part: u64) {
 
 #[test]
 fn seeds_of_the_first_part() {
-    part(0);
+    run_part(0);
 }
 
 #[test]
 fn seeds_of_the_second_part() {
-    part(1);
+    run_part(1);
 }
 
 #[test]
 fn seeds_of_the_third_part() {
-    part(2);
+    run_part(2);
 }
 
 #[test]
 fn seeds_of_the_fourth_part() {
-    part(3);
+    run_part(3);
 }
 
 #[test]
-fn a_seed_is_always_the_same_story() {
+fn a_seed_always_gives_the_same_simulation() {
     for seed in 2_000_000..2_000_005 {
-        assert_eq!(play(seed, false), play(seed, false), "seed {seed}");
+        assert_eq!(run_seed(seed, false), run_seed(seed, false), "seed {seed}");
     }
 }

@@ -1,93 +1,97 @@
-//! What jobs run as: processes that exist only in a list. The spawner of each incarnation kills them at
-//! the end of their lease whatever their worker does, and with it when it dies.
+//! Simulated processes of jobs. The simulated spawner kills a process when its lease expires, whatever the worker does,
+//! and when its worker dies.
 
 use std::time::Duration;
 
-use tasuki_core::exit::Stopped;
-use tasuki_core::job_spec::WorkKind;
+use tasuki_core::exit::StopReason;
+use tasuki_core::work_spec::WorkKind;
 use tasuki_core::{ErrorCode, JobId, LeaseToken, RunId, Scope, WorkerId};
 
-use super::stage::{Inside, SECOND, Stage};
-use crate::handler::{Done, TaskError};
-use crate::node::executor::attempt::{Attempt, End, Executor, Happened, Mail, Told};
-use crate::spawner::{Exit, JobKey, Refusal};
+use super::state::{SECOND, SimState, SimStateInner};
+use crate::handler::{TaskError, TaskSuccess};
+use crate::node::executor::attempt::{
+    Attempt, Completion, CompletionQueue, ExecutionEnd, Executor, ResultFile,
+};
+use crate::spawner::{AttemptKey, LaunchRefusal, ProcessExit};
 
-/// A process that lives.
+/// A living process.
 pub(super) struct Process {
-    pub(super) key: JobKey,
+    pub(super) key: AttemptKey,
     pub(super) token: LeaseToken,
     pub(super) worker: WorkerId,
     pub(super) host: usize,
     pub(super) kind: WorkKind,
-    /// What must not run twice at once, if so.
+    /// Job and scope of which only one run may execute at a time, if the job's policy needs a hold.
     pub(super) exclusive: Option<(JobId, Scope)>,
     attempt: Attempt,
-    mail: Mail,
-    /// When it ends by itself, and how.
+    completions: CompletionQueue,
+    /// Instant at which it exits if it is not stopped before.
     ends_at: u64,
-    code: i32,
-    /// Whether it takes no notice of TERM.
-    stubborn: bool,
-    /// Whether it shows that it lives.
-    talks: bool,
+    /// Exit code.
+    exit_code: i32,
+    /// Whether it ignores SIGTERM.
+    ignores_term: bool,
+    /// Whether it gives signs of life.
+    reports_liveness: bool,
     kill_at: Option<u64>,
-    stopped: Option<Stopped>,
-    /// How long it takes to die.
-    dies_in: u64,
+    stop_reason: Option<StopReason>,
+    /// Time between SIGKILL and its exit.
+    kill_delay: u64,
 }
 
-/// A process that was launched, to be compared with the database.
-pub(super) struct Launched {
-    pub(super) key: JobKey,
+/// A launched process, to be compared with the database.
+pub(super) struct Launch {
+    pub(super) key: AttemptKey,
     pub(super) token: LeaseToken,
 }
 
-/// How something ended, as it would be kept on disk.
+/// The end of an attempt, as it would be recorded on disk.
 #[derive(Clone)]
-pub(super) struct Spooled {
+pub(super) struct RecordedExit {
     pub(super) attempt: Attempt,
-    pub(super) end: End,
+    pub(super) end: ExecutionEnd,
 }
 
-/// The executor of one incarnation.
+/// Executor of one incarnation.
 pub(super) struct SimExecutor {
-    pub(super) stage: Stage,
+    pub(super) state: SimState,
     pub(super) host: usize,
     pub(super) worker: WorkerId,
-    pub(super) mail: Mail,
+    pub(super) completions: CompletionQueue,
 }
 
 impl Executor for SimExecutor {
-    fn lease(&self, token: LeaseToken, until: u64) {
-        self.stage.inside().leases.insert((self.worker, token), until);
+    fn set_lease_deadline(&self, token: LeaseToken, until: u64) {
+        self.state.lock().leases.insert((self.worker, token), until);
     }
 
     fn launch(&self, attempt: Attempt) {
-        let inside = &mut *self.stage.inside();
-        let (key, token, kind) = (attempt.key(), attempt.token, attempt.recipe.work.kind());
-        let now = inside.boottime(self.host);
-        let lease = inside.leases.get(&(self.worker, token));
+        let inner = &mut *self.state.lock();
+        let (key, token, kind) = (attempt.key(), attempt.token, attempt.job.work.kind());
+        let now = inner.boottime(self.host);
+        let lease = inner.leases.get(&(self.worker, token));
         if lease.is_none_or(|&until| until <= now) {
-            inside.tell(|| format!("{key:?} refused: its lease has passed"));
-            let end = End::Refused(Refusal::Lease);
-            self.mail.send(Happened { key, token, end });
+            inner.log(|| format!("{key:?} refused: its lease has expired"));
+            let end = ExecutionEnd::NotStarted(LaunchRefusal::LeaseExpired);
+            self.completions.push(Completion { key, token, end });
             return;
         }
-        if inside.rng.chance(15) {
-            let end = End::Refused(Refusal::NotFound("no such program".to_owned()));
-            self.mail.send(Happened { key, token, end });
+        if inner.rng.chance(15) {
+            let end =
+                ExecutionEnd::NotStarted(LaunchRefusal::NotFound("no such program".to_owned()));
+            self.completions.push(Completion { key, token, end });
             return;
         }
-        if !inside.ever_launched.insert(key) {
-            inside.broken(|| format!("{key:?} was launched twice"));
+        if !inner.ever_launched.insert(key) {
+            inner.fail(|| format!("{key:?} was launched twice"));
         }
-        let exclusive = attempt.recipe.spec.concurrency.needs_hold();
-        let exclusive = exclusive.then(|| (attempt.taken.job, attempt.taken.scope.clone()));
-        let rng = &mut inside.rng;
-        let lasts = match inside.calm {
+        let exclusive = attempt.job.spec.concurrency.needs_hold();
+        let exclusive = exclusive.then(|| (attempt.run.job, attempt.run.scope.clone()));
+        let rng = &mut inner.rng;
+        let max_seconds = match inner.no_faults {
             true => 2,
-            false if inside.long => rng.weigh(&[(20, 2), (80, 60)]),
-            false => rng.weigh(&[(60, 2), (25, 6), (10, 20), (5, 120)]),
+            false if inner.long_jobs => rng.pick_weighted(&[(20, 2), (80, 60)]),
+            false => rng.pick_weighted(&[(60, 2), (25, 6), (10, 20), (5, 120)]),
         };
         let process = Process {
             key,
@@ -96,114 +100,123 @@ impl Executor for SimExecutor {
             host: self.host,
             kind,
             exclusive,
-            mail: self.mail.clone(),
-            ends_at: inside.now + rng.below(lasts * SECOND),
-            code: rng.weigh(&[(75, 0), (18, 1), (5, 75), (2, 137)]),
-            stubborn: rng.chance(200),
-            talks: inside.calm || rng.chance(700),
+            completions: self.completions.clone(),
+            ends_at: inner.now + rng.below(max_seconds * SECOND),
+            exit_code: rng.pick_weighted(&[(75, 0), (18, 1), (5, 75), (2, 137)]),
+            ignores_term: rng.chance(200),
+            reports_liveness: inner.no_faults || rng.chance(700),
             kill_at: None,
-            stopped: None,
-            dies_in: rng.below(SECOND / 4),
+            stop_reason: None,
+            kill_delay: rng.below(SECOND / 4),
             attempt,
         };
-        inside.tell(|| format!("{key:?} launched on {}", self.host));
-        inside.launches.push(Launched { key, token });
-        inside.processes.push(process);
+        inner.log(|| format!("{key:?} launched on {}", self.host));
+        inner.new_launches.push(Launch { key, token });
+        inner.processes.push(process);
     }
 
-    fn stop(&self, key: JobKey, why: Stopped, grace: Duration) {
-        let inside = &mut *self.stage.inside();
-        inside.tell(|| format!("{key:?} told to stop, grace {grace:?}"));
-        inside.stops += 1;
-        let now = inside.now;
-        let delay = inside.rng.below(SECOND / 2);
-        let mine = |process: &&mut Process| process.key == key && process.worker == self.worker;
-        for process in inside.processes.iter_mut().filter(mine) {
+    fn stop(&self, key: AttemptKey, reason: StopReason, grace: Duration) {
+        let inner = &mut *self.state.lock();
+        inner.log(|| format!("{key:?} is stopped, grace {grace:?}"));
+        inner.stop_requests += 1;
+        let now = inner.now;
+        let delay = inner.rng.below(SECOND / 2);
+        let is_target =
+            |process: &&mut Process| process.key == key && process.worker == self.worker;
+        for process in inner.processes.iter_mut().filter(is_target) {
             if process.ends_at > now {
-                process.stopped.get_or_insert(why);
+                process.stop_reason.get_or_insert(reason);
             }
             let at = now + grace.as_micros() as u64;
             process.kill_at = Some(process.kill_at.map_or(at, |before| before.min(at)));
-            if !process.stubborn {
+            if !process.ignores_term {
                 process.ends_at = process.ends_at.min(now + delay);
             }
         }
     }
 
-    fn forget(&self, key: JobKey) {
-        self.stage.inside().spool.remove(&(self.worker, key));
+    fn forget(&self, key: AttemptKey) {
+        self.state.lock().recorded_exits.remove(&(self.worker, key));
     }
 }
 
-impl Inside {
-    /// Everything that processes do by themselves until now. `frozen` are the nodes on which no worker
-    /// moves: there, functions do not move either.
-    pub(super) fn settle(&mut self, frozen: &[bool]) {
+impl SimStateInner {
+    /// Advances all processes to the current time. Functions on `frozen` hosts do not advance, because they run in the
+    /// worker process.
+    pub(super) fn advance_processes(&mut self, frozen: &[bool]) {
         let now = self.now;
         let frozen = |host: usize| frozen.get(host).is_some_and(|frozen| *frozen);
         for process in std::mem::take(&mut self.processes) {
-            let boot = self.boottime(process.host) - now;
+            let boot_offset = self.boottime(process.host) - now;
             if process.kind == WorkKind::Function && frozen(process.host) {
                 self.processes.push(process);
                 continue;
             }
-            if process.talks {
-                process.attempt.signs.show(now.min(process.ends_at) + boot);
+            if process.reports_liveness {
+                process.attempt.liveness.touch(now.min(process.ends_at) + boot_offset);
             }
             let lease = self.leases.get(&(process.worker, process.token)).copied();
-            let lapses = lease.map_or(0, |until| until - boot);
-            let killed = process.kill_at.unwrap_or(u64::MAX).min(lapses);
-            match killed <= process.ends_at {
-                true if killed.saturating_add(process.dies_in) <= now => {
-                    let lease_passed = lapses <= killed;
-                    let stopped = process.stopped;
-                    self.end(process, Exit { code: None, signal: Some(9), lease_passed, stopped });
+            let lease_deadline = lease.map_or(0, |until| until - boot_offset);
+            let killed_at = process.kill_at.unwrap_or(u64::MAX).min(lease_deadline);
+            match killed_at <= process.ends_at {
+                true if killed_at.saturating_add(process.kill_delay) <= now => {
+                    let lease_expired = lease_deadline <= killed_at;
+                    let stop_reason = process.stop_reason;
+                    self.end_process(
+                        process,
+                        ProcessExit { code: None, signal: Some(9), lease_expired, stop_reason },
+                    );
                 }
                 false if process.ends_at <= now => {
-                    let (code, stopped) = (Some(process.code), process.stopped);
-                    self.end(process, Exit { code, signal: None, lease_passed: false, stopped });
+                    let (code, stop_reason) = (Some(process.exit_code), process.stop_reason);
+                    self.end_process(
+                        process,
+                        ProcessExit { code, signal: None, lease_expired: false, stop_reason },
+                    );
                 }
                 _ => self.processes.push(process),
             }
         }
     }
 
-    fn end(&mut self, process: Process, exit: Exit) {
+    fn end_process(&mut self, process: Process, exit: ProcessExit) {
         let (key, token) = (process.key, process.token);
-        self.tell(|| format!("{key:?} ended {exit:?}"));
+        self.log(|| format!("{key:?} ended {exit:?}"));
         let end = match process.kind {
             WorkKind::Command | WorkKind::Django => {
-                End::Exited { exit, told: Told::default(), printed: None }
+                ExecutionEnd::Exited { exit, result_file: ResultFile::default(), output: None }
             }
-            WorkKind::Function if exit.code == Some(0) => End::Returned(Ok(Done::default())),
+            WorkKind::Function if exit.code == Some(0) => {
+                ExecutionEnd::Returned(Ok(TaskSuccess::default()))
+            }
             WorkKind::Function => {
                 let code = ErrorCode::UNEXPECTED_ERROR;
-                End::Returned(Err(TaskError::new(code, "it would not do")))
+                ExecutionEnd::Returned(Err(TaskError::new(code, "simulated failure")))
             }
         };
         if process.kind != WorkKind::Function {
-            let spooled = Spooled { attempt: process.attempt, end: end.clone() };
-            self.spool.insert((process.worker, key), spooled);
+            let recorded = RecordedExit { attempt: process.attempt, end: end.clone() };
+            self.recorded_exits.insert((process.worker, key), recorded);
         }
-        process.mail.send(Happened { key, token, end });
+        process.completions.push(Completion { key, token, end });
     }
 
-    /// The faults are over: nothing takes long any more.
-    pub(super) fn hurry(&mut self) {
+    /// Makes all processes end soon, once the faults are over.
+    pub(super) fn shorten_processes(&mut self) {
         for process in &mut self.processes {
             process.ends_at = process.ends_at.min(self.now + self.rng.below(3 * SECOND));
         }
     }
 
-    /// An incarnation is gone, and all that ran under it.
-    pub(super) fn sweep(&mut self, worker: WorkerId) {
+    /// Removes an incarnation with its processes and leases.
+    pub(super) fn remove_incarnation(&mut self, worker: WorkerId) {
         self.processes.retain(|process| process.worker != worker);
         self.leases.retain(|(owner, _), _| *owner != worker);
     }
 
-    /// Whether two processes are alive that must not be at once: of one run, or of a job that allows one
+    /// Describes two living processes that must not exist at the same time: of one run, or of a job that allows only one
     /// run at a time.
-    pub(super) fn doubled(&self) -> Option<String> {
+    pub(super) fn find_duplicate_process(&self) -> Option<String> {
         let commands: Vec<_> =
             self.processes.iter().filter(|one| one.kind != WorkKind::Function).collect();
         for (index, one) in commands.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! The one source of chance: the same seed, the same story.
+//! The simulation's only random number generator: the same seed gives the same simulation.
 
-/// SplitMix64: small, and good enough to choose what happens next.
+/// SplitMix64: small, and good enough to choose the next step.
 pub(super) struct Rng(u64);
 
 impl Rng {
@@ -16,35 +16,35 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// One of so many, from 0.
+    /// Returns a number from 0 to `count - 1`.
     pub(super) fn below(&mut self, count: u64) -> u64 {
         self.next() % count.max(1)
     }
 
-    /// From the first to just before the second.
+    /// Returns a number from `first` to `end - 1`.
     pub(super) fn between(&mut self, first: u64, end: u64) -> u64 {
         first + self.below(end - first)
     }
 
-    /// So often in a thousand.
+    /// Returns `true` with a probability of `per_mille` / 1000.
     pub(super) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1_000) < per_mille
     }
 
-    /// One of these.
-    pub(super) fn pick<T: Copy>(&mut self, some: &[T]) -> T {
-        some[self.below(some.len() as u64) as usize]
+    /// Picks one of the values, all with the same probability.
+    pub(super) fn pick<T: Copy>(&mut self, values: &[T]) -> T {
+        values[self.below(values.len() as u64) as usize]
     }
 
-    /// One of these, each as often as its weight says.
-    pub(super) fn weigh<T: Copy>(&mut self, some: &[(u64, T)]) -> T {
-        let mut left = self.below(some.iter().map(|(weight, _)| weight).sum());
-        for &(weight, one) in some {
-            match left.checked_sub(weight) {
-                Some(rest) => left = rest,
-                None => return one,
+    /// Picks one of the values with a probability proportional to its weight.
+    pub(super) fn pick_weighted<T: Copy>(&mut self, values: &[(u64, T)]) -> T {
+        let mut remaining = self.below(values.iter().map(|(weight, _)| weight).sum());
+        for &(weight, value) in values {
+            match remaining.checked_sub(weight) {
+                Some(next_remaining) => remaining = next_remaining,
+                None => return value,
             }
         }
-        unreachable!("less than all weights together is within one of them")
+        unreachable!("a number below the sum of all weights falls within one of them")
     }
 }

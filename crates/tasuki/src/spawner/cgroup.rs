@@ -1,6 +1,6 @@
-//! A cgroup for each job, where the system lets us make one: cgroup v2, delegated to us. What is in it
-//! cannot leave it, whatever sessions it starts and whatever environment it gives its children; so all of
-//! a job is known, and one write kills all of it.
+//! A cgroup (v2) for each attempt, where the system has delegated one to this process. A process cannot leave its
+//! cgroup, whatever sessions it starts and whatever environment it gives its children. So the spawner knows all
+//! processes of an attempt, and kills them with one write.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -11,109 +11,110 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 
-use super::birth::Plan;
+use super::clone_exec::ChildSetup;
 
-/// What our cgroups are called, so that those of a spawner that was killed are known.
-const PREFIX: &str = "tasuki-";
+/// Prefix of the names of our cgroups, by which those of a killed spawner are found.
+const CGROUP_PREFIX: &str = "tasuki-";
 
-/// So many that nobody is in are kept: as many as many jobs use at once.
-const SPARE: usize = 1_024;
+/// Maximum number of empty cgroups that are kept for reuse: about as many as a busy node uses at once.
+const MAX_SPARE_CGROUPS: usize = 1_024;
 
-/// Where jobs get cgroups of their own. One that is empty again is the next job's: to make one for each, and to remove it,
-/// would cost as much as the start itself.
-pub(super) struct Cgroups {
+/// Creates cgroups for attempts and reuses empty ones: creating and removing one for each attempt would cost as much as
+/// the start itself.
+pub(super) struct CgroupPool {
     root: PathBuf,
-    made: u64,
-    spare: Vec<Cgroup>,
-    /// Whether children can be born into them.
-    give_birth: bool,
+    created: u64,
+    spare: Vec<AttemptCgroup>,
+    /// Whether the kernel can create a child directly in a cgroup (`CLONE_INTO_CGROUP`).
+    clone_into: bool,
 }
 
-/// The cgroup of one job at a time.
-pub(super) struct Cgroup {
+/// A cgroup, used by one attempt at a time.
+pub(super) struct AttemptCgroup {
     path: PathBuf,
-    place: File,
-    gives_birth: bool,
-    /// Linux kills what is born where once all were killed.
+    dir: File,
+    clone_into: bool,
+    /// Whether it was killed. Linux also kills every process that is created later in such a cgroup.
     killed: Cell<bool>,
-    /// Whoever writes there moves in.
-    pub(super) entry: File,
-    /// Says whether somebody is in it.
-    events: File,
+    /// `cgroup.procs`: a process that writes its id there moves into the cgroup.
+    pub(super) procs_file: File,
+    /// `cgroup.events`: shows whether a process is in the cgroup.
+    events_file: File,
 }
 
-impl Cgroups {
-    /// `None`: there is no cgroup v2 here, or it is not ours to divide, or `TASUKI_CGROUPS=off` says no.
-    pub(super) fn find() -> Option<Self> {
-        if std::env::var_os("TASUKI_CGROUPS").is_some_and(|said| said == "off") {
+impl CgroupPool {
+    /// Creates the pool. `None`: there is no cgroup v2, this process may not create cgroups, or `TASUKI_CGROUPS=off` is
+    /// set.
+    pub(super) fn detect() -> Option<Self> {
+        if std::env::var_os("TASUKI_CGROUPS").is_some_and(|value| value == "off") {
             return None;
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
         let own = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let above = mount(&mounts)?.join(place(&own)?);
-        sweep(&above);
-        let root = above.join(format!("{PREFIX}{}", std::process::id()));
+        let parent = cgroup2_mount(&mounts)?.join(own_cgroup(&own)?);
+        remove_leftovers(&parent);
+        let root = parent.join(format!("{CGROUP_PREFIX}{}", std::process::id()));
         fs::create_dir(&root).ok()?;
-        let mut all = Self { root, made: 0, spare: Vec::new(), give_birth: true };
-        // So it does if ours is such a place.
-        let first = all.take().filter(Cgroup::has_a_child);
-        all.give_birth = first.is_some();
-        first.into_iter().for_each(|first| all.give_back(first));
-        Some(all)
+        let mut pool = Self { root, created: 0, spare: Vec::new(), clone_into: true };
+        // Whether it works depends on the kernel and on our own cgroup, so it is tried.
+        let first = pool.take().filter(AttemptCgroup::can_clone_into);
+        pool.clone_into = first.is_some();
+        first.into_iter().for_each(|first| pool.give_back(first));
+        Some(pool)
     }
 
-    /// One for a job. `None`: it cannot be made, and its job is looked after in other ways.
-    pub(super) fn take(&mut self) -> Option<Cgroup> {
+    /// Takes a cgroup for an attempt. `None`: it cannot be created, and the processes are found in other ways.
+    pub(super) fn take(&mut self) -> Option<AttemptCgroup> {
         if let Some(spare) = self.spare.pop() {
             return Some(spare);
         }
-        let path = self.root.join(self.made.to_string());
-        self.made += 1;
+        let path = self.root.join(self.created.to_string());
+        self.created += 1;
         fs::create_dir(&path).ok()?;
-        let cgroup = Cgroup::open(&path, self.give_birth);
+        let cgroup = AttemptCgroup::open(&path, self.clone_into);
         if cgroup.is_err() {
             let _ = fs::remove_dir(&path);
         }
         cgroup.ok()
     }
 
-    /// Its job has ended, and nothing of it is left: the next may have it, if it is as it was.
-    pub(super) fn give_back(&mut self, cgroup: Cgroup) {
-        if self.spare.len() < SPARE && cgroup.is_as_new() {
+    /// Gives the cgroup of an ended attempt back. It is kept if another attempt can use it.
+    pub(super) fn give_back(&mut self, cgroup: AttemptCgroup) {
+        if self.spare.len() < MAX_SPARE_CGROUPS && cgroup.is_reusable() {
             self.spare.push(cgroup);
         }
     }
 }
 
-impl Drop for Cgroups {
+impl Drop for CgroupPool {
     fn drop(&mut self) {
         self.spare.clear();
         let _ = fs::remove_dir(&self.root);
     }
 }
 
-impl Cgroup {
-    fn open(path: &Path, gives_birth: bool) -> io::Result<Self> {
+impl AttemptCgroup {
+    fn open(path: &Path, clone_into: bool) -> io::Result<Self> {
         Ok(Self {
-            place: File::open(path)?,
-            gives_birth,
+            dir: File::open(path)?,
+            clone_into,
             killed: Cell::new(false),
-            entry: File::options().write(true).open(path.join("cgroup.procs"))?,
-            events: File::open(path.join("cgroup.events"))?,
+            procs_file: File::options().write(true).open(path.join("cgroup.procs"))?,
+            events_file: File::open(path.join("cgroup.events"))?,
             path: path.to_owned(),
         })
     }
 
-    /// Itself, where what is born into it is there from its first moment.
-    pub(super) fn cradle(&self) -> Option<BorrowedFd<'_>> {
-        self.gives_birth.then(|| self.place.as_fd())
+    /// The directory of the cgroup as a target of `clone3`, if a child can be created in it.
+    pub(super) fn clone_target(&self) -> Option<BorrowedFd<'_>> {
+        self.clone_into.then(|| self.dir.as_fd())
     }
 
-    /// Tries whether a child can be born into it, and lives.
-    fn has_a_child(&self) -> bool {
-        let mut plan = Plan::new(None);
-        plan.leave();
-        let Ok((child, ..)) = plan.start(self.cradle(), true) else { return false };
+    /// Tests whether a child can be created in it and exits normally.
+    fn can_clone_into(&self) -> bool {
+        let mut setup = ChildSetup::new(None);
+        setup.exit();
+        let Ok((child, ..)) = setup.clone_child(self.clone_target(), true) else { return false };
         let ended = rustix::process::waitpid(Some(child), WaitOptions::empty());
         ended.ok().flatten().is_some_and(|(_, status)| status.exit_status() == Some(0))
     }
@@ -121,39 +122,39 @@ impl Cgroup {
     /// Kills everything in it.
     pub(super) fn kill(&self) {
         self.killed.set(true);
-        kill(&self.path);
+        kill_cgroup(&self.path);
     }
 
-    /// Whether somebody is still in it.
+    /// Whether a process is still in it.
     pub(super) fn is_populated(&self) -> bool {
-        self.said().contains("populated 1\n")
+        self.read_events().contains("populated 1\n")
     }
 
-    /// Nobody is in it or would be stopped there, and it was not divided.
-    fn is_as_new(&self) -> bool {
-        // One link for itself, one for its name, and one for each below it.
-        let whole = self.place.metadata().is_ok_and(|place| place.nlink() <= 2);
-        let said = self.said();
-        whole
+    /// Whether another attempt can use it: it is empty, was never killed or frozen, and has no cgroups below it.
+    fn is_reusable(&self) -> bool {
+        // A directory has one link for itself, one for its name, and one for each directory below it.
+        let no_children = self.dir.metadata().is_ok_and(|dir| dir.nlink() <= 2);
+        let events = self.read_events();
+        no_children
             && !self.killed.get()
-            && said.contains("populated 0\n")
-            && !said.contains("frozen 1\n")
+            && events.contains("populated 0\n")
+            && !events.contains("frozen 1\n")
     }
 
-    fn said(&self) -> String {
+    fn read_events(&self) -> String {
         let mut events = [0; 128];
-        let read = self.events.read_at(&mut events, 0).unwrap_or_default();
+        let read = self.events_file.read_at(&mut events, 0).unwrap_or_default();
         String::from_utf8_lossy(&events[..read]).into_owned()
     }
 }
 
-impl Drop for Cgroup {
+impl Drop for AttemptCgroup {
     fn drop(&mut self) {
         let _ = fs::remove_dir(&self.path);
     }
 }
 
-fn kill(path: &Path) {
+fn kill_cgroup(path: &Path) {
     let file = File::options().write(true).open(path.join("cgroup.kill"));
     if file.and_then(|mut file| file.write_all(b"1")).is_ok() {
         return;
@@ -165,33 +166,35 @@ fn kill(path: &Path) {
     }
 }
 
-/// Where cgroup v2 is, alone or beside the older kind.
-fn mount(mounts: &str) -> Option<PathBuf> {
+/// Mount point of cgroup v2, alone or beside cgroup v1.
+fn cgroup2_mount(mounts: &str) -> Option<PathBuf> {
     mounts.lines().find_map(|line| {
-        let (place, kind) = line.split_once(" - ")?;
+        let (mount, kind) = line.split_once(" - ")?;
         let is_v2 = kind.split(' ').next() == Some("cgroup2");
-        is_v2.then(|| place.split(' ').nth(4).map(PathBuf::from)).flatten()
+        is_v2.then(|| mount.split(' ').nth(4).map(PathBuf::from)).flatten()
     })
 }
 
-/// Which one we are in, below that.
-fn place(own: &str) -> Option<&str> {
+/// Path of our own cgroup below the mount point.
+fn own_cgroup(own: &str) -> Option<&str> {
     own.lines().find_map(|line| line.strip_prefix("0::/"))
 }
 
-/// What a spawner that was killed left behind. One that still lives has a process of that number.
-fn sweep(above: &Path) {
-    for entry in fs::read_dir(above).into_iter().flatten().flatten() {
+/// Removes the cgroups that killed spawners have left, and kills what is in them. A spawner that is alive has a process
+/// with the id in the name.
+fn remove_leftovers(parent: &Path) {
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let pid = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse::<u32>().ok());
+        let pid =
+            name.to_str().and_then(|name| name.strip_prefix(CGROUP_PREFIX)?.parse::<u32>().ok());
         let Some(pid) = pid else { continue };
         if Path::new(&format!("/proc/{pid}")).exists() && pid != std::process::id() {
             continue;
         }
-        for job in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
-            if job.path().is_dir() {
-                kill(&job.path());
-                let _ = fs::remove_dir(job.path());
+        for child in fs::read_dir(entry.path()).into_iter().flatten().flatten() {
+            if child.path().is_dir() {
+                kill_cgroup(&child.path());
+                let _ = fs::remove_dir(child.path());
             }
         }
         let _ = fs::remove_dir(entry.path());
@@ -203,14 +206,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_found_alone_or_beside_the_older_kind() {
+    fn cgroup2_is_found_alone_or_beside_v1() {
         let alone = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
-        let beside = "31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n32 30 0:28 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup rw\n";
-        assert_eq!(mount(alone), Some("/sys/fs/cgroup".into()));
-        assert_eq!(mount(beside), Some("/sys/fs/cgroup/unified".into()));
-        assert_eq!(mount("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"), None);
-        assert_eq!(place("5:memory:/x\n0::/user.slice/a.service\n"), Some("user.slice/a.service"));
-        assert_eq!(place("0::/\n"), Some(""));
-        assert_eq!(place("5:memory:/x\n"), None);
+        let both = "31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n32 30 0:28 / /sys/fs/cgroup/unified rw shared:9 - cgroup2 cgroup rw\n";
+        assert_eq!(cgroup2_mount(alone), Some("/sys/fs/cgroup".into()));
+        assert_eq!(cgroup2_mount(both), Some("/sys/fs/cgroup/unified".into()));
+        assert_eq!(
+            cgroup2_mount("31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n"),
+            None
+        );
+        assert_eq!(
+            own_cgroup("5:memory:/x\n0::/user.slice/a.service\n"),
+            Some("user.slice/a.service")
+        );
+        assert_eq!(own_cgroup("0::/\n"), Some(""));
+        assert_eq!(own_cgroup("5:memory:/x\n"), None);
     }
 }

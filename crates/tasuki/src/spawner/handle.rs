@@ -1,4 +1,4 @@
-//! The worker's side.
+//! The worker's side of the spawner: starts the process, sends requests, receives events.
 
 use std::io;
 use std::net::Shutdown;
@@ -11,152 +11,158 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use super::process::{CALLED, MARK};
-use super::wire::{Inbox, encode, send};
-use super::{Order, Report, tree};
+use super::process::{ATTEMPT_MARK_ENV, SPAWNER_ID_ENV};
+use super::wire::{ReceiveBuffer, encode, send};
+use super::{SpawnerEvent, SpawnerRequest, tree};
 
-/// How long its end is waited for, before it is made to end.
-const PATIENCE: Duration = Duration::from_secs(10);
-const LOOK: Duration = Duration::from_millis(1);
-/// More bytes of orders than this do not travel together.
-const TOGETHER: usize = 64 << 10;
+/// How long a worker waits for its spawner to exit before it kills it.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Polling interval while a worker waits for processes to end.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Maximum size of a batch of requests in bytes; a longer queue is sent as several batches.
+const MAX_BATCH_BYTES: usize = 64 << 10;
 
-/// A spawner process. When this is dropped, it ends, and everything it runs with it.
-pub struct Spawner {
-    orders: Option<Sender<Sent>>,
+/// A running spawner process. Dropping the handle ends the process and everything that it runs.
+pub struct SpawnerHandle {
+    requests: Option<Sender<EncodedRequest>>,
     socket: UnixStream,
     child: Child,
     threads: Vec<JoinHandle<()>>,
 }
 
-/// An encoded order, and the open files that go with it.
-type Sent = (Vec<u8>, Vec<OwnedFd>);
+/// An encoded request, and the open files that are sent with it.
+type EncodedRequest = (Vec<u8>, Vec<OwnedFd>);
 
-impl Spawner {
-    /// Starts one by a command that will call [`run`](super::run) with its standard input. What it
-    /// reports is handed on as it comes, and together what comes together; `None` is the last: it is gone.
+impl SpawnerHandle {
+    /// Starts a spawner with a command that calls [`run`](super::run) with its standard input. `on_events` gets the
+    /// events as they arrive, several at once if they arrive together. `None` is the last call: the spawner has ended.
     pub fn start(
         mut command: Command,
-        mut heard: impl FnMut(Option<Vec<Report>>) + Send + 'static,
+        mut on_events: impl FnMut(Option<Vec<SpawnerEvent>>) + Send + 'static,
     ) -> io::Result<Self> {
-        let (socket, theirs) = UnixStream::pair()?;
-        let called = format!("{:016x}.", getrandom::u64()?);
-        let child = command.stdin(OwnedFd::from(theirs)).env(CALLED, &called).spawn()?;
+        let (socket, spawner_socket) = UnixStream::pair()?;
+        let spawner_id = format!("{:016x}.", getrandom::u64()?);
+        let child = command
+            .stdin(OwnedFd::from(spawner_socket))
+            .env(SPAWNER_ID_ENV, &spawner_id)
+            .spawn()?;
         let pid = Pid::from_child(&child);
-        let (listening, speaking) = (socket.try_clone()?, socket.try_clone()?);
-        let (orders, given) = channel();
-        let mut spawner = Self { orders: Some(orders), socket, child, threads: Vec::new() };
-        spawner.thread("spawner-heard", move || {
-            let mut inbox = Inbox::default();
-            while let Ok(true) = inbox.fill(&listening) {
-                let mut reports = Vec::new();
-                while let Ok(Some(mut report)) = inbox.next() {
-                    if let Report::Prints { from, .. } = &mut report {
-                        *from = inbox.files();
+        let (receive_socket, send_socket) = (socket.try_clone()?, socket.try_clone()?);
+        let (requests, queue) = channel();
+        let mut spawner = Self { requests: Some(requests), socket, child, threads: Vec::new() };
+        spawner.start_thread("spawner-receive", move || {
+            let mut receive_buffer = ReceiveBuffer::default();
+            while let Ok(true) = receive_buffer.fill(&receive_socket) {
+                let mut events = Vec::new();
+                while let Ok(Some(mut event)) = receive_buffer.next_message() {
+                    if let SpawnerEvent::OutputPipes { pipes, .. } = &mut event {
+                        *pipes = receive_buffer.take_files();
                     }
-                    reports.push(report);
+                    events.push(event);
                 }
-                heard(Some(reports));
+                on_events(Some(events));
             }
-            sweep_after(pid, &called);
-            heard(None);
+            kill_leftovers_after(pid, &spawner_id);
+            on_events(None);
         })?;
-        spawner.thread("spawner-told", move || speak(&speaking, &given))?;
+        spawner.start_thread("spawner-send", move || write_requests(&send_socket, &queue))?;
         Ok(spawner)
     }
 
-    fn thread(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    fn start_thread(&mut self, name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
         self.threads.push(std::thread::Builder::new().name(name.to_owned()).spawn(work)?);
         Ok(())
     }
 
-    /// Gives an order; never waits, even for a spawner that is stopped. `files`: the output and the errors
-    /// of what is to be started.
-    pub fn order(&self, order: &Order, files: Vec<OwnedFd>) -> io::Result<()> {
+    /// Sends a request. It never waits, even if the spawner is stopped. `files`: stdout and stderr of the command to
+    /// start.
+    pub fn send(&self, request: &SpawnerRequest, files: Vec<OwnedFd>) -> io::Result<()> {
         let gone = || io::Error::other("the spawner has ended");
-        let orders = self.orders.as_ref().ok_or_else(gone)?;
-        orders.send((encode(order)?, files)).map_err(|_| gone())
+        let requests = self.requests.as_ref().ok_or_else(gone)?;
+        requests.send((encode(request)?, files)).map_err(|_| gone())
     }
 
-    /// The same for several that need no files, in one go.
-    pub fn order_all(&self, orders: &[Order]) -> io::Result<()> {
+    /// Sends several requests without files together.
+    pub fn send_all(&self, requests: &[SpawnerRequest]) -> io::Result<()> {
         let gone = || io::Error::other("the spawner has ended");
         let mut bytes = Vec::new();
-        for order in orders {
-            bytes.extend(encode(order)?);
+        for request in requests {
+            bytes.extend(encode(request)?);
         }
-        let to = self.orders.as_ref().ok_or_else(gone)?;
-        to.send((bytes, Vec::new())).map_err(|_| gone())
+        let sender = self.requests.as_ref().ok_or_else(gone)?;
+        sender.send((bytes, Vec::new())).map_err(|_| gone())
     }
 
-    /// Its process.
+    /// Process id of the spawner.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 }
 
-/// Waits until a spawner has ended. One that was killed could not kill what it ran: that is done here.
-fn sweep_after(spawner: Pid, called: &str) {
+/// Waits until a spawner has ended, and kills what it ran if the spawner was killed and could not do that itself.
+fn kill_leftovers_after(spawner: Pid, spawner_id: &str) {
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
     let ended = loop {
         match waitid(WaitId::Pid(spawner), options) {
             Err(rustix::io::Errno::INTR) => {}
-            // Whoever waits for it too may have been quicker, and knows how it ended.
+            // `drop` below also waits for the process and may have reaped it; then its exit status is not available
+            // here.
             ended => break ended.ok().flatten(),
         }
     };
     if ended.is_some_and(|ended| ended.exit_status() == Some(0)) {
         return;
     }
-    // One that was just being started may not be known at the first look.
-    let mut looks_without = 0;
-    while looks_without < 3 {
-        let left = tree::with_variable(MARK, |mark| mark.starts_with(called));
-        looks_without = if left.is_empty() { looks_without + 1 } else { 0 };
-        left.into_iter().for_each(tree::kill);
-        std::thread::sleep(5 * LOOK);
+    // A process that was just being started may be missing in the first scans.
+    let mut empty_scans = 0;
+    while empty_scans < 3 {
+        let leftovers =
+            tree::find_by_variable(ATTEMPT_MARK_ENV, |mark| mark.starts_with(spawner_id));
+        empty_scans = if leftovers.is_empty() { empty_scans + 1 } else { 0 };
+        leftovers.into_iter().for_each(tree::kill_tree);
+        std::thread::sleep(5 * POLL_INTERVAL);
     }
 }
 
-/// Sends orders as they come, and in one go what has come, until there are none any more or nobody is there to
-/// obey.
-fn speak(socket: &UnixStream, given: &Receiver<Sent>) {
-    let mut next = given.recv().ok();
-    while let Some((mut orders, files)) = next {
+/// Sends requests as they arrive, several together if they are queued. Ends when the handle is dropped or the spawner
+/// has gone.
+fn write_requests(socket: &UnixStream, queue: &Receiver<EncodedRequest>) {
+    let mut next = queue.recv().ok();
+    while let Some((mut requests, files)) = next {
         next = loop {
-            match given.try_recv() {
-                // Files go with the first order only.
-                Ok((order, files)) if files.is_empty() && orders.len() < TOGETHER => {
-                    orders.extend(order);
+            match queue.try_recv() {
+                // Files are sent with the first request of a batch only.
+                Ok((request, files)) if files.is_empty() && requests.len() < MAX_BATCH_BYTES => {
+                    requests.extend(request);
                 }
                 Ok(other) => break Some(other),
                 Err(_) => break None,
             }
         };
-        let beside: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
-        if send(socket, &orders, &beside).is_err() {
+        let fds: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
+        if send(socket, &requests, &fds).is_err() {
             return;
         }
-        // Whoever reads the other ends waits for these to be closed.
+        // Close our copies: the reader of the pipes sees their end only when all copies are closed.
         drop(files);
         if next.is_none() {
-            next = given.recv().ok();
+            next = queue.recv().ok();
         }
     }
 }
 
-impl Drop for Spawner {
+impl Drop for SpawnerHandle {
     fn drop(&mut self) {
-        self.orders.take();
-        // The spawner reads the end of its orders, kills what it runs, and ends.
+        self.requests.take();
+        // The spawner sees the end of the requests, kills what it runs, and exits.
         let _ = self.socket.shutdown(Shutdown::Both);
-        let asked = Instant::now();
+        let dropped_at = Instant::now();
         while let Ok(None) = self.child.try_wait() {
-            // One that is stopped does not even read; what it runs dies with it.
-            if asked.elapsed() > PATIENCE {
+            // A stopped spawner does not read. Its commands die with it (parent death signal).
+            if dropped_at.elapsed() > EXIT_TIMEOUT {
                 let _ = self.child.kill();
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();

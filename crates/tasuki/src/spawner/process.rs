@@ -1,4 +1,4 @@
-//! The spawner's side: one thread, one loop.
+//! The spawner process: one thread with one loop that handles requests, enforces deadlines and reports exits.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -12,34 +12,39 @@ use std::process::ExitStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit};
-use tasuki_core::exit::Stopped;
+use tasuki_core::exit::StopReason;
 
-use super::birth::Birth;
-use super::capture::{self, Held, Pipes};
-use super::cgroup::{Cgroup, Cgroups};
-use super::record::{Ended, Unheard};
-use super::spawn::{Nursery, Start};
-use super::tree::{self, Children};
-use super::wire::{Inbox, Outbox};
-use super::{Exit, JobKey, Launch, Order, Refusal, Report, boottime};
+use super::capture::{self, BufferedPipes, OutputPipes};
+use super::cgroup::{AttemptCgroup, CgroupPool};
+use super::clone_exec::PendingExec;
+use super::exit_journal::{ExitJournal, ExitRecord};
+use super::launcher::{ChildCommand, ChildLauncher};
+use super::tree::{self, OwnChildren};
+use super::wire::{ReceiveBuffer, SendQueue};
+use super::{
+    AttemptKey, LaunchRefusal, LaunchSpec, ProcessExit, SpawnerEvent, SpawnerRequest, boottime,
+};
 
-/// What every process of a job has in its environment, so that those that ran away are known.
-pub(super) const MARK: &str = "TASUKI_SPAWNED";
-/// What a worker calls its spawner: the marks of its jobs begin with it.
-pub(super) const CALLED: &str = "TASUKI_SPAWNER";
-/// What the processes of all jobs of one data directory have in their environment.
-pub const HOME: &str = "TASUKI_HOME_ID";
-/// How often it looks whether what was killed is gone, in microseconds.
-const LOOK: u64 = 5_000;
-/// How often at least what was left behind is looked for while something runs, if anything wakes it, in microseconds.
-const CLEAR: u64 = 1_000_000;
-/// How long after an end none is looked for, in microseconds, for each that still runs; and at most.
-const NAP: u64 = 250;
-const LONGEST_NAP: u64 = 4_000;
+/// Variable in the environment of every process of an attempt. It identifies the attempt, so that processes that left
+/// their session are found.
+pub(super) const ATTEMPT_MARK_ENV: &str = "TASUKI_SPAWNED";
+/// Variable with the id that a worker gives its spawner. The marks of its attempts begin with this id.
+pub(super) const SPAWNER_ID_ENV: &str = "TASUKI_SPAWNER";
+/// Variable in the environment of all processes of all attempts of one data directory: the id of the data directory.
+pub const DATA_DIR_ID_ENV: &str = "TASUKI_HOME_ID";
+/// Polling interval, in microseconds, while killed processes have not ended yet.
+const KILL_POLL_MICROS: u64 = 5_000;
+/// Maximum time in microseconds between two searches for stray processes while commands run and the loop is awake.
+const STRAY_SWEEP_MICROS: u64 = 1_000_000;
+/// How long the loop does not check for exits after it has reported some, in microseconds, for each running command.
+/// The exits of that time are handled together.
+const EXIT_BATCH_MICROS_PER_COMMAND: u64 = 250;
+/// Maximum of that time in microseconds.
+const MAX_EXIT_BATCH_MICROS: u64 = 4_000;
 
-/// As [`run`], for one data directory: waits until the spawner of the worker before has ended, and kills
-/// what that left behind should it have been killed itself. Then it says that it is ready.
-pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
+/// Runs as the spawner of a data directory; otherwise like [`run`]. It waits until the spawner of the previous worker
+/// has ended, kills what that one left behind if it was killed itself, and then reports [`SpawnerEvent::Ready`].
+pub fn serve(socket: &UnixStream, lock: &Path, data_dir_id: &str) -> io::Result<()> {
     let file = File::options().create(true).truncate(false).write(true).open(lock)?;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -47,35 +52,36 @@ pub fn serve(socket: &UnixStream, lock: &Path, home: &str) -> io::Result<()> {
             Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        // Whoever waits for us may not want to wait any longer.
-        if is_gone_after(socket, LOOK)? {
+        // The worker that started this process may have gone.
+        if worker_gone_within(socket, KILL_POLL_MICROS)? {
             return Ok(());
         }
     }
-    // Whoever started us may itself have been started by a job.
-    let above = tree::above(rustix::process::getpid());
+    // The worker may itself have been started by a command of this data directory, so our ancestors are spared.
+    let ancestors = tree::with_ancestors(rustix::process::getpid());
     loop {
-        let left = tree::with_variable(HOME, |value| value == home);
-        let left: Vec<Pid> = left.into_iter().filter(|pid| !above.contains(pid)).collect();
-        if left.is_empty() {
+        let leftovers = tree::find_by_variable(DATA_DIR_ID_ENV, |value| value == data_dir_id);
+        let leftovers: Vec<Pid> =
+            leftovers.into_iter().filter(|pid| !ancestors.contains(pid)).collect();
+        if leftovers.is_empty() {
             break;
         }
-        left.into_iter().for_each(tree::kill);
-        if is_gone_after(socket, LOOK)? {
+        leftovers.into_iter().for_each(tree::kill_tree);
+        if worker_gone_within(socket, KILL_POLL_MICROS)? {
             return Ok(());
         }
     }
-    let mut ready = Outbox::default();
-    ready.push(&Report::Ready)?;
+    let mut ready = SendQueue::default();
+    ready.push(&SpawnerEvent::Ready)?;
     ready.flush(socket)?;
     let served = run(socket);
-    // Held until here: whoever waits for it finds nothing of ours.
+    // The lock is held until here: when the next spawner gets it, no process of this one is left.
     drop(file);
     served
 }
 
-/// Whether the worker at the other end is gone, after so many microseconds.
-fn is_gone_after(socket: &UnixStream, micros: u64) -> io::Result<bool> {
+/// Waits for at most `micros`; returns whether the worker at the other end of the socket has gone.
+fn worker_gone_within(socket: &UnixStream, micros: u64) -> io::Result<bool> {
     let mut watched = [PollFd::new(socket, PollFlags::empty())];
     match poll(&mut watched, Some(&timespec(micros))) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -88,72 +94,79 @@ fn timespec(micros: u64) -> Timespec {
     Timespec { tv_sec: (micros / 1_000_000) as i64, tv_nsec: (micros % 1_000_000 * 1_000) as _ }
 }
 
-/// Runs commands for the worker at the other end of the socket, until that is gone. Then nothing of
-/// them is left either.
+/// Runs commands for the worker at the other end of the socket until the worker has gone. When it returns, no process
+/// of the commands is left.
 pub fn run(socket: &UnixStream) -> io::Result<()> {
-    // A session of its own: what is typed at the worker's terminal is for the worker.
+    // A session of its own: signals from the worker's terminal (Ctrl-C) must reach the worker only.
     let _ = rustix::process::setsid();
-    let me = rustix::process::getpid();
-    rustix::process::set_child_subreaper(Some(me))?;
-    let mut keeper = Keeper {
-        me,
-        called: std::env::var(CALLED).unwrap_or_default(),
-        // As many files as we may have open at first, a job may.
-        nursery: Nursery::new(raise_open_files())?,
+    let own_pid = rustix::process::getpid();
+    rustix::process::set_child_subreaper(Some(own_pid))?;
+    let mut state = SpawnerLoop {
+        own_pid,
+        spawner_id: std::env::var(SPAWNER_ID_ENV).unwrap_or_default(),
+        // A command gets the limit of open files that this process had at first.
+        launcher: ChildLauncher::new(raise_open_files())?,
         leases: HashMap::new(),
-        jobs: Vec::new(),
-        told: Outbox::default(),
-        nap: 0,
-        cleared: 0,
-        puzzling: HashSet::new(),
-        cgroups: Cgroups::find(),
-        unheard: Unheard::start()?,
-        children: Children::open(),
+        commands: Vec::new(),
+        events: SendQueue::default(),
+        next_exit_check: 0,
+        last_sweep: 0,
+        unidentified: HashSet::new(),
+        cgroups: CgroupPool::detect(),
+        exit_journal: ExitJournal::start()?,
+        children: OwnChildren::open(),
     };
-    let heard = keeper.serve(socket);
-    keeper.end_all();
-    heard
+    let served = state.serve(socket);
+    state.kill_everything();
+    served
 }
 
-struct Keeper {
-    me: Pid,
-    /// What its worker calls it.
-    called: String,
-    nursery: Nursery,
+/// State of the spawner process.
+struct SpawnerLoop {
+    own_pid: Pid,
+    /// Id that the worker has given this spawner.
+    spawner_id: String,
+    launcher: ChildLauncher,
+    /// Deadlines of the leases by token.
     leases: HashMap<String, u64>,
-    jobs: Vec<Job>,
-    told: Outbox,
-    /// Until when no ends are looked for.
-    nap: u64,
-    /// When what was left behind was last looked for.
-    cleared: u64,
-    /// What was left behind by nobody knows whom, when last looked at.
-    puzzling: HashSet<Pid>,
-    cgroups: Option<Cgroups>,
-    unheard: Unheard,
-    children: Children,
+    commands: Vec<RunningCommand>,
+    /// Events that are not sent to the worker yet.
+    events: SendQueue,
+    /// Until when exits are not checked, so that several are handled together.
+    next_exit_check: u64,
+    /// When stray processes were last searched.
+    last_sweep: u64,
+    /// Stray processes without a mark that the last search has found.
+    unidentified: HashSet<Pid>,
+    cgroups: Option<CgroupPool>,
+    exit_journal: ExitJournal,
+    children: OwnChildren,
 }
 
-struct Job {
-    launch: Launch,
+/// A command that was started and not yet reported as ended.
+struct RunningCommand {
+    spec: LaunchSpec,
     pid: Pid,
-    /// As long as it may not be the command yet.
-    birth: Option<Birth>,
-    /// Becomes readable when the process ends.
-    end: OwnedFd,
-    /// That has become so.
-    is_readable: bool,
-    /// What it prints to, as long as nobody else reads it.
-    pipes: Option<Held>,
-    stopped: Option<Stopped>,
+    /// Set until it is known that the program was executed.
+    pending_exec: Option<PendingExec>,
+    /// Becomes readable when the first process ends.
+    pidfd: OwnedFd,
+    /// Whether `pidfd` is readable.
+    exit_signaled: bool,
+    /// Its captured output pipes, until they are handed to the worker.
+    pipes: Option<BufferedPipes>,
+    stop_reason: Option<StopReason>,
+    /// When the grace of a stop ends.
     kill_at: Option<u64>,
-    lease_passed: bool,
+    /// Whether the lease expired before the first process ended.
+    lease_expired: bool,
+    /// Exit status of the first process, once it has ended.
     exit: Option<ExitStatus>,
-    cgroup: Option<Cgroup>,
+    cgroup: Option<AttemptCgroup>,
 }
 
-impl Job {
-    /// Whether its process has; what that left behind may not.
+impl RunningCommand {
+    /// Whether its first process has ended; processes that it left behind may still run.
     fn has_ended(&mut self) -> bool {
         if self.exit.is_none() {
             let ended = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
@@ -164,351 +177,383 @@ impl Job {
     }
 }
 
-impl Keeper {
+impl SpawnerLoop {
     fn serve(&mut self, socket: &UnixStream) -> io::Result<()> {
-        let mut inbox = Inbox::default();
+        let mut receive_buffer = ReceiveBuffer::default();
         loop {
-            if self.wait(socket)? && !inbox.fill(socket)? {
+            if self.wait(socket)? && !receive_buffer.fill(socket)? {
                 return Ok(());
             }
-            while let Some(order) = inbox.next()? {
-                self.obey(order, &mut inbox)?;
+            while let Some(request) = receive_buffer.next_message()? {
+                self.handle_request(request, &mut receive_buffer)?;
             }
             let now = boottime();
-            self.look_after(now);
-            self.unheard.look_after(now);
-            self.told.flush(socket)?;
+            self.enforce_and_reap(now);
+            self.exit_journal.write_due(now);
+            self.events.flush(socket)?;
         }
     }
 
-    /// Waits for an order, the end of a job or a deadline. Whether there is something to read.
+    /// Waits for a request, the exit of a command or a deadline. Returns whether the socket is readable.
     fn wait(&mut self, socket: &UnixStream) -> io::Result<bool> {
         let now = boottime();
-        let ending = self.jobs.iter().any(|job| {
-            let out_of_time = job.lease_passed || job.kill_at.is_some_and(|at| at <= now);
-            job.exit.is_some() || out_of_time
+        let must_poll = self.commands.iter().any(|command| {
+            let out_of_time = command.lease_expired || command.kill_at.is_some_and(|at| at <= now);
+            command.exit.is_some() || out_of_time
         });
-        let lease = |job: &Job| self.leases.get(&job.launch.token).copied();
-        let young = |job: &Job| job.pipes.as_ref().map(Held::until);
-        let of_job = |job: &Job| [job.kill_at, lease(job), young(job)].into_iter().flatten().min();
-        let deadlines = self.jobs.iter().filter_map(of_job).chain(self.unheard.next());
-        let next = match ending {
-            true => Some(now + LOOK),
+        let lease = |command: &RunningCommand| self.leases.get(&command.spec.token).copied();
+        let pipe_check =
+            |command: &RunningCommand| command.pipes.as_ref().map(BufferedPipes::next_check_at);
+        let deadline = |command: &RunningCommand| {
+            [command.kill_at, lease(command), pipe_check(command)].into_iter().flatten().min()
+        };
+        let deadlines =
+            self.commands.iter().filter_map(deadline).chain(self.exit_journal.next_write_at());
+        let next = match must_poll {
+            true => Some(now + KILL_POLL_MICROS),
             false => deadlines.min(),
         };
-        // Where much runs, ends are looked for now and then: whoever sees one and tells of it does much for each time, and
-        // little more for those that have ended meanwhile.
-        let naps = now < self.nap;
-        let next = next.into_iter().chain(naps.then_some(self.nap)).min();
+        // With many commands, exits are checked only now and then: handling one exit costs much, and handling others
+        // together with it costs little more.
+        let delays_exits = now < self.next_exit_check;
+        let next = next.into_iter().chain(delays_exits.then_some(self.next_exit_check)).min();
         let timeout = next.map(|next| timespec(next.saturating_sub(now)));
         let mut interest = PollFlags::IN;
-        interest.set(PollFlags::OUT, !self.told.is_empty());
+        interest.set(PollFlags::OUT, !self.events.is_empty());
         let mut watched = vec![PollFd::new(socket, interest)];
-        let running = self.jobs.iter().filter(|job| job.exit.is_none() && !naps);
-        watched.extend(running.map(|job| PollFd::new(&job.end, PollFlags::IN)));
+        let running =
+            self.commands.iter().filter(|command| command.exit.is_none() && !delays_exits);
+        watched.extend(running.map(|command| PollFd::new(&command.pidfd, PollFlags::IN)));
         match poll(&mut watched, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let told = watched[0].revents();
-        let ends: Vec<bool> = watched[1..].iter().map(|end| !end.revents().is_empty()).collect();
-        let running = self.jobs.iter_mut().filter(|job| job.exit.is_none() && !naps);
-        for (job, ended) in running.zip(ends) {
-            job.is_readable = ended;
+        let socket_state = watched[0].revents();
+        let exits: Vec<bool> = watched[1..].iter().map(|end| !end.revents().is_empty()).collect();
+        let running =
+            self.commands.iter_mut().filter(|command| command.exit.is_none() && !delays_exits);
+        for (command, ended) in running.zip(exits) {
+            command.exit_signaled = ended;
         }
-        Ok(told.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
+        Ok(socket_state.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
     }
 
-    fn obey(&mut self, order: Order, inbox: &mut Inbox) -> io::Result<()> {
-        match order {
-            Order::Lease { token, until } => {
+    fn handle_request(
+        &mut self,
+        request: SpawnerRequest,
+        receive_buffer: &mut ReceiveBuffer,
+    ) -> io::Result<()> {
+        match request {
+            SpawnerRequest::Lease { token, until } => {
                 self.leases.insert(token, until);
             }
-            Order::Start(launch) => {
-                let job = launch.job;
-                let crowded = || Refusal::Unable("the spawner has too many files open".into());
-                let files = match launch.captured {
-                    true => capture::pipes().map(|(pipes, files)| (Some(pipes), files)),
-                    false => {
-                        <[OwnedFd; 2]>::try_from(inbox.files()).ok().map(|files| (None, files))
-                    }
+            SpawnerRequest::Start(spec) => {
+                let key = spec.key;
+                let too_many_files = || {
+                    LaunchRefusal::TemporaryFailure("the spawner has too many open files".into())
+                };
+                let files = match spec.capture_output {
+                    true => capture::create_pipes().map(|(pipes, files)| (Some(pipes), files)),
+                    false => <[OwnedFd; 2]>::try_from(receive_buffer.take_files())
+                        .ok()
+                        .map(|files| (None, files)),
                 };
                 let started = match files {
-                    Some((pipes, files)) => self.start(launch, pipes, files),
-                    None => Err(crowded()),
+                    Some((pipes, files)) => self.start(spec, pipes, files),
+                    None => Err(too_many_files()),
                 };
                 match started {
-                    // What is captured is mostly over before anybody could want to know.
+                    // A captured command has mostly ended before the worker could use this event.
                     Ok(None) => {}
-                    Ok(Some(pid)) => self.told.push(&Report::Started { job, pid })?,
-                    Err(why) => self.told.push(&Report::Refused { job, why })?,
+                    Ok(Some(pid)) => self.events.push(&SpawnerEvent::Started { key, pid })?,
+                    Err(why) => self.events.push(&SpawnerEvent::Refused { key, why })?,
                 }
             }
-            Order::Forget { job } => self.unheard.forget(job),
-            Order::Stop { job, why, grace } => {
-                if let Some(job) = self.jobs.iter_mut().find(|known| known.launch.job == job) {
-                    // What had ended by then was not ended by it.
-                    if !job.has_ended() {
-                        job.stopped.get_or_insert(why);
+            SpawnerRequest::Forget { key } => self.exit_journal.forget(key),
+            SpawnerRequest::Stop { key, why, grace } => {
+                if let Some(command) =
+                    self.commands.iter_mut().find(|command| command.spec.key == key)
+                {
+                    // A command that has ended before was not stopped by this request.
+                    if !command.has_ended() {
+                        command.stop_reason.get_or_insert(why);
                     }
-                    // Who has just been born may have no group yet.
-                    let group = rustix::process::kill_process_group(job.pid, Signal::TERM);
-                    if group.is_err() && job.exit.is_none() {
-                        let _ = rustix::process::kill_process(job.pid, Signal::TERM);
+                    // A child that was just created may not have its process group yet.
+                    let group = rustix::process::kill_process_group(command.pid, Signal::TERM);
+                    if group.is_err() && command.exit.is_none() {
+                        let _ = rustix::process::kill_process(command.pid, Signal::TERM);
                     }
                     let kill_at = boottime() + grace;
-                    job.kill_at = Some(job.kill_at.map_or(kill_at, |before| before.min(kill_at)));
+                    command.kill_at =
+                        Some(command.kill_at.map_or(kill_at, |before| before.min(kill_at)));
                 }
             }
         }
         Ok(())
     }
 
-    /// Returns its process, unless that is told with its pipes.
+    /// Starts a command. Returns its process id if the caller must report it now; for captured commands it is reported
+    /// together with the pipes.
     fn start(
         &mut self,
-        mut launch: Launch,
-        pipes: Option<Pipes>,
+        mut spec: LaunchSpec,
+        pipes: Option<OutputPipes>,
         files: [OwnedFd; 2],
-    ) -> Result<Option<u32>, Refusal> {
-        if self.leases.get(&launch.token).is_none_or(|&until| until <= boottime()) {
-            return Err(Refusal::Lease);
+    ) -> Result<Option<u32>, LaunchRefusal> {
+        if self.leases.get(&spec.token).is_none_or(|&until| until <= boottime()) {
+            return Err(LaunchRefusal::LeaseExpired);
         }
-        if self.jobs.iter().any(|known| known.launch.job == launch.job) {
-            return Err(Refusal::Doubled);
+        if self.commands.iter().any(|command| command.spec.key == spec.key) {
+            return Err(LaunchRefusal::AlreadyRunning);
         }
-        let Some(name) = launch.argv.first() else {
-            return Err(Refusal::NotFound("no program is named".to_owned()));
+        let Some(name) = spec.argv.first() else {
+            return Err(LaunchRefusal::NotFound("the command names no program".to_owned()));
         };
         let name = name.clone();
-        if let Some(directory) = &launch.directory {
-            // Asked first: what the start says of it cannot be told from what it says of the program.
+        if let Some(directory) = &spec.work_dir {
+            // Checked before the start, because afterwards an error of the directory looks like one of the program.
             check_directory(directory)?;
         }
-        let cgroup = self.cgroups.as_mut().and_then(Cgroups::take);
-        launch.env.push((MARK.to_owned(), self.mark(&launch)));
-        let directory = launch.directory.as_deref();
-        let start = Start { argv: &launch.argv, env: &launch.env, directory, files };
-        // Of what is captured nobody needs to know at once whether it has begun.
+        let cgroup = self.cgroups.as_mut().and_then(CgroupPool::take);
+        spec.env.push((ATTEMPT_MARK_ENV.to_owned(), self.attempt_mark(&spec)));
+        let directory = spec.work_dir.as_deref();
+        let command = ChildCommand { argv: &spec.argv, env: &spec.env, directory, files };
+        // Only the start of a command without capture is reported at once, so only that one waits for `execve`.
         let wait = pipes.is_none();
-        let born = self.nursery.start(&start, cgroup.as_ref(), wait);
-        let (pid, end, birth) = born.map_err(|error| Refusal::from_error(&name, &error))?;
-        if let Some(error) = birth.failure() {
+        let started = self.launcher.launch(&command, cgroup.as_ref(), wait);
+        let (pid, pidfd, exec) =
+            started.map_err(|error| LaunchRefusal::from_error(&name, &error))?;
+        if let Some(error) = exec.exec_error() {
             let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-            return Err(Refusal::from_error(&name, &error));
+            return Err(LaunchRefusal::from_error(&name, &error));
         }
-        let told = wait.then(|| number(pid));
-        self.jobs.push(Job {
-            launch,
+        let reported_pid = wait.then(|| pid_number(pid));
+        self.commands.push(RunningCommand {
+            spec,
             pid,
-            birth: Some(birth),
-            is_readable: false,
-            end,
-            pipes: pipes.map(|pipes| Held::new(pipes, boottime())),
-            stopped: None,
+            pending_exec: Some(exec),
+            exit_signaled: false,
+            pidfd,
+            pipes: pipes.map(|pipes| BufferedPipes::new(pipes, boottime())),
+            stop_reason: None,
             kill_at: None,
-            lease_passed: false,
+            lease_expired: false,
             exit: None,
             cgroup,
         });
-        Ok(told)
+        Ok(reported_pid)
     }
 
-    /// Kills what is out of time, notices what has ended, and tells what is wholly gone.
-    fn look_after(&mut self, now: u64) {
-        for job in &mut self.jobs {
-            // What had ended by then was not ended by it.
-            let passed = self.leases.get(&job.launch.token).is_none_or(|&until| until <= now);
-            if passed || job.is_readable {
-                job.lease_passed |= !job.has_ended() && passed;
+    /// Marks commands that have ended or whose lease has expired, hands over pipes, and kills and reports what is due.
+    fn enforce_and_reap(&mut self, now: u64) {
+        for command in &mut self.commands {
+            // A command that has ended before the deadline was not ended by it.
+            let expired = self.leases.get(&command.spec.token).is_none_or(|&until| until <= now);
+            if expired || command.exit_signaled {
+                command.lease_expired |= !command.has_ended() && expired;
             }
         }
-        self.hand_over(now);
-        self.nursery.tidy();
-        let ends = |job: &Job| {
-            job.exit.is_some() || job.lease_passed || job.kill_at.is_some_and(|at| at <= now)
+        self.hand_over_pipes(now);
+        self.launcher.free_finished_slots();
+        let is_due = |command: &RunningCommand| {
+            command.exit.is_some()
+                || command.lease_expired
+                || command.kill_at.is_some_and(|at| at <= now)
         };
-        // Where nothing runs, what was left behind is looked for too: it costs nothing then. And now and then in any case: what
-        // a job lets go of becomes ours to bury.
-        if self.jobs.is_empty() || self.cleared + CLEAR <= now || self.jobs.iter().any(ends) {
-            self.cleared = now;
-            self.clear_away(now);
+        // Stray processes are searched when nothing runs (it costs nothing then), and now and then in any case:
+        // processes that a command leaves behind become our children and must be reaped.
+        if self.commands.is_empty()
+            || self.last_sweep + STRAY_SWEEP_MICROS <= now
+            || self.commands.iter().any(is_due)
+        {
+            self.last_sweep = now;
+            self.kill_and_report(now);
         }
         self.leases.retain(|token, until| {
-            *until > now || self.jobs.iter().any(|job| job.launch.token == *token)
+            *until > now || self.commands.iter().any(|command| command.spec.token == *token)
         });
     }
 
-    /// Ends all of what has ended or is out of time, and tells what is wholly gone.
-    fn clear_away(&mut self, now: u64) {
-        let strays = self.strays();
-        for (stray, told) in &strays {
-            let of_nobody =
-                |told: &String| self.jobs.iter().all(|job| self.mark(&job.launch) != *told);
-            // What was missed when its job ended.
-            if told.as_ref().is_some_and(of_nobody) {
-                tree::kill(*stray);
+    /// Kills the processes of commands that have ended or are out of time. Reports a command when none of its processes
+    /// is left.
+    fn kill_and_report(&mut self, now: u64) {
+        let strays = self.list_strays();
+        for (stray, mark) in &strays {
+            let of_nobody = |mark: &String| {
+                self.commands.iter().all(|command| self.attempt_mark(&command.spec) != *mark)
+            };
+            // It belongs to a command that was reported before, and was missed then.
+            if mark.as_ref().is_some_and(of_nobody) {
+                tree::kill_tree(*stray);
             }
         }
-        let mut gone = Vec::new();
-        for (index, job) in self.jobs.iter().enumerate() {
-            let out_of_time = job.lease_passed || job.kill_at.is_some_and(|at| at <= now);
-            if job.exit.is_none() && !out_of_time {
+        let mut finished = Vec::new();
+        for (index, command) in self.commands.iter().enumerate() {
+            let out_of_time = command.lease_expired || command.kill_at.is_some_and(|at| at <= now);
+            if command.exit.is_none() && !out_of_time {
                 continue;
             }
-            // Always, and also where the process itself has ended: what it left behind is not wanted.
-            let group = rustix::process::kill_process_group(job.pid, Signal::KILL);
-            if job.exit.is_none() {
-                tree::kill(job.pid);
+            // Also if the first process has ended, because processes that it left behind must end, too.
+            let group = rustix::process::kill_process_group(command.pid, Signal::KILL);
+            if command.exit.is_none() {
+                tree::kill_tree(command.pid);
             }
-            let mut left = false;
-            if let Some(cgroup) = &job.cgroup
+            let mut has_processes = false;
+            if let Some(cgroup) = &command.cgroup
                 && cgroup.is_populated()
             {
                 cgroup.kill();
-                left = true;
+                has_processes = true;
             }
-            for (stray, told) in &strays {
-                let own = told.as_ref().is_some_and(|told| *told == self.mark(&job.launch));
-                // Nobody's that is still nobody's at the second look goes with whoever ends.
-                if own || told.is_none() && self.puzzling.contains(stray) {
-                    tree::kill(*stray);
+            for (stray, mark) in &strays {
+                let own =
+                    mark.as_ref().is_some_and(|mark| *mark == self.attempt_mark(&command.spec));
+                // A stray without a mark in two searches in a row is killed together with any command that ends.
+                if own || mark.is_none() && self.unidentified.contains(stray) {
+                    tree::kill_tree(*stray);
                 }
-                left |= own || told.is_none();
+                has_processes |= own || mark.is_none();
             }
-            if job.exit.is_some() && group.is_err() && !left {
-                gone.push(index);
+            if command.exit.is_some() && group.is_err() && !has_processes {
+                finished.push(index);
             }
         }
-        self.puzzling =
-            strays.into_iter().filter(|(_, told)| told.is_none()).map(|(pid, _)| pid).collect();
-        if !gone.is_empty() {
-            let left = (self.jobs.len() - gone.len()) as u64;
-            self.nap = now + (left * NAP).min(LONGEST_NAP);
+        self.unidentified =
+            strays.into_iter().filter(|(_, mark)| mark.is_none()).map(|(pid, _)| pid).collect();
+        if !finished.is_empty() {
+            let running = (self.commands.len() - finished.len()) as u64;
+            self.next_exit_check =
+                now + (running * EXIT_BATCH_MICROS_PER_COMMAND).min(MAX_EXIT_BATCH_MICROS);
         }
-        for index in gone.into_iter().rev() {
-            let job = self.jobs.swap_remove(index);
-            self.tell_end(job);
+        for index in finished.into_iter().rev() {
+            let command = self.commands.swap_remove(index);
+            self.report_exit(command);
         }
     }
 
-    fn mark(&self, launch: &Launch) -> String {
-        let JobKey { run, attempt } = launch.job;
-        format!("{}{}.{run}.{attempt}", self.called, launch.token)
+    fn attempt_mark(&self, spec: &LaunchSpec) -> String {
+        let AttemptKey { run, attempt } = spec.key;
+        format!("{}{}.{run}.{attempt}", self.spawner_id, spec.token)
     }
 
-    /// What goes on for longer has its output read by the worker, as it comes.
-    fn hand_over(&mut self, now: u64) {
-        let running = self.jobs.len();
-        for job in &mut self.jobs {
-            if job.exit.is_some() {
+    /// Hands the pipes of commands that run for longer or print much to the worker.
+    fn hand_over_pipes(&mut self, now: u64) {
+        let running = self.commands.len();
+        for command in &mut self.commands {
+            if command.exit.is_some() {
                 continue;
             }
-            // What is not a command yet, or never will be, says nothing.
-            job.birth.take_if(|birth| birth.is_over() && birth.failure().is_none());
-            if let Some(held) = job.pipes.as_mut().filter(|_| job.birth.is_some()) {
-                held.put_off(now + LOOK);
+            // A child that has not executed its program (or never will) has no output: keep its pipes.
+            command
+                .pending_exec
+                .take_if(|exec| exec.has_left_memory() && exec.exec_error().is_none());
+            if let Some(pipes) = command.pipes.as_mut().filter(|_| command.pending_exec.is_some()) {
+                pipes.postpone_check(now + KILL_POLL_MICROS);
             }
-            if let Some(held) = job.pipes.take_if(|held| held.is_over(now, running)) {
-                let (key, pid) = (job.launch.job, number(job.pid));
-                // Only what cannot be encoded is refused, and this can.
-                let _ = self.told.push(&Report::Started { job: key, pid });
-                let prints = Report::Prints { job: key, from: Vec::new() };
-                let _ = self.told.push_with(&prints, held.pipes().into());
+            if let Some(pipes) = command.pipes.take_if(|pipes| pipes.hold_has_ended(now, running)) {
+                let (key, pid) = (command.spec.key, pid_number(command.pid));
+                // `push` fails only for messages that cannot be encoded, and this one can.
+                let _ = self.events.push(&SpawnerEvent::Started { key, pid });
+                let event = SpawnerEvent::OutputPipes { key, pipes: Vec::new() };
+                let _ = self.events.push_with_files(&event, pipes.into_pipes().into());
             }
         }
     }
 
-    /// What jobs have left behind: it is ours since its own parent ended. With the mark of its job, where
-    /// it has one: a program may have been given another environment.
-    fn strays(&self) -> Vec<(Pid, Option<String>)> {
-        let is_job = |pid: &Pid| self.jobs.iter().any(|job| job.pid == *pid);
-        let others = self.children.list().into_iter().filter(|pid| !is_job(pid));
-        // One that has ended too waits only for this.
+    /// Lists the processes that commands have left behind. They are children of this process since their own parents
+    /// ended. Each comes with the mark of its attempt, if it has one: a program may get another environment.
+    fn list_strays(&self) -> Vec<(Pid, Option<String>)> {
+        let is_command = |pid: &Pid| self.commands.iter().any(|command| command.pid == *pid);
+        let others = self.children.list().into_iter().filter(|pid| !is_command(pid));
+        // A stray that has ended is reaped here.
         let ended = |pid: &Pid| {
             matches!(rustix::process::waitpid(Some(*pid), WaitOptions::NOHANG), Ok(Some(_)))
         };
-        // One without a mark may still be in the session of its job, which is named after the job's process.
+        // A stray without a mark may still be in the session of its command, whose id is that of the first process.
         let session = |pid: Pid| {
             let session = rustix::process::getsid(Some(pid)).ok()?;
-            let job = self.jobs.iter().find(|job| job.pid == session)?;
-            Some(self.mark(&job.launch))
+            let command = self.commands.iter().find(|command| command.pid == session)?;
+            Some(self.attempt_mark(&command.spec))
         };
-        let whose = |pid: Pid| (pid, tree::variable(pid, MARK).or_else(|| session(pid)));
-        others.filter(|pid| !ended(pid)).map(whose).collect()
+        let with_mark = |pid: Pid| {
+            (pid, tree::environment_variable(pid, ATTEMPT_MARK_ENV).or_else(|| session(pid)))
+        };
+        others.filter(|pid| !ended(pid)).map(with_mark).collect()
     }
 
-    fn tell_end(&mut self, mut job: Job) {
-        let Some(status) = job.exit else { return };
-        // Whoever killed it may have killed all that is ever born there: a job may do so itself.
+    fn report_exit(&mut self, mut command: RunningCommand) {
+        let Some(status) = command.exit else { return };
+        // A command that died of SIGKILL may have killed its own cgroup; such a cgroup must not be reused.
         let killed = status.signal() == Some(Signal::KILL.as_raw());
-        if let (Some(cgroups), Some(cgroup)) = (&mut self.cgroups, job.cgroup.take())
+        if let (Some(cgroups), Some(cgroup)) = (&mut self.cgroups, command.cgroup.take())
             && !killed
         {
             cgroups.give_back(cgroup);
         }
-        let Launch { job: key, token, record, result, argv, .. } = job.launch;
-        if let Some(error) = job.birth.and_then(|birth| birth.failure()) {
-            let why = Refusal::from_error(&argv[0], &error);
-            // Only what cannot be encoded is refused, and this can.
-            let _ = self.told.push(&Report::Refused { job: key, why });
+        let LaunchSpec { key, token, exit_record, result_file, argv, .. } = command.spec;
+        if let Some(error) = command.pending_exec.and_then(|exec| exec.exec_error()) {
+            let why = LaunchRefusal::from_error(&argv[0], &error);
+            // `push` fails only for messages that cannot be encoded, and this one can.
+            let _ = self.events.push(&SpawnerEvent::Refused { key, why });
             return;
         }
-        let exit = Exit {
+        let exit = ProcessExit {
             code: status.code(),
             signal: status.signal(),
-            lease_passed: job.lease_passed,
-            stopped: job.stopped,
+            lease_expired: command.lease_expired,
+            stop_reason: command.stop_reason,
         };
-        let printed = match job.pipes.map(|held| capture::read(held.pipes())) {
+        let output = match command.pipes.map(|pipes| capture::read_all_if_small(pipes.into_pipes()))
+        {
             None => None,
-            Some(Ok(printed)) => Some(printed),
+            Some(Ok(output)) => Some(output),
             Some(Err(pipes)) => {
-                let prints = Report::Prints { job: key, from: Vec::new() };
-                let _ = self.told.push_with(&prints, pipes.into());
+                let event = SpawnerEvent::OutputPipes { key, pipes: Vec::new() };
+                let _ = self.events.push_with_files(&event, pipes.into());
                 None
             }
         };
-        // Only what cannot be encoded is refused, and this can.
-        let told = Report::Ended { job: key, exit, printed: printed.clone() };
-        let _ = self.told.push(&told);
-        if let Some(path) = record {
-            self.unheard.add(Ended { path, result, token, job: key, exit, printed }, boottime());
+        // `push` fails only for messages that cannot be encoded, and this one can.
+        let event = SpawnerEvent::Ended { key, exit, output: output.clone() };
+        let _ = self.events.push(&event);
+        if let Some(path) = exit_record {
+            self.exit_journal
+                .add(ExitRecord { path, result_file, token, key, exit, output }, boottime());
         }
     }
 
-    /// The worker is gone: nothing that it started stays.
-    fn end_all(&mut self) {
+    /// Kills every process that this spawner has started, because the worker has gone.
+    fn kill_everything(&mut self) {
         self.leases.clear();
-        while !self.jobs.is_empty() || !tree::children(self.me).is_empty() {
-            self.look_after(boottime());
-            if self.jobs.is_empty() {
-                // Whose these were nobody knows any more.
-                tree::children(self.me).into_iter().for_each(tree::kill);
+        while !self.commands.is_empty() || !tree::list_children(self.own_pid).is_empty() {
+            self.enforce_and_reap(boottime());
+            if self.commands.is_empty() {
+                // These do not belong to any known command any more.
+                tree::list_children(self.own_pid).into_iter().for_each(tree::kill_tree);
             }
-            std::thread::sleep(std::time::Duration::from_micros(LOOK));
+            std::thread::sleep(std::time::Duration::from_micros(KILL_POLL_MICROS));
         }
     }
 }
 
-/// From now on this process may have as many files open as it can have: there is one or more for each job.
-/// Returns the limit from before.
+/// Raises the limit of open files of this process to its maximum, because every command needs one or more. Returns the
+/// previous limit.
 pub(crate) fn raise_open_files() -> Rlimit {
     let before = getrlimit(Resource::Nofile);
-    // Where that is refused, it has to do with what it has.
+    // If that is refused, the previous limit stays.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: before.maximum, ..before });
     before
 }
 
-fn check_directory(directory: &Path) -> Result<(), Refusal> {
+fn check_directory(directory: &Path) -> Result<(), LaunchRefusal> {
     let name = directory.display();
     match std::fs::metadata(directory) {
         Ok(found) if found.is_dir() => Ok(()),
-        Ok(_) => Err(Refusal::NotFound(format!("{name}: not a directory"))),
-        Err(error) => Err(Refusal::from_error(&name.to_string(), &error)),
+        Ok(_) => Err(LaunchRefusal::NotFound(format!("{name}: not a directory"))),
+        Err(error) => Err(LaunchRefusal::from_error(&name.to_string(), &error)),
     }
 }
 
-fn number(pid: Pid) -> u32 {
+fn pid_number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get() as u32
 }

@@ -1,4 +1,4 @@
-//! Which processes are there, from `/proc`.
+//! Finds processes in `/proc`: children, descendants, ancestors, and processes with a variable in their environment.
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
@@ -6,72 +6,74 @@ use std::os::unix::fs::FileExt as _;
 use rustix::process::{Pid, Signal};
 
 /// The direct children of a process.
-pub(super) fn children(pid: Pid) -> Vec<Pid> {
+pub(super) fn list_children(pid: Pid) -> Vec<Pid> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
     let mut found = Vec::new();
     for task in tasks.flatten() {
-        // A process that ends while it is looked at has no children any more.
+        // A process that ends during the scan has no children any more.
         let listed = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-        let pids = listed.split_ascii_whitespace().filter_map(|word| word.parse().ok());
+        let pids = listed.split_ascii_whitespace().filter_map(|field| field.parse().ok());
         found.extend(pids.filter_map(Pid::from_raw));
     }
     found
 }
 
-/// The children of this process, looked at often: what tells them stays open. No thread may be started later.
-pub(super) struct Children(Vec<fs::File>);
+/// Reads the children of this process. The files of all threads in `/proc` stay open because they are read often, so no
+/// thread may be started after [`Self::open`].
+pub(super) struct OwnChildren(Vec<fs::File>);
 
-impl Children {
+impl OwnChildren {
     pub(super) fn open() -> Self {
         let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         Self(tasks.filter_map(|task| fs::File::open(task.path().join("children")).ok()).collect())
     }
 
     pub(super) fn list(&self) -> Vec<Pid> {
-        let (mut text, mut buffer) = (Vec::new(), [0; 4096]);
+        let (mut listed, mut buffer) = (Vec::new(), [0; 4096]);
         for file in &self.0 {
             let mut offset = 0;
             while let Ok(got @ 1..) = file.read_at(&mut buffer, offset) {
-                text.extend_from_slice(&buffer[..got]);
+                listed.extend_from_slice(&buffer[..got]);
                 offset += got as u64;
             }
         }
-        let words = text.split(|byte| *byte == b' ').filter_map(|word| str::from_utf8(word).ok());
-        words.filter_map(|word| Pid::from_raw(word.parse().ok()?)).collect()
+        let fields =
+            listed.split(|byte| *byte == b' ').filter_map(|field| str::from_utf8(field).ok());
+        fields.filter_map(|field| Pid::from_raw(field.parse().ok()?)).collect()
     }
 }
 
-/// A process and everything below it.
-pub(super) fn below(pid: Pid) -> Vec<Pid> {
+/// A process and all its descendants.
+pub(super) fn with_descendants(pid: Pid) -> Vec<Pid> {
     let mut all = vec![pid];
-    let mut looked_at = 0;
-    while let Some(&next) = all.get(looked_at) {
-        all.extend(children(next));
-        looked_at += 1;
+    let mut scanned = 0;
+    while let Some(&next) = all.get(scanned) {
+        all.extend(list_children(next));
+        scanned += 1;
     }
     all
 }
 
-/// What a variable was in the environment a process was started with. `None` also for one that is just
-/// becoming another program.
-pub(super) fn variable(pid: Pid, name: &str) -> Option<String> {
+/// Value of a variable in the environment that a process was started with. Also `None` for a process that is just
+/// executing another program.
+pub(super) fn environment_variable(pid: Pid, name: &str) -> Option<String> {
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     let value =
-        |word: &[u8]| Some(word.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?.to_vec());
+        |field: &[u8]| Some(field.strip_prefix(name.as_bytes())?.strip_prefix(b"=")?.to_vec());
     let value = environment.split(|&byte| byte == 0).find_map(value)?;
     String::from_utf8(value).ok()
 }
 
-/// The processes that were started with such a value of a variable.
-pub(super) fn with_variable(name: &str, fits: impl Fn(&str) -> bool) -> Vec<Pid> {
+/// All processes that were started with a value of this variable that `fits`.
+pub(super) fn find_by_variable(name: &str, fits: impl Fn(&str) -> bool) -> Vec<Pid> {
     let Ok(all) = fs::read_dir("/proc") else { return Vec::new() };
     let pid = |entry: fs::DirEntry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?);
     let pids = all.flatten().filter_map(pid);
-    pids.filter(|pid| variable(*pid, name).is_some_and(|value| fits(&value))).collect()
+    pids.filter(|pid| environment_variable(*pid, name).is_some_and(|value| fits(&value))).collect()
 }
 
-/// A process and those that started it, up to the first.
-pub(super) fn above(pid: Pid) -> Vec<Pid> {
+/// A process and all its ancestors, up to the first process.
+pub(super) fn with_ancestors(pid: Pid) -> Vec<Pid> {
     let mut all = vec![pid];
     while let Some(parent) = all.last().and_then(|pid| parent(*pid)) {
         all.push(parent);
@@ -85,9 +87,9 @@ fn parent(pid: Pid) -> Option<Pid> {
     Pid::from_raw(line.trim().parse().ok()?)
 }
 
-/// Kills a process and everything below it.
-pub(super) fn kill(pid: Pid) {
-    for pid in below(pid) {
+/// Kills a process and all its descendants.
+pub(super) fn kill_tree(pid: Pid) {
+    for pid in with_descendants(pid) {
         // It may be gone already.
         let _ = rustix::process::kill_process(pid, Signal::KILL);
     }

@@ -1,4 +1,5 @@
-//! Messages over a socket: a length, then JSON. Open files travel beside them.
+//! Framing of messages on a Unix socket: a length (4 bytes, little endian), then JSON. Open files are sent beside a
+//! message (`SCM_RIGHTS`).
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -13,23 +14,23 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// The longest message: arguments and environment of a command cannot be longer either.
-const LONGEST: usize = 8 << 20;
-/// The most open files that travel with one message.
-const MOST_FILES: usize = 2;
+/// Maximum size of a message in bytes. Arguments and environment of a command cannot be larger either.
+const MAX_MESSAGE_BYTES: usize = 8 << 20;
+/// Maximum number of open files that are sent with one message.
+const MAX_FILES_PER_MESSAGE: usize = 2;
 
-/// A message as it is sent.
+/// Encodes a message.
 pub(super) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let body = serde_json::to_vec(message)?;
-    if body.len() > LONGEST {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "an order is too long"));
+    if body.len() > MAX_MESSAGE_BYTES {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a request is too long"));
     }
     let mut bytes = (body.len() as u32).to_le_bytes().to_vec();
     bytes.extend(body);
     Ok(bytes)
 }
 
-/// Sends encoded messages; waits until they are on their way. The files go with the first.
+/// Sends encoded messages and waits until the socket has accepted all bytes. The files are sent with the first message.
 pub(super) fn send(
     socket: &UnixStream,
     messages: &[u8],
@@ -55,64 +56,65 @@ fn send_some(
     files: &[BorrowedFd<'_>],
     flags: SendFlags,
 ) -> rustix::io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
-    if !files.is_empty() && !beside.push(SendAncillaryMessage::ScmRights(files)) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES_PER_MESSAGE))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !files.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(files)) {
         return Err(rustix::io::Errno::TOOMANYREFS);
     }
     let flags = flags | SendFlags::NOSIGNAL;
-    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut beside, flags)
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, flags)
 }
 
-/// What has come and was not read yet.
+/// Received bytes and files that are not read yet.
 #[derive(Default)]
-pub(super) struct Inbox {
+pub(super) struct ReceiveBuffer {
     bytes: Vec<u8>,
-    /// How much of that was read.
+    /// Number of those bytes that are read.
     read: usize,
     files: VecDeque<Vec<OwnedFd>>,
 }
 
-impl Inbox {
-    /// Takes in what is there; waits if nothing is. `false`: the other side is gone.
+impl ReceiveBuffer {
+    /// Receives what is there, and waits if there is nothing. `false`: the other side has closed the socket.
     pub(super) fn fill(&mut self, socket: &UnixStream) -> io::Result<bool> {
         let mut buffer = [0; 64 << 10];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FILES))];
-        let mut beside = RecvAncillaryBuffer::new(&mut space);
+        let mut space =
+            [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FILES_PER_MESSAGE))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let got = loop {
+        let received = loop {
             match rustix::net::recvmsg(
                 socket.as_fd(),
                 &mut [IoSliceMut::new(&mut buffer)],
-                &mut beside,
+                &mut ancillary,
                 flags,
             ) {
                 Err(rustix::io::Errno::INTR) => {}
-                got => break got?,
+                received => break received?,
             }
         };
-        // The files of one message at most: the socket does not mix them.
-        let mut came = Vec::new();
-        for message in beside.drain() {
+        // These are the files of at most one message: the kernel does not merge the files of two messages.
+        let mut received_files = Vec::new();
+        for message in ancillary.drain() {
             if let RecvAncillaryMessage::ScmRights(files) = message {
-                came.extend(files);
+                received_files.extend(files);
             }
         }
-        // Where this process has too many open, they are lost on the way, but not that there were some.
-        if !came.is_empty() || got.flags.contains(ReturnFlags::CTRUNC) {
-            self.files.push_back(came);
+        // If this process has too many open files, the kernel drops the files but reports that there were some.
+        if !received_files.is_empty() || received.flags.contains(ReturnFlags::CTRUNC) {
+            self.files.push_back(received_files);
         }
         self.bytes.drain(..std::mem::take(&mut self.read));
-        self.bytes.extend_from_slice(&buffer[..got.bytes]);
-        Ok(got.bytes > 0)
+        self.bytes.extend_from_slice(&buffer[..received.bytes]);
+        Ok(received.bytes > 0)
     }
 
-    /// The next whole message.
-    pub(super) fn next<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
+    /// Returns the next complete message.
+    pub(super) fn next_message<M: DeserializeOwned>(&mut self) -> io::Result<Option<M>> {
         let unread = &self.bytes[self.read..];
         let Some((length, rest)) = unread.split_first_chunk::<4>() else { return Ok(None) };
         let length = u32::from_le_bytes(*length) as usize;
-        if length > LONGEST {
+        if length > MAX_MESSAGE_BYTES {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
         }
         let Some(body) = rest.get(..length) else { return Ok(None) };
@@ -121,60 +123,60 @@ impl Inbox {
         Ok(Some(message))
     }
 
-    /// The open files that came with the next message that had some; those that were lost are missing.
-    pub(super) fn files(&mut self) -> Vec<OwnedFd> {
+    /// Takes the open files of the next message that had some. Files that the kernel dropped are missing.
+    pub(super) fn take_files(&mut self) -> Vec<OwnedFd> {
         self.files.pop_front().unwrap_or_default()
     }
 }
 
-/// Messages that wait to be sent. Whoever keeps deadlines must not wait for a reader that has stopped.
+/// Messages that wait to be sent. The spawner enforces deadlines, so it must not block on a worker that does not read.
 #[derive(Default)]
-pub(super) struct Outbox {
-    parts: VecDeque<Part>,
-    /// How much of the first is sent.
+pub(super) struct SendQueue {
+    queue: VecDeque<QueuedBytes>,
+    /// Number of bytes of the first entry that are sent.
     sent: usize,
 }
 
-/// Messages in a row, and the open files that travel with the first of them.
+/// Encoded messages, and the open files that are sent with the first of them.
 #[derive(Default)]
-struct Part {
+struct QueuedBytes {
     bytes: Vec<u8>,
     files: Vec<OwnedFd>,
 }
 
-impl Outbox {
+impl SendQueue {
     pub(super) fn is_empty(&self) -> bool {
-        self.parts.is_empty()
+        self.queue.is_empty()
     }
 
     pub(super) fn push(&mut self, message: &impl Serialize) -> io::Result<()> {
         let bytes = encode(message)?;
-        match self.parts.back_mut() {
+        match self.queue.back_mut() {
             Some(last) => last.bytes.extend(bytes),
-            None => self.parts.push_back(Part { bytes, files: Vec::new() }),
+            None => self.queue.push_back(QueuedBytes { bytes, files: Vec::new() }),
         }
         Ok(())
     }
 
-    pub(super) fn push_with(
+    pub(super) fn push_with_files(
         &mut self,
         message: &impl Serialize,
         files: Vec<OwnedFd>,
     ) -> io::Result<()> {
-        self.parts.push_back(Part { bytes: encode(message)?, files });
+        self.queue.push_back(QueuedBytes { bytes: encode(message)?, files });
         Ok(())
     }
 
-    /// Sends what can be sent without waiting.
+    /// Sends as much as possible without waiting.
     pub(super) fn flush(&mut self, socket: &UnixStream) -> io::Result<()> {
-        while let Some(part) = self.parts.front() {
-            // They go with the first byte, once.
+        while let Some(part) = self.queue.front() {
+            // The files are sent with the first byte, and only once.
             let files = if self.sent == 0 { &part.files[..] } else { &[] };
             let files: Vec<BorrowedFd<'_>> = files.iter().map(|file| file.as_fd()).collect();
             match send_some(socket, &part.bytes[self.sent..], &files, SendFlags::DONTWAIT) {
                 Ok(sent) if self.sent + sent < part.bytes.len() => self.sent += sent,
                 Ok(_) => {
-                    self.parts.pop_front();
+                    self.queue.pop_front();
                     self.sent = 0;
                 }
                 Err(rustix::io::Errno::AGAIN) => return Ok(()),

@@ -1,4 +1,4 @@
-//! tasuki inside a program: its tasks, its handlers, its transactions.
+//! Tests of tasuki as a library: tasks, handlers and transactions of an application.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -8,20 +8,20 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::{Connection as _, Executor as _};
 use tasuki::operator::Error;
-use tasuki::{Client, Context, Done, Job, TaskError};
-use tasuki_core::misfire::Misfire;
+use tasuki::{Client, Context, JobDeclaration, TaskError, TaskSuccess};
+use tasuki_core::misfire::MisfirePolicy;
 use tasuki_core::{RunState, Scope};
-use tasuki_store::{Writer, Store};
+use tasuki_store::{Store, Writer};
 
-const ENOUGH: Duration = Duration::from_secs(30);
+const TEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A database of its own for each test.
-pub(crate) struct Base {
+/// A separate database for one test.
+pub(crate) struct TestDatabase {
     pub(crate) url: String,
     server: Option<(String, String)>,
 }
 
-impl Base {
+impl TestDatabase {
     pub(crate) async fn new(kind: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -39,8 +39,8 @@ impl Base {
             panic!("{variable} is not set: run ./test, which starts the server")
         });
         let admin = Store::open(&server, 1).await.unwrap();
-        admin.script(&format!("drop database if exists {name}")).await.unwrap();
-        admin.script(&format!("create database {name}")).await.unwrap();
+        admin.execute_script(&format!("drop database if exists {name}")).await.unwrap();
+        admin.execute_script(&format!("create database {name}")).await.unwrap();
         admin.close().await;
         let (front, _) = server.rsplit_once('/').unwrap();
         Self { url: format!("{front}/{name}"), server: Some((server.clone(), name)) }
@@ -50,15 +50,15 @@ impl Base {
         Client::connect(&self.url).await.unwrap()
     }
 
-    /// Everything must be as the doctor wants it; then nothing is left.
-    pub(crate) async fn end(self, client: Client) {
-        let report = client.store().doctor(jiff::Timestamp::now).await.unwrap();
+    /// Checks that the doctor finds no problem, then drops the database.
+    pub(crate) async fn check_and_drop(self, client: Client) {
+        let report = client.store().check_database(jiff::Timestamp::now).await.unwrap();
         assert!(report.is_clean(), "{:?}", report.findings().collect::<Vec<_>>());
         client.store().close().await;
         match self.server {
             Some((server, name)) => {
                 let admin = Store::open(&server, 1).await.unwrap();
-                admin.script(&format!("drop database {name}")).await.unwrap();
+                admin.execute_script(&format!("drop database {name}")).await.unwrap();
                 admin.close().await;
             }
             None => {
@@ -71,7 +71,7 @@ impl Base {
     }
 }
 
-/// Makes one test for each database from one function.
+/// Generates one test per database from one function.
 macro_rules! each_database {
     ($($name:ident),+ $(,)?) => {$(
         mod $name {
@@ -96,9 +96,9 @@ pub(crate) use each_database;
 
 mod on {
     each_database!(
-        a_task_is_handled_and_its_result_is_kept,
-        a_task_starts_with_the_commit_that_makes_it,
-        tasks_are_part_of_a_transaction
+        a_task_is_executed_and_its_result_is_stored,
+        the_local_node_claims_a_submitted_task_in_the_same_commit,
+        tasks_commit_and_roll_back_with_the_application
     );
 }
 
@@ -107,172 +107,183 @@ struct Order {
     id: u32,
 }
 
-async fn bill(order: Order, context: Context) -> Result<Done, TaskError> {
+async fn bill(order: Order, context: Context) -> Result<TaskSuccess, TaskError> {
     context.log(format!("bill for order {}", order.id));
     match (order.id, context.attempt_no()) {
         (13, 1) => Err(TaskError::fatal("there is no such order")),
         (_, 1) if order.id > 100 => Err("the printer is out of paper")?,
-        _ => Ok(Done::with(&json!({ "total": order.id * 2 }))?.rows_affected(1)),
+        _ => Ok(TaskSuccess::with_result(&json!({ "total": order.id * 2 }))?.rows_affected(1)),
     }
 }
 
-async fn a_task_is_handled_and_its_result_is_kept(kind: &str) {
-    let base = Base::new(kind).await;
-    let client = base.client().await;
-    let job = Job::task("bill").max_retries(1).backoff(Duration::ZERO, Duration::ZERO);
+async fn a_task_is_executed_and_its_result_is_stored(kind: &str) {
+    let database = TestDatabase::new(kind).await;
+    let client = database.client().await;
+    let job = JobDeclaration::task("bill").max_retries(1).backoff(Duration::ZERO, Duration::ZERO);
     let node = client.node("here").unwrap().handler("bill", bill).job(job).start().await.unwrap();
     let good = client.submit("bill", &Order { id: 7 }).await.unwrap();
     let bad = client.submit("bill", &Order { id: 13 }).await.unwrap();
-    let late = client.task("bill", &Order { id: 101 }).unwrap().key("bill 101");
+    let late = client.task("bill", &Order { id: 101 }).unwrap().idempotency_key("bill 101");
     let late = late.scope(Scope::new("shop", "1").unwrap()).submit().await.unwrap();
-    let again = client.task("bill", &Order { id: 101 }).unwrap().key("bill 101");
-    let again = again.submit().await.unwrap();
-    assert_eq!((again.run, again.existed), (late.run, true));
+    let second = client.task("bill", &Order { id: 101 }).unwrap().idempotency_key("bill 101");
+    let second = second.submit().await.unwrap();
+    assert_eq!((second.run, second.existed), (late.run, true));
 
-    let run = client.wait(good.run, ENOUGH).await.unwrap().now.run;
+    let run = client.wait_until_ended(good.run, TEST_TIMEOUT).await.unwrap().info.run;
     assert_eq!((run.state, run.rows_affected), (RunState::Succeeded, Some(1)));
     assert_eq!(run.result.as_deref(), Some(r#"{"total":14}"#));
-    let run = client.wait(bad.run, ENOUGH).await.unwrap().now.run;
-    assert_eq!((run.state, run.counters.tries), (RunState::Failed, 1), "it said not to try again");
-    let run = client.wait(late.run, ENOUGH).await.unwrap().now.run;
+    let run = client.wait_until_ended(bad.run, TEST_TIMEOUT).await.unwrap().info.run;
+    assert_eq!(
+        (run.state, run.counters.tries),
+        (RunState::Failed, 1),
+        "the error is not retryable"
+    );
+    let run = client.wait_until_ended(late.run, TEST_TIMEOUT).await.unwrap().info.run;
     assert_eq!((run.state, run.counters.tries), (RunState::Succeeded, 2));
-    let executions = client.executions(late.run).await.unwrap();
+    let executions = client.list_executions(late.run).await.unwrap();
     assert_eq!(executions[0].error_message.as_deref(), Some("the printer is out of paper"));
 
     let retried = client.retry(bad.run, None).await.unwrap();
-    assert_ne!(retried.run.state, RunState::Failed, "it waits for its next try, or has begun it");
-    let run = client.wait(bad.run, ENOUGH).await.unwrap().now.run;
+    assert_ne!(
+        retried.run.state,
+        RunState::Failed,
+        "the run waits for its next try or has started it"
+    );
+    let run = client.wait_until_ended(bad.run, TEST_TIMEOUT).await.unwrap().info.run;
     assert_eq!((run.state, run.counters.tries), (RunState::Succeeded, 2));
 
-    let many = (1..=50).map(|id| client.task("bill", &Order { id: 200 + id }).unwrap());
-    let many = client.submit_all(many).await.unwrap();
-    for made in many {
-        assert_eq!(client.wait(made.run, ENOUGH).await.unwrap().now.run.state, RunState::Succeeded);
+    let batch = (1..=50).map(|id| client.task("bill", &Order { id: 200 + id }).unwrap());
+    let batch = client.submit_all(batch).await.unwrap();
+    for created in batch {
+        assert_eq!(
+            client.wait_until_ended(created.run, TEST_TIMEOUT).await.unwrap().info.run.state,
+            RunState::Succeeded
+        );
     }
     node.stop().await;
 
-    let late = client.task("bill", &Order { id: 1 }).unwrap().after(ENOUGH * 100);
+    let late = client.task("bill", &Order { id: 1 }).unwrap().start_after(TEST_TIMEOUT * 100);
     let late = late.submit().await.unwrap();
     assert_eq!(client.cancel(late.run, None).await.unwrap().run.state, RunState::Canceled);
-    let refused = client.submit("unheard of", &()).await.unwrap_err();
-    assert!(matches!(refused, Error::NotFound { what: "job", .. }), "{refused}");
-    let refused = client.submit("bill", &7).await.unwrap_err();
-    assert!(refused.to_string().starts_with("args: found other JSON"), "{refused}");
+    let error = client.submit("unknown job", &()).await.unwrap_err();
+    assert!(matches!(error, Error::NotFound { kind: "job", .. }), "{error}");
+    let error = client.submit("bill", &7).await.unwrap_err();
+    assert!(error.to_string().starts_with("args: found other JSON"), "{error}");
     let unfit = std::collections::BTreeMap::from([("id", u128::MAX)]);
-    let refused = client.submit("bill", &unfit).await.unwrap_err();
-    assert!(refused.to_string().contains("number out of range"), "{refused}");
+    let error = client.submit("bill", &unfit).await.unwrap_err();
+    assert!(error.to_string().contains("number out of range"), "{error}");
     let fits = std::collections::BTreeMap::from([("id", u64::MAX)]);
     drop(client.task("bill", &fits).unwrap());
-    base.end(client).await;
+    database.check_and_drop(client).await;
 }
 
-/// The application's own table and tasuki's in one transaction.
+/// Writes the application's own table and submits tasks in one transaction.
 macro_rules! transaction {
-    ($connection:ty, $base:expr, $client:expr, $commit:expr) => {{
-        let url = $base.url.replace("sqlite:", "sqlite://");
+    ($connection:ty, $database:expr, $client:expr, $commit:expr) => {{
+        let url = $database.url.replace("sqlite:", "sqlite://");
         let mut app = <$connection>::connect(&url).await.unwrap();
         app.execute("create table if not exists orders (id integer)").await.unwrap();
         let mut transaction = app.begin().await.unwrap();
         transaction.execute("insert into orders values (1)").await.unwrap();
         let task = |id| $client.task("bill", &Order { id }).unwrap();
-        let one = task(1).key("order 1").submit_in(&mut transaction).await.unwrap();
-        let again = task(1).key("order 1").submit_in(&mut transaction).await.unwrap();
-        assert_eq!((again.run, again.existed), (one.run, true));
-        let many = (21..=39).map(task);
-        let many = $client.submit_all_in(&mut *transaction, many).await.unwrap();
+        let first = task(1).idempotency_key("order 1").submit_in(&mut transaction).await.unwrap();
+        let second = task(1).idempotency_key("order 1").submit_in(&mut transaction).await.unwrap();
+        assert_eq!((second.run, second.existed), (first.run, true));
+        let batch = (21..=39).map(task);
+        let batch = $client.submit_all_in(&mut *transaction, batch).await.unwrap();
         match $commit {
             true => transaction.commit().await.unwrap(),
             false => transaction.rollback().await.unwrap(),
         }
         app.close().await.unwrap();
-        let mut runs = vec![one.run];
-        runs.extend(many.iter().map(|made| made.run));
+        let mut runs = vec![first.run];
+        runs.extend(batch.iter().map(|created| created.run));
         runs
     }};
 }
 
-async fn tasks_are_part_of_a_transaction(kind: &str) {
-    let base = Base::new(kind).await;
-    let client = base.client().await;
+async fn tasks_commit_and_roll_back_with_the_application(kind: &str) {
+    let database = TestDatabase::new(kind).await;
+    let client = database.client().await;
     let node = client.node("here").unwrap().handler("bill", bill).start().await.unwrap();
     for commit in [false, true] {
         let runs = match kind {
-            "sqlite" => transaction!(sqlx::SqliteConnection, base, client, commit),
-            "postgres" => transaction!(sqlx::PgConnection, base, client, commit),
-            _ => transaction!(sqlx::MySqlConnection, base, client, commit),
+            "sqlite" => transaction!(sqlx::SqliteConnection, database, client, commit),
+            "postgres" => transaction!(sqlx::PgConnection, database, client, commit),
+            _ => transaction!(sqlx::MySqlConnection, database, client, commit),
         };
         assert_eq!(runs.len(), 20);
-        client.committed();
+        client.notify_committed();
         for run in runs {
             match commit {
                 true => {
-                    let ended = client.wait(run, ENOUGH).await.unwrap();
-                    assert_eq!(ended.now.run.state, RunState::Succeeded);
+                    let ended = client.wait_until_ended(run, TEST_TIMEOUT).await.unwrap();
+                    assert_eq!(ended.info.run.state, RunState::Succeeded);
                 }
                 false => {
-                    let gone = client.run(run).await.unwrap_err();
+                    let gone = client.find_run(run).await.unwrap_err();
                     assert!(matches!(gone, Error::NotFound { .. }), "{gone}");
                 }
             }
         }
     }
     node.stop().await;
-    base.end(client).await;
+    database.check_and_drop(client).await;
 }
 
 #[tokio::test]
 async fn a_transaction_on_another_kind_of_database_is_refused() {
-    let base = Base::new("sqlite").await;
-    let client = base.client().await;
+    let database = TestDatabase::new("sqlite").await;
+    let client = database.client().await;
     let node = client.node("here").unwrap().handler("bill", bill).start().await.unwrap();
     let pg = std::env::var("TASUKI_TEST_PG").expect("run ./test, which starts the server");
     let mut elsewhere = sqlx::PgConnection::connect(&pg).await.unwrap();
     let task = client.task("bill", &Order { id: 1 }).unwrap();
-    let refused = task.submit_in(&mut elsewhere).await.unwrap_err();
-    assert_eq!(refused.to_string(), "transaction: found one on Postgres, expected one on Sqlite");
+    let error = task.submit_in(&mut elsewhere).await.unwrap_err();
+    assert_eq!(error.to_string(), "transaction: found one on Postgres, expected one on Sqlite");
     let filter = tasuki_store::RunFilter::default();
-    let none = client.store().runs(&filter, None, 10).await.unwrap();
+    let none = client.store().list_runs(&filter, None, 10).await.unwrap();
     assert!(none.runs.is_empty());
     node.stop().await;
-    base.end(client).await;
+    database.check_and_drop(client).await;
 }
 
-/// Code says what a job is; people say whether it is on.
+/// The code defines the job; users decide whether it is enabled.
 #[tokio::test]
-async fn a_job_is_what_the_code_says_and_as_people_left_it() {
-    let base = Base::new("sqlite").await;
-    let client = base.client().await;
+async fn a_declaration_updates_the_definition_and_keeps_the_enabled_flag() {
+    let database = TestDatabase::new("sqlite").await;
+    let client = database.client().await;
     let by = tasuki::operator::Actor {
         name: "ann".to_owned(),
         address: None,
         role: tasuki_core::Role::Admin,
     };
     let start = async |interval: &str| {
-        let rolling = Job::every("roll up", interval).unwrap().handler("bill");
-        let rolling = rolling.catch_up(Misfire::LatestOnly).args(&Order { id: 1 }).unwrap();
+        let rolling = JobDeclaration::every("roll up", interval).unwrap().handler("bill");
+        let rolling = rolling.misfire(MisfirePolicy::LatestOnly).args(&Order { id: 1 }).unwrap();
         let rolling = rolling.allow_stale_reentry(false).description("adds up");
         let node = client.node("here").unwrap().handler("bill", bill).job(rolling);
         node.start().await.unwrap().stop().await;
-        client.operator().job("roll up").await.unwrap().job
+        client.operator().find_job("roll up").await.unwrap().job
     };
     let first = start("1h").await;
     assert!(!first.newest.spec.retry_lost);
-    assert_eq!((first.misfire, first.version), (Some(Misfire::LatestOnly), 1));
-    assert_eq!(start("1h").await.version, 1, "nothing new was said");
-    client.operator().disable_job(&by, first.seen()).await.unwrap();
+    assert_eq!((first.misfire, first.version), (Some(MisfirePolicy::LatestOnly), 1));
+    assert_eq!(start("1h").await.version, 1, "the declaration did not change");
+    client.operator().disable_job(&by, first.expected_version()).await.unwrap();
     let changed = start("2h").await;
     assert_eq!((changed.schedule_value.as_deref(), changed.enabled), (Some("2h"), false));
-    // A handler's own job is made where there is none, and left alone where there is one.
-    let bills = client.operator().job("bill").await.unwrap().job;
+    // The default job of a handler is created if it does not exist, and otherwise not changed.
+    let bills = client.operator().find_job("bill").await.unwrap().job;
     assert_eq!(bills.version, 1);
-    base.end(client).await;
+    database.check_and_drop(client).await;
 }
 
-/// Callers at the same time travel together, and each run is made once.
+/// Concurrent submits are batched, and each run is created once.
 #[tokio::test(flavor = "multi_thread")]
-async fn many_callers_at_once_each_get_their_own_run() {
-    let base = Base::new("sqlite").await;
-    let client = base.client().await;
+async fn concurrent_callers_each_get_their_own_run() {
+    let database = TestDatabase::new("sqlite").await;
+    let client = database.client().await;
     let node = client.node("here").unwrap().handler("bill", bill).start().await.unwrap();
     node.stop().await;
     let mut callers = tokio::task::JoinSet::new();
@@ -287,21 +298,21 @@ async fn many_callers_at_once_each_get_their_own_run() {
         });
     }
     let runs: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
-    let different: std::collections::BTreeSet<_> = runs.iter().map(|made| made.run).collect();
+    let different: std::collections::BTreeSet<_> = runs.iter().map(|created| created.run).collect();
     assert_eq!((runs.len(), different.len()), (320, 320));
-    let job = client.operator().job("bill").await.unwrap().job;
+    let job = client.operator().find_job("bill").await.unwrap().job;
     let stale = tasuki_store::NewRun::task(&job.newest);
     assert_eq!(client.store().create(Writer::Api, &[stale]).await.unwrap().len(), 1);
-    base.end(client).await;
+    database.check_and_drop(client).await;
 }
 
-/// Who submits tells the other processes, and a node listens.
+/// A submit notifies the other processes through PostgreSQL.
 #[tokio::test]
-async fn what_one_process_submits_another_hears_of() {
-    let base = Base::new("postgres").await;
-    let (here, there) = (base.client().await, base.client().await);
-    let node = here.node("here").unwrap().handler("bill", bill).start().await.unwrap();
-    let mut admin = sqlx::PgConnection::connect(&base.url).await.unwrap();
+async fn a_submit_in_one_process_wakes_a_node_in_another() {
+    let database = TestDatabase::new("postgres").await;
+    let (local, remote) = (database.client().await, database.client().await);
+    let node = local.node("here").unwrap().handler("bill", bill).start().await.unwrap();
+    let mut admin = sqlx::PgConnection::connect(&database.url).await.unwrap();
     let listening = async {
         let sessions = "select count(*) from pg_stat_activity
              where datname = current_database() and query = 'LISTEN \"tasuki\"'";
@@ -309,36 +320,45 @@ async fn what_one_process_submits_another_hears_of() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(ENOUGH, listening).await.expect("the node listens");
-    let mut listener = there.store().listen().await.unwrap().unwrap();
-    let made = there.submit("bill", &Order { id: 1 }).await.unwrap();
-    let heard = tokio::time::timeout(ENOUGH, listener.heard()).await.expect("it is told");
-    let heard = heard.unwrap().unwrap();
-    assert!(heard.claims && !heard.leader && !heard.leases, "{heard:?}");
-    let run = there.wait(made.run, ENOUGH).await.unwrap().now.run;
+    tokio::time::timeout(TEST_TIMEOUT, listening).await.expect("the node listens");
+    let mut listener = remote.store().listen().await.unwrap().unwrap();
+    let created = remote.submit("bill", &Order { id: 1 }).await.unwrap();
+    let notification = tokio::time::timeout(TEST_TIMEOUT, listener.receive())
+        .await
+        .expect("a notification arrives");
+    let notification = notification.unwrap().unwrap();
+    assert!(
+        notification.wake_claims && !notification.wake_planner && !notification.wake_leases,
+        "{notification:?}"
+    );
+    let run = remote.wait_until_ended(created.run, TEST_TIMEOUT).await.unwrap().info.run;
     assert_eq!(run.state, RunState::Succeeded);
-    // After a transaction of the application it says so itself.
-    there.committed();
-    let heard = tokio::time::timeout(ENOUGH, listener.heard()).await.expect("it is told");
-    assert!(heard.unwrap().unwrap().leader);
+    // After its own transaction, the application must notify the nodes itself.
+    remote.notify_committed();
+    let notification = tokio::time::timeout(TEST_TIMEOUT, listener.receive())
+        .await
+        .expect("a notification arrives");
+    assert!(notification.unwrap().unwrap().wake_planner);
     listener.close().await;
     admin.close().await.unwrap();
     node.stop().await;
-    there.store().close().await;
-    base.end(here).await;
+    remote.store().close().await;
+    database.check_and_drop(local).await;
 }
 
-/// What is submitted where a node with room is runs from its first commit on, by itself and together with others.
-async fn a_task_starts_with_the_commit_that_makes_it(kind: &str) {
-    let base = Base::new(kind).await;
-    let client = base.client().await;
-    let node = client.node("here").unwrap().handler("bill", bill).job(Job::task("bill"));
+/// If a node with a free slot runs in the submitting process, a task is RUNNING from its first commit on, submitted
+/// alone or together with others.
+async fn the_local_node_claims_a_submitted_task_in_the_same_commit(kind: &str) {
+    let database = TestDatabase::new(kind).await;
+    let client = database.client().await;
+    let node = client.node("here").unwrap().handler("bill", bill).job(JobDeclaration::task("bill"));
     let node = node.start().await.unwrap();
-    // The first ones may come before it has looked round. (Elsewhere the clock goes on within a commit.)
+    // The first tasks may be submitted before the node's first poll. On the other databases the clock advances within a
+    // commit, so the comparison below works on PostgreSQL only.
     let mut at_once = kind != "postgres";
     for _ in 0..200 {
-        let made = client.submit("bill", &Order { id: 7 }).await.unwrap();
-        let run = client.wait(made.run, ENOUGH).await.unwrap().now.run;
+        let created = client.submit("bill", &Order { id: 7 }).await.unwrap();
+        let run = client.wait_until_ended(created.run, TEST_TIMEOUT).await.unwrap().info.run;
         assert_eq!(run.state, RunState::Succeeded);
         at_once |= run.started_at == Some(run.scheduled_for);
         if at_once {
@@ -347,8 +367,8 @@ async fn a_task_starts_with_the_commit_that_makes_it(kind: &str) {
     }
     assert!(at_once);
     let callers = (0..40).map(async |id| {
-        let made = client.submit("bill", &Order { id }).await.unwrap();
-        client.wait(made.run, ENOUGH).await.unwrap().now.run
+        let created = client.submit("bill", &Order { id }).await.unwrap();
+        client.wait_until_ended(created.run, TEST_TIMEOUT).await.unwrap().info.run
     });
     for (id, run) in join_all(callers).await.into_iter().enumerate() {
         let good = (RunState::Succeeded, Some(json!({ "total": id * 2 }).to_string()));
@@ -358,5 +378,5 @@ async fn a_task_starts_with_the_commit_that_makes_it(kind: &str) {
         }
     }
     node.stop().await;
-    base.end(client).await;
+    database.check_and_drop(client).await;
 }

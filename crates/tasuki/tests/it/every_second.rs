@@ -1,21 +1,21 @@
-//! Many jobs that all fire every second: no slot is missing, none is doubled.
+//! Many jobs that all fire every second: every slot runs exactly once.
 //!
-//! With `TASUKI_LONG=1` in full: 1,000 jobs for 60 seconds. What it prints are figures, not promises.
+//! With `TASUKI_LONG=1` the test is larger: 1,000 jobs for 60 seconds. The printed figures are measurements, not limits.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tasuki::Functions;
-use tasuki_core::job_spec::{What, Work};
+use tasuki::HandlerRegistry;
+use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, RunState};
 use tasuki_store::{JobCreated, JobDefinition, Run, RunFilter};
 
-use crate::place::{Place, every, spec};
+use crate::node_fixture::{NodeFixture, every_trigger, spec};
 
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
-fn size() -> (usize, i64) {
+fn job_count_and_seconds() -> (usize, i64) {
     match std::env::var_os("TASUKI_LONG") {
         Some(_) => (1_000, 60),
         None => (200, 10),
@@ -27,34 +27,34 @@ fn full_second(after: Timestamp) -> Timestamp {
     Timestamp::from_second(after.as_second() + 1).unwrap()
 }
 
-impl Place {
-    /// Jobs that all fire for the first time at one instant.
-    async fn metronomes(&self, count: usize, first: Timestamp) -> Vec<JobId> {
-        let work = Work::new(What::Function("tick".to_owned()));
-        let trigger = every("1s", None);
+impl NodeFixture {
+    /// Creates jobs that all fire for the first time at the same instant.
+    async fn create_every_second_jobs(&self, count: usize, first: Timestamp) -> Vec<JobId> {
+        let work = WorkSpec::new(WorkAction::Function("tick".to_owned()));
+        let trigger = every_trigger("1s", None);
         let definition = JobDefinition { trigger, enabled: true, spec: spec(&work) };
         let mut jobs = Vec::new();
         for number in 0..count {
             let name = format!("metronome {number}").parse().unwrap();
             let made = self.store.create_job("test", &name, &definition, Some(first)).await;
-            let JobCreated::Made(job) = made.unwrap() else { panic!("{name} is taken") };
+            let JobCreated::Created(job) = made.unwrap() else { panic!("{name} is taken") };
             jobs.push(job.id);
         }
         jobs
     }
 
-    /// What a job has for the slots of a window.
-    async fn within(&self, job: JobId, from: Timestamp, to: Timestamp) -> Vec<Run> {
+    /// Lists the runs of a job whose slots are in a time window.
+    async fn list_runs_in_window(&self, job: JobId, from: Timestamp, to: Timestamp) -> Vec<Run> {
         let filter = RunFilter { job: Some(job), ..RunFilter::default() };
-        let page = self.store.runs(&filter, None, 200).await.unwrap();
+        let page = self.store.list_runs(&filter, None, 200).await.unwrap();
         let mut runs = page.runs;
         runs.retain(|run| from <= run.scheduled_for && run.scheduled_for < to);
         runs
     }
 }
 
-/// The CPU time this process has used, in seconds.
-fn cpu() -> f64 {
+/// CPU time that this process has used, in seconds.
+fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
     let ticks: f64 = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
@@ -62,41 +62,43 @@ fn cpu() -> f64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_jobs_that_fire_every_second_miss_no_slot_and_double_none() {
-    let (count, seconds) = size();
-    let place = Place::new().await;
-    let clock = place.store.clock().await.unwrap();
-    let jobs = place.metronomes(count, full_second(clock) + SignedDuration::from_secs(1)).await;
-    let mut functions = Functions::default();
-    functions.add("tick", |(), _| async { Ok(()) });
-    let node = place.functions_only(functions).await;
+async fn many_every_second_jobs_run_each_slot_exactly_once() {
+    let (count, seconds) = job_count_and_seconds();
+    let fixture = NodeFixture::new().await;
+    let clock = fixture.store.read_clock().await.unwrap();
+    let jobs = fixture
+        .create_every_second_jobs(count, full_second(clock) + SignedDuration::from_secs(1))
+        .await;
+    let mut functions = HandlerRegistry::default();
+    functions.register("tick", |(), _| async { Ok(()) });
+    let node = fixture.start_functions_only_node(functions).await;
 
-    // What came due while the jobs were made is worked off first.
-    let from = full_second(place.store.clock().await.unwrap()) + 3 * SECOND;
+    // Slots that became due while the jobs were created run first and are not counted.
+    let from = full_second(fixture.store.read_clock().await.unwrap()) + 3 * SECOND;
     let to = from + SECOND * i32::try_from(seconds).unwrap();
     let mut used = None;
-    let patience = Duration::from_secs(120 + 2 * seconds as u64);
+    let timeout = Duration::from_secs(120 + 2 * seconds as u64);
     let all_fired = async {
         loop {
             tokio::time::sleep(Duration::from_millis(200)).await;
-            let clock = place.store.clock().await.unwrap();
+            let clock = fixture.store.read_clock().await.unwrap();
             if clock > from && used.is_none() {
-                used = Some((cpu(), clock));
+                used = Some((cpu_seconds(), clock));
             }
             if clock >= to {
                 return clock;
             }
         }
     };
-    let fired = tokio::time::timeout(patience, all_fired).await.expect("time goes on");
-    let (before, since) = used.expect("the window began");
-    let share = (cpu() - before) / (fired.duration_since(since).as_secs_f64());
+    let fired = tokio::time::timeout(timeout, all_fired).await.expect("the window ends in time");
+    let (before, window_start) = used.expect("the window began");
+    let share = (cpu_seconds() - before) / (fired.duration_since(window_start).as_secs_f64());
 
     let mut lateness = Vec::new();
     for job in jobs {
-        let runs = place
-            .until(&format!("all slots of job {job} have ended"), async || {
-                let runs = place.within(job, from, to).await;
+        let runs = fixture
+            .wait_until(&format!("all slots of job {job} have ended"), async || {
+                let runs = fixture.list_runs_in_window(job, from, to).await;
                 let ended = runs.iter().all(|run| run.state.is_ended());
                 (ended && runs.len() >= seconds as usize).then_some(runs)
             })
@@ -124,5 +126,5 @@ async fn many_jobs_that_fire_every_second_miss_no_slot_and_double_none() {
         share * 100.0,
     );
     node.stop().await;
-    place.end().await;
+    fixture.finish().await;
 }

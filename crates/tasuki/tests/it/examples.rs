@@ -1,4 +1,4 @@
-//! The examples, run as their first lines say.
+//! Runs the examples and checks their results.
 
 use std::path::PathBuf;
 
@@ -9,15 +9,15 @@ mod roll_up;
 #[path = "../../examples/shop.rs"]
 mod shop;
 
-/// A database file that is not there yet.
-struct Fresh(PathBuf);
+/// A path for a new SQLite database. The file is removed on drop.
+struct TestDatabase(PathBuf);
 
-impl Fresh {
+impl TestDatabase {
     fn new(name: &str) -> Self {
         let file = format!("tasuki_example_{name}_{}.db", std::process::id());
-        let fresh = Self(std::env::temp_dir().join(file));
-        fresh.remove();
-        fresh
+        let database = Self(std::env::temp_dir().join(file));
+        database.remove();
+        database
     }
 
     fn url(&self) -> String {
@@ -31,38 +31,38 @@ impl Fresh {
     }
 }
 
-impl Drop for Fresh {
+impl Drop for TestDatabase {
     fn drop(&mut self) {
         self.remove();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_batch_import() {
-    let fresh = Fresh::new("import");
-    let told = import::run(&fresh.url()).await.unwrap();
-    let expected = "tea: SUCCEEDED 320\ncup: SUCCEEDED 1250\npot: FAILED \"ask us\" is no price\nspoon: SUCCEEDED 99\n";
-    assert_eq!(told, expected);
+async fn the_import_example_imports_each_row_once() {
+    let database = TestDatabase::new("import");
+    let output = import::run(&database.url()).await.unwrap();
+    let expected = "tea: SUCCEEDED 320\ncup: SUCCEEDED 1250\npot: FAILED \"ask us\" is not a price\nspoon: SUCCEEDED 99\n";
+    assert_eq!(output, expected);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_roll_up_for_each_shop() {
-    let fresh = Fresh::new("roll_up");
-    let told = roll_up::run(&fresh.url()).await.unwrap();
-    assert_eq!(told, "berlin: 1350\nkyoto: 1450\nlima: 1550\n");
+async fn the_roll_up_example_adds_up_the_sales_of_each_shop() {
+    let database = TestDatabase::new("roll_up");
+    let output = roll_up::run(&database.url()).await.unwrap();
+    assert_eq!(output, "berlin: 1350\nkyoto: 1450\nlima: 1550\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shop_whose_orders_and_mails_are_one() {
-    let fresh = Fresh::new("shop");
+async fn the_shop_example_stores_orders_and_mails_in_one_transaction() {
+    let database = TestDatabase::new("shop");
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let url = fresh.url();
+    let url = database.url();
     let serving = tokio::spawn(async move {
         shop::run(&url, listener, async { drop(stopped.await) }).await.map_err(|e| e.to_string())
     });
-    let ask = async |method: &str, path: &str, body: &str| {
+    let request = async |method: &str, path: &str, body: &str| {
         use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
         let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
         let length = body.len();
@@ -75,15 +75,15 @@ async fn a_shop_whose_orders_and_mails_are_one() {
         answer
     };
     let body = |answer: &str| answer.rsplit("\r\n\r\n").next().unwrap().to_owned();
-    let ordered = ask("POST", "/orders", "tea").await;
+    let ordered = request("POST", "/orders", "tea").await;
     assert!(ordered.starts_with("HTTP/1.1 200"), "{ordered}");
     let run = body(&ordered);
-    let refused = ask("POST", "/orders", "nothing").await;
-    assert!(refused.starts_with("HTTP/1.1 422"), "{refused}");
-    assert_eq!(body(&ask("GET", &format!("/mails/{run}"), "").await), "SUCCEEDED");
+    let rejected = request("POST", "/orders", "nothing").await;
+    assert!(rejected.starts_with("HTTP/1.1 422"), "{rejected}");
+    assert_eq!(body(&request("GET", &format!("/mails/{run}"), "").await), "SUCCEEDED");
     stop.send(()).unwrap();
     serving.await.unwrap().unwrap();
-    let pool = sqlx::SqlitePool::connect(&fresh.url()).await.unwrap();
+    let pool = sqlx::SqlitePool::connect(&database.url()).await.unwrap();
     for table in ["purchase", "tasuki_run"] {
         let count = sqlx::AssertSqlSafe(format!("select count(*) from {table}"));
         let count: i64 = sqlx::query_scalar(count).fetch_one(&pool).await.unwrap();

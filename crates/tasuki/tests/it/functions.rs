@@ -1,36 +1,36 @@
-//! Functions of the embedding program, called by a whole node.
+//! Tests of functions of the embedding program, called by a whole node.
 
 use std::time::Duration;
 
 use serde_json::json;
-use tasuki::{Functions, TaskError};
-use tasuki_core::job_spec::{What, Work};
+use tasuki::{HandlerRegistry, TaskError};
+use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{ErrorCode, RunId, RunState};
-use tasuki_store::{Writer, JobSpec, Trigger};
+use tasuki_store::{JobSpec, Trigger, Writer};
 use tokio::sync::watch;
 
-use crate::place::{Place, spec};
+use crate::node_fixture::{NodeFixture, spec};
 
-fn function(name: &str) -> Work {
-    Work::new(What::Function(name.to_owned()))
+fn function(name: &str) -> WorkSpec {
+    WorkSpec::new(WorkAction::Function(name.to_owned()))
 }
 
-impl Place {
-    async fn call(&self, name: &str, work: &Work) -> RunId {
-        let job = self.task(name, work).await;
+impl NodeFixture {
+    async fn submit_call(&self, name: &str, work: &WorkSpec) -> RunId {
+        let job = self.create_task_job(name, work).await;
         self.submit(&job, None).await
     }
 
-    async fn until_running(&self, run: RunId) {
-        self.until(&format!("run {run} runs"), async || {
-            let run = self.store.run(run).await.unwrap().unwrap();
+    async fn wait_until_call_runs(&self, run: RunId) {
+        self.wait_until(&format!("run {run} runs"), async || {
+            let run = self.store.find_run(run).await.unwrap().unwrap();
             (run.state == RunState::Running).then_some(())
         })
         .await;
     }
 
-    async fn message(&self, run: RunId) -> String {
-        let last = self.store.executions(run).await.unwrap().pop().unwrap();
+    async fn error_message(&self, run: RunId) -> String {
+        let last = self.store.list_executions(run).await.unwrap().pop().unwrap();
         last.error_message.unwrap_or_default()
     }
 }
@@ -42,49 +42,49 @@ struct Greeting {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_function_is_called_with_what_its_run_is_given() {
-    let place = Place::new().await;
-    let mut functions = Functions::default();
-    functions.add("greet", |greeting: Greeting, call| async move {
+async fn function_gets_the_arguments_of_its_run() {
+    let fixture = NodeFixture::new().await;
+    let mut functions = HandlerRegistry::default();
+    functions.register("greet", |greeting: Greeting, call| async move {
         call.log(format!("hello {}", greeting.who));
         call.log("日本語\nin two lines\n");
         call.log("");
-        Ok(json!({"job": call.job(), "attempt": call.attempt_no(), "of": greeting.of}))
+        Ok(json!({"job": call.job_name(), "attempt": call.attempt_no(), "of": greeting.of}))
     });
-    let node = place.node_with(functions).await;
+    let node = fixture.start_node_with(functions).await;
     let args = json!({"who": "world", "of": 1}).as_object().unwrap().clone();
-    let job = place.task("greeting", &Work { args, ..function("greet") }).await;
-    let run = place.submit(&job, Some(json!({"who": "Ann"}))).await;
-    let run = place.ended(run).await;
+    let job = fixture.create_task_job("greeting", &WorkSpec { args, ..function("greet") }).await;
+    let run = fixture.submit(&job, Some(json!({"who": "Ann"}))).await;
+    let run = fixture.wait_until_ended(run).await;
     assert_eq!(run.state, RunState::Succeeded, "{run:?}");
     assert_eq!(run.result.as_deref(), Some(r#"{"attempt":1,"job":"greeting","of":1}"#));
-    assert_eq!(place.log(run.id).await, ["hello Ann", "日本語", "in two lines", ""]);
+    assert_eq!(fixture.read_log(run.id).await, ["hello Ann", "日本語", "in two lines", ""]);
     node.stop().await;
-    place.end().await;
+    fixture.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_function_that_talks_too_fast_fills_no_memory_and_its_log_says_what_is_missing() {
-    let place = Place::new().await;
-    let mut functions = Functions::default();
-    functions.add("talk", |(), call| async move {
+async fn excess_log_lines_are_dropped_and_counted() {
+    let fixture = NodeFixture::new().await;
+    let mut functions = HandlerRegistry::default();
+    functions.register("talk", |(), call| async move {
         for number in 0..LINES {
             call.log(format!("line {number}"));
         }
         Ok(())
     });
     const LINES: usize = 100_000;
-    let node = place.node_with(functions).await;
-    let run = place.call("talkative", &function("talk")).await;
-    assert_eq!(place.ended(run).await.state, RunState::Succeeded);
-    let (mut from, mut told, mut missing) = (0, 0, 0);
+    let node = fixture.start_node_with(functions).await;
+    let run = fixture.submit_call("talkative", &function("talk")).await;
+    assert_eq!(fixture.wait_until_ended(run).await.state, RunState::Succeeded);
+    let (mut from, mut lines, mut missing) = (0, 0, 0);
     loop {
-        let page = place.store.read_log(run, 1, from, 1_000).await.unwrap().unwrap();
+        let page = fixture.store.read_log(run, 1, from, 1_000).await.unwrap().unwrap();
         for line in &page.lines {
             match line.text.strip_prefix('[') {
                 None => {
-                    assert_eq!(line.text, format!("line {}", told + missing));
-                    told += 1;
+                    assert_eq!(line.text, format!("line {}", lines + missing));
+                    lines += 1;
                 }
                 Some(mark) => missing += mark.split(' ').next().unwrap().parse::<usize>().unwrap(),
             }
@@ -94,131 +94,141 @@ async fn a_function_that_talks_too_fast_fills_no_memory_and_its_log_says_what_is
             break;
         }
     }
-    assert_eq!(told + missing, LINES);
+    assert_eq!(lines + missing, LINES);
     node.stop().await;
-    place.end().await;
+    fixture.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_function_says_why_it_failed() {
-    let place = Place::new().await;
-    let mut functions = Functions::default();
-    functions.add("refuse", |(), _| async {
+async fn function_errors_are_stored_with_the_run() {
+    let fixture = NodeFixture::new().await;
+    let mut functions = HandlerRegistry::default();
+    functions.register("refuse", |(), _| async {
         Err::<(), _>(TaskError::new(ErrorCode::INVALID_INPUT, "there is no such order"))
     });
-    functions.add("break", |(), _| async { Ok(json!("x".parse::<u8>()?)) });
-    functions.add("panic", |(), call| async move {
+    functions.register("break", |(), _| async { Ok(json!("x".parse::<u8>()?)) });
+    functions.register("panic", |(), call| async move {
         assert!(call.attempt_no() > 9, "attempt {} is not enough", call.attempt_no());
         Ok(())
     });
-    functions.add("give up", |(), _| async { Err::<(), _>(TaskError::fatal("it is no use")) });
-    functions.add("ask", |_: Greeting, _| async { Ok(()) });
-    let node = place.node_with(functions).await;
+    functions.register("give up", |(), _| async { Err::<(), _>(TaskError::fatal("it is no use")) });
+    functions.register("greet", |_: Greeting, _| async { Ok(()) });
+    let node = fixture.start_node_with(functions).await;
     for (name, state, tries, code, message) in [
         ("give up", RunState::Failed, 1, "UNEXPECTED_ERROR", "it is no use"),
-        ("ask", RunState::Failed, 1, "INVALID_INPUT", "arguments: missing field `who`"),
+        ("greet", RunState::Failed, 1, "INVALID_INPUT", "arguments: missing field `who`"),
         ("refuse", RunState::Failed, 1, "INVALID_INPUT", "there is no such order"),
         ("break", RunState::Expired, 2, "UNEXPECTED_ERROR", "invalid digit found in string"),
-        ("panic", RunState::Expired, 2, "UNEXPECTED_ERROR", "it panicked: attempt 2 is not enough"),
+        (
+            "panic",
+            RunState::Expired,
+            2,
+            "UNEXPECTED_ERROR",
+            "the function panicked: attempt 2 is not enough",
+        ),
     ] {
         let twice = JobSpec { max_attempts: 2, ..spec(&function(name)) };
-        let job = place.job(name, Trigger::Task, twice).await;
-        let run = place.submit(&job, None).await;
-        let run = place.ended(run).await;
+        let job = fixture.create_job(name, Trigger::Task, twice).await;
+        let run = fixture.submit(&job, None).await;
+        let run = fixture.wait_until_ended(run).await;
         assert_eq!((run.state, run.counters.tries), (state, tries), "{name} {run:?}");
         assert_eq!(run.error_code.as_ref().map(ErrorCode::as_str), Some(code), "{name}");
-        assert_eq!(place.message(run.id).await, message);
+        assert_eq!(fixture.error_message(run.id).await, message);
     }
     node.stop().await;
-    place.end().await;
+    fixture.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_canceled_function_is_asked_to_stop_and_then_aborted() {
-    let place = Place::new().await;
-    let mut functions = Functions::default();
-    functions.add("listens", |(), call| async move {
-        call.stopped().await;
+async fn canceled_function_is_signaled_and_then_aborted() {
+    let fixture = NodeFixture::new().await;
+    let mut functions = HandlerRegistry::default();
+    functions.register("stops when signaled", |(), call| async move {
+        call.wait_for_stop().await;
         call.log("tidied up");
         Ok(json!("half of it"))
     });
-    functions.add("is deaf", |(), _| std::future::pending::<Result<(), TaskError>>());
-    functions.add("is done anyway", |(), call| async move {
-        call.stopped().await;
+    functions
+        .register("ignores the signal", |(), _| std::future::pending::<Result<(), TaskError>>());
+    functions.register("fails after the signal", |(), call| async move {
+        call.wait_for_stop().await;
         Err::<(), _>(TaskError::new(ErrorCode::STORAGE_ERROR, "it was in the way"))
     });
-    let node = place.node_with(functions).await;
-    for name in ["listens", "is deaf", "is done anyway"] {
+    let node = fixture.start_node_with(functions).await;
+    for name in ["stops when signaled", "ignores the signal", "fails after the signal"] {
         let stop_grace = Some(Duration::from_millis(100));
-        let patient = JobSpec { max_attempts: 3, ..spec(&Work { stop_grace, ..function(name) }) };
-        let job = place.job(name, Trigger::Task, patient).await;
-        let run = place.submit(&job, None).await;
-        place.until_running(run).await;
-        assert!(place.store.cancel(Writer::Api, run, "ann", None).await.unwrap().is_applied());
-        place.wake.all();
-        let run = place.ended(run).await;
+        let patient =
+            JobSpec { max_attempts: 3, ..spec(&WorkSpec { stop_grace, ..function(name) }) };
+        let job = fixture.create_job(name, Trigger::Task, patient).await;
+        let run = fixture.submit(&job, None).await;
+        fixture.wait_until_call_runs(run).await;
+        assert!(fixture.store.cancel(Writer::Api, run, "ann", None).await.unwrap().is_applied());
+        fixture.wakeups.wake_all();
+        let run = fixture.wait_until_ended(run).await;
         assert_eq!((run.state, run.counters.tries), (RunState::Canceled, 1), "{name} {run:?}");
-        let expected: &[&str] = if name == "listens" { &["tidied up"] } else { &[] };
-        assert_eq!(place.log(run.id).await, expected);
+        let expected: &[&str] = if name == "stops when signaled" { &["tidied up"] } else { &[] };
+        assert_eq!(fixture.read_log(run.id).await, expected);
     }
     node.stop().await;
-    place.end().await;
+    fixture.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_function_that_falls_silent_is_ended_and_one_that_shows_progress_is_not() {
-    let place = Place::new().await;
-    let mut functions = Functions::default();
-    functions.add("busy", |(), call| async move {
+async fn silent_function_is_ended_and_progressing_one_is_not() {
+    let fixture = NodeFixture::new().await;
+    let mut functions = HandlerRegistry::default();
+    functions.register("busy", |(), call| async move {
         for _ in 0..40 {
             tokio::time::sleep(Duration::from_millis(20)).await;
-            call.progress();
+            call.report_progress();
         }
         Ok(())
     });
-    functions.add("silent", |(), _| std::future::pending::<Result<(), TaskError>>());
-    functions.add("stuck", |(), call| async move {
-        call.progress();
+    functions.register("silent", |(), _| std::future::pending::<Result<(), TaskError>>());
+    functions.register("stuck", |(), call| async move {
+        call.report_progress();
         std::future::pending::<Result<(), TaskError>>().await
     });
-    place.set(&[("progress_heartbeat_timeout", "200ms")]).await;
-    let node = place.node_with(functions).await;
+    fixture.change_settings(&[("progress_heartbeat_timeout", "200ms")]).await;
+    let node = fixture.start_node_with(functions).await;
     let heartbeat_timeout = Some(Duration::from_millis(600));
     let stop_grace = Some(Duration::ZERO);
-    let limited = |name| Work { heartbeat_timeout, stop_grace, ..function(name) };
-    let (busy, silent) =
-        (place.call("a", &limited("busy")).await, place.call("b", &limited("silent")).await);
+    let limited = |name| WorkSpec { heartbeat_timeout, stop_grace, ..function(name) };
+    let (busy, silent) = (
+        fixture.submit_call("a", &limited("busy")).await,
+        fixture.submit_call("b", &limited("silent")).await,
+    );
     let code = |run: &tasuki_store::Run| run.error_code.as_ref().map(ToString::to_string);
-    let silent = place.ended(silent).await;
+    let silent = fixture.wait_until_ended(silent).await;
     assert_eq!(
         (silent.state, code(&silent).as_deref()),
         (RunState::Failed, Some("HEARTBEAT_TIMEOUT"))
     );
-    assert_eq!(place.ended(busy).await.state, RunState::Succeeded);
+    assert_eq!(fixture.wait_until_ended(busy).await.state, RunState::Succeeded);
 
-    // One that shows progress has a limit even where its job sets none.
-    let stuck = place.call("c", &Work { stop_grace, ..function("stuck") }).await;
-    assert_eq!(code(&place.ended(stuck).await).as_deref(), Some("HEARTBEAT_TIMEOUT"));
+    // A function that reports progress has a limit even if its job sets none.
+    let stuck = fixture.submit_call("c", &WorkSpec { stop_grace, ..function("stuck") }).await;
+    assert_eq!(code(&fixture.wait_until_ended(stuck).await).as_deref(), Some("HEARTBEAT_TIMEOUT"));
     node.stop().await;
-    place.end().await;
+    fixture.finish().await;
 }
 
-/// However long it may take to stop: when its lease is over, somebody else may call it.
+/// Even with a long grace: when the lease has ended, another worker may call the function.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_function_does_not_outlive_a_lease_that_cannot_be_renewed() {
+async fn function_ends_when_its_lease_cannot_be_renewed() {
     struct Alive(watch::Sender<bool>);
     impl Drop for Alive {
         fn drop(&mut self) {
             self.0.send_replace(false);
         }
     }
-    let place = Place::new().await;
+    let fixture = NodeFixture::new().await;
     let lease = [("lease_ttl", "3s"), ("lease_renew", "200ms"), ("outage_tolerance", "1s")];
     let end = [("kill_margin", "900ms"), ("stop_grace", "1m")];
-    place.set(&[&lease[..], &end[..]].concat()).await;
+    fixture.change_settings(&[&lease[..], &end[..]].concat()).await;
     let (alive, mut seen) = watch::channel(false);
-    let mut functions = Functions::default();
-    functions.add("is deaf", move |(), _| {
+    let mut functions = HandlerRegistry::default();
+    functions.register("ignores the signal", move |(), _| {
         alive.send_replace(true);
         let alive = Alive(alive.clone());
         async move {
@@ -226,37 +236,37 @@ async fn a_function_does_not_outlive_a_lease_that_cannot_be_renewed() {
             std::future::pending::<Result<(), TaskError>>().await
         }
     });
-    let node = place.node_with(functions).await;
-    let run = place.call("deaf", &function("is deaf")).await;
+    let node = fixture.start_node_with(functions).await;
+    let run = fixture.submit_call("deaf", &function("ignores the signal")).await;
     seen.wait_for(|alive| *alive).await.unwrap();
-    let held = place.hold();
-    let gone = tokio::time::timeout(Duration::from_secs(3), seen.wait_for(|alive| !alive)).await;
-    assert!(gone.is_ok(), "its lease is over and it is still there");
-    held.release();
-    assert_eq!(place.ended(run).await.state, RunState::Failed);
+    let lock = fixture.lock_database();
+    let ended = tokio::time::timeout(Duration::from_secs(3), seen.wait_for(|alive| !alive)).await;
+    assert!(ended.is_ok(), "the lease has ended and the function still runs");
+    lock.release();
+    assert_eq!(fixture.wait_until_ended(run).await.state, RunState::Failed);
     node.stop().await;
-    place.end().await;
+    fixture.finish().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_waits_for_somebody_who_has_its_function() {
-    let place = Place::new().await;
-    let mut node = place.node().await;
-    let run = place.call("later", &function("new")).await;
+async fn run_waits_for_a_node_with_its_function() {
+    let fixture = NodeFixture::new().await;
+    let mut node = fixture.start_node().await;
+    let run = fixture.submit_call("later", &function("new")).await;
     for _ in 0..2 {
-        assert_eq!(place.store.run(run).await.unwrap().unwrap().state, RunState::Pending);
+        assert_eq!(fixture.store.find_run(run).await.unwrap().unwrap().state, RunState::Pending);
         node.stop().await;
-        let mut functions = Functions::default();
-        functions.add("old", |(), _| async { Ok(()) });
-        node = place.node_with(functions).await;
-        let run = place.call(&format!("old {}", node.worker_id()), &function("old")).await;
-        assert_eq!(place.ended(run).await.state, RunState::Succeeded);
+        let mut functions = HandlerRegistry::default();
+        functions.register("old", |(), _| async { Ok(()) });
+        node = fixture.start_node_with(functions).await;
+        let run = fixture.submit_call(&format!("old {}", node.worker_id()), &function("old")).await;
+        assert_eq!(fixture.wait_until_ended(run).await.state, RunState::Succeeded);
     }
     node.stop().await;
-    let mut functions = Functions::default();
-    functions.add("new", |(), _| async { Ok(()) });
-    let node = place.node_with(functions).await;
-    assert_eq!(place.ended(run).await.state, RunState::Succeeded);
+    let mut functions = HandlerRegistry::default();
+    functions.register("new", |(), _| async { Ok(()) });
+    let node = fixture.start_node_with(functions).await;
+    assert_eq!(fixture.wait_until_ended(run).await.state, RunState::Succeeded);
     node.stop().await;
-    place.end().await;
+    fixture.finish().await;
 }

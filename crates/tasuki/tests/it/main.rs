@@ -1,20 +1,20 @@
-//! The node and its parts, tried from outside.
+//! Integration tests of the node and its parts through the public API.
 
 // In a test an unwrap is an assertion.
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod concurrency;
 mod events;
 mod every_second;
 mod examples;
 mod functions;
-mod idle;
-mod killed;
+mod idle_cost;
+mod kill_recovery;
 mod node;
-mod place;
-mod policies;
+mod node_fixture;
+mod presence;
 mod queues;
-mod shown;
+mod retry_and_drain;
 mod spawner;
-mod supervisor;
-mod testing;
+mod test_node;

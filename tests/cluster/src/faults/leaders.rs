@@ -1,138 +1,149 @@
-//! What breaks of a leader, and between a leader and others.
+//! Faults of the leader, and of its connections.
 
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
+use crate::checker::{FaultRecord, TimeBound};
 use crate::cluster::Cluster;
-use crate::judge::{Bound, Course};
-use crate::net::Party::{self, Database, Node};
-use crate::wire::Flow;
+use crate::network::NetworkEndpoint::{self, Database, Node};
+use crate::proxy::LinkState;
 
-pub(super) fn killed(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.who_leads();
-    course.takeover = Some((epoch, Bound::NEXT_LEADER));
-    course.broke();
-    cluster.kill(leader);
-    cluster.next_leader(epoch);
-    cluster.let_pass(Duration::from_secs(4));
-    cluster.spawn(leader);
-    course.healed();
-    cluster.await_all();
+pub(super) fn kill(cluster: &mut Cluster, record: &mut FaultRecord) {
+    let (leader, epoch) = cluster.wait_for_leader();
+    record.takeover = Some((epoch, TimeBound::NEXT_LEADER));
+    record.mark_broken();
+    cluster.kill_node(leader);
+    cluster.wait_for_leader_after(epoch);
+    cluster.sleep_scaled(Duration::from_secs(4));
+    cluster.start_node(leader);
+    record.mark_healed();
+    cluster.wait_until_ready();
 }
 
-pub(super) fn stopped(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.who_leads();
-    course.takeover = Some((epoch, Bound::NEXT_LEADER));
-    course.broke();
-    cluster.signal(leader, Signal::SIGSTOP);
-    cluster.let_pass(Duration::from_secs(20));
-    cluster.next_leader(epoch);
-    cluster.signal(leader, Signal::SIGCONT);
-    course.healed();
-    cluster.await_all();
+pub(super) fn stop_and_continue(cluster: &mut Cluster, record: &mut FaultRecord) {
+    let (leader, epoch) = cluster.wait_for_leader();
+    record.takeover = Some((epoch, TimeBound::NEXT_LEADER));
+    record.mark_broken();
+    cluster.signal_node(leader, Signal::SIGSTOP);
+    cluster.sleep_scaled(Duration::from_secs(20));
+    cluster.wait_for_leader_after(epoch);
+    cluster.signal_node(leader, Signal::SIGCONT);
+    record.mark_healed();
+    cluster.wait_until_ready();
 }
 
-pub(super) fn told_to_stop(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.who_leads();
-    course.takeover = Some((epoch, Bound::SUCCESSOR));
-    course.broke();
-    cluster.stop(leader);
-    cluster.next_leader(epoch);
-    cluster.stopped(leader);
-    cluster.spawn(leader);
-    course.healed();
-    cluster.await_all();
+pub(super) fn terminate(cluster: &mut Cluster, record: &mut FaultRecord) {
+    let (leader, epoch) = cluster.wait_for_leader();
+    record.takeover = Some((epoch, TimeBound::SUCCESSOR));
+    record.mark_broken();
+    cluster.terminate_node(leader);
+    cluster.wait_for_leader_after(epoch);
+    cluster.wait_until_stopped(leader);
+    cluster.start_node(leader);
+    record.mark_healed();
+    cluster.wait_until_ready();
 }
 
-/// Cuts the leader off from some. Whether another must lead then; `None`: it may.
-pub(super) fn cut_off(
+/// Blocks the leader's connections to the selected endpoints. `expect_new_leader`: whether another node must become
+/// the leader; `None`: it may, but need not.
+pub(super) fn isolate(
     cluster: &mut Cluster,
-    course: &mut Course,
-    another: Option<bool>,
-    from: impl Fn(Party) -> bool,
+    record: &mut FaultRecord,
+    expect_new_leader: Option<bool>,
+    is_selected: impl Fn(NetworkEndpoint) -> bool,
 ) {
-    let (leader, epoch) = cluster.who_leads();
-    course.broke();
-    cluster.net.cut_off(leader, from);
-    cluster.let_pass(Duration::from_secs(20));
-    match another {
+    let (leader, epoch) = cluster.wait_for_leader();
+    record.mark_broken();
+    cluster.network.isolate(leader, is_selected);
+    cluster.sleep_scaled(Duration::from_secs(20));
+    match expect_new_leader {
         Some(true) => {
-            course.takeover = Some((epoch, Bound::NEXT_LEADER));
-            cluster.next_leader(epoch);
+            record.takeover = Some((epoch, TimeBound::NEXT_LEADER));
+            cluster.wait_for_leader_after(epoch);
         }
         Some(false) => {
-            let same = cluster.who_leads() == (leader, epoch);
-            course.expect(same, "somebody else leads, although the leader still had the database");
+            let same = cluster.wait_for_leader() == (leader, epoch);
+            record.expect(
+                same,
+                "another node is the leader, although the old leader still reached the database",
+            );
         }
         None => {}
     }
-    cluster.net.heal();
-    course.healed();
-    cluster.await_all();
+    cluster.network.heal();
+    record.mark_healed();
+    cluster.wait_until_ready();
 }
 
-pub(super) fn halves_split(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.who_leads();
-    course.takeover = Some((epoch, Bound::NEXT_LEADER));
-    let with = cluster.others(leader)[0];
-    course.broke();
-    cluster.net.split(&[Node(leader), Node(with)]);
-    cluster.let_pass(Duration::from_secs(20));
-    cluster.next_leader(epoch);
-    cluster.net.heal();
-    course.healed();
-    cluster.await_all();
+pub(super) fn split_from_servers(cluster: &mut Cluster, record: &mut FaultRecord) {
+    let (leader, epoch) = cluster.wait_for_leader();
+    record.takeover = Some((epoch, TimeBound::NEXT_LEADER));
+    let companion = cluster.running_nodes_except(leader)[0];
+    record.mark_broken();
+    cluster.network.partition(&[Node(leader), Node(companion)]);
+    cluster.sleep_scaled(Duration::from_secs(20));
+    cluster.wait_for_leader_after(epoch);
+    cluster.network.heal();
+    record.mark_healed();
+    cluster.wait_until_ready();
 }
 
-pub(super) fn halves_split_with_leader(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, epoch) = cluster.who_leads();
-    let with = cluster.others(leader)[0];
-    course.broke();
-    cluster.net.split(&[Node(leader), Node(with), Database]);
-    cluster.let_pass(Duration::from_secs(20));
-    let same = cluster.who_leads() == (leader, epoch);
-    course.expect(same, "somebody else leads, although the leader still had the database");
-    cluster.net.heal();
-    course.healed();
-    cluster.await_all();
+pub(super) fn split_with_database(cluster: &mut Cluster, record: &mut FaultRecord) {
+    let (leader, epoch) = cluster.wait_for_leader();
+    let companion = cluster.running_nodes_except(leader)[0];
+    record.mark_broken();
+    cluster.network.partition(&[Node(leader), Node(companion), Database]);
+    cluster.sleep_scaled(Duration::from_secs(20));
+    let same = cluster.wait_for_leader() == (leader, epoch);
+    record.expect(
+        same,
+        "another node is the leader, although the old leader still reached the database",
+    );
+    cluster.network.heal();
+    record.mark_healed();
+    cluster.wait_until_ready();
 }
 
-pub(super) fn one_way(cluster: &mut Cluster, course: &mut Course, answers: bool) {
-    let (leader, epoch) = cluster.who_leads();
-    course.takeover = Some((epoch, Bound::NEXT_LEADER));
-    course.broke();
-    match answers {
-        true => cluster.net.set(Database, Node(leader), Flow::Held),
-        false => cluster.net.set(Node(leader), Database, Flow::Held),
+pub(super) fn block_database_one_way(
+    cluster: &mut Cluster,
+    record: &mut FaultRecord,
+    responses: bool,
+) {
+    let (leader, epoch) = cluster.wait_for_leader();
+    record.takeover = Some((epoch, TimeBound::NEXT_LEADER));
+    record.mark_broken();
+    match responses {
+        true => cluster.network.set_link(Database, Node(leader), LinkState::Blocked),
+        false => cluster.network.set_link(Node(leader), Database, LinkState::Blocked),
     }
-    cluster.let_pass(Duration::from_secs(20));
-    cluster.next_leader(epoch);
-    cluster.net.heal();
-    course.healed();
-    cluster.await_all();
+    cluster.sleep_scaled(Duration::from_secs(20));
+    cluster.wait_for_leader_after(epoch);
+    cluster.network.heal();
+    record.mark_healed();
+    cluster.wait_until_ready();
 }
 
-pub(super) fn one_way_orders(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, _) = cluster.who_leads();
-    course.broke();
-    for other in cluster.others(leader) {
-        cluster.net.set(Node(leader), Node(other), Flow::Held);
+pub(super) fn block_orders(cluster: &mut Cluster, record: &mut FaultRecord) {
+    let (leader, _) = cluster.wait_for_leader();
+    record.mark_broken();
+    for other in cluster.running_nodes_except(leader) {
+        cluster.network.set_link(Node(leader), Node(other), LinkState::Blocked);
     }
-    cluster.let_pass(Duration::from_secs(20));
-    cluster.net.heal();
-    course.healed();
-    cluster.await_all();
+    cluster.sleep_scaled(Duration::from_secs(20));
+    cluster.network.heal();
+    record.mark_healed();
+    cluster.wait_until_ready();
 }
 
-pub(super) fn slow_database(cluster: &mut Cluster, course: &mut Course) {
-    let (leader, _) = cluster.who_leads();
-    course.broke();
-    let slow = Flow::Slow(Duration::from_millis(300));
-    cluster.net.set(Node(leader), Database, slow);
-    cluster.net.set(Database, Node(leader), slow);
-    cluster.let_pass(Duration::from_secs(20));
-    cluster.net.heal();
-    course.healed();
-    cluster.await_all();
+pub(super) fn delay_database(cluster: &mut Cluster, record: &mut FaultRecord) {
+    let (leader, _) = cluster.wait_for_leader();
+    record.mark_broken();
+    let slow = LinkState::Delayed(Duration::from_millis(300));
+    cluster.network.set_link(Node(leader), Database, slow);
+    cluster.network.set_link(Database, Node(leader), slow);
+    cluster.sleep_scaled(Duration::from_secs(20));
+    cluster.network.heal();
+    record.mark_healed();
+    cluster.wait_until_ready();
 }

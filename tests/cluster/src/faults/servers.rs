@@ -1,68 +1,80 @@
-//! What breaks of the servers that nodes need: Redis and the database.
+//! Faults of the servers that the nodes need: Redis and the database.
 
 use std::time::Duration;
 
 use tasuki_core::{RunId, RunState};
 
-use super::workers::{ended, run_on_a_worker};
+use super::workers::{run_on_a_worker, wait_until_ended};
+use crate::checker::{FaultRecord, TimeBound};
 use crate::cluster::Cluster;
-use crate::judge::{Bound, Course};
-use crate::load::BRIEF;
-use crate::net::Party::{Database, Node};
-use crate::plan::Pace;
+use crate::cluster_config::Pace;
+use crate::load::BRIEF_JOB;
+use crate::network::NetworkEndpoint::{Database, Node};
 
-pub(super) fn redis_breaks(
+pub(super) fn break_redis(
     cluster: &mut Cluster,
-    course: &mut Course,
-    breaks: impl Fn(&mut Cluster),
+    record: &mut FaultRecord,
+    inject: impl Fn(&mut Cluster),
 ) {
-    let before = cluster.who_leads();
-    course.broke();
-    breaks(cluster);
-    course.healed();
-    cluster.let_pass(Duration::from_secs(12));
-    course.expect(cluster.who_leads() == before, "somebody else leads, although only Redis broke");
-    cluster.await_all();
+    let before = cluster.wait_for_leader();
+    record.mark_broken();
+    inject(cluster);
+    record.mark_healed();
+    cluster.sleep_scaled(Duration::from_secs(12));
+    record.expect(
+        cluster.wait_for_leader() == before,
+        "another node is the leader, although only Redis had a fault",
+    );
+    cluster.wait_until_ready();
 }
 
-pub(super) fn database_away(
+pub(super) fn stop_database_for(
     cluster: &mut Cluster,
-    course: &mut Course,
+    record: &mut FaultRecord,
     time: Duration,
-    goes: impl Fn(&mut Cluster),
+    stop: impl Fn(&mut Cluster),
 ) {
-    let (run, _) = run_on_a_worker(cluster, BRIEF);
-    course.outage = true;
-    course.broke();
-    goes(cluster);
-    cluster.let_pass(time);
+    let (run, _) = run_on_a_worker(cluster, BRIEF_JOB);
+    record.outage = true;
+    record.mark_broken();
+    stop(cluster);
+    cluster.sleep_scaled(time);
     cluster.start_database();
-    course.healed();
-    database_back(cluster, course, run, time);
+    record.mark_healed();
+    check_after_outage(cluster, record, run, time);
 }
 
-pub(super) fn database_silent(cluster: &mut Cluster, course: &mut Course) {
-    let (run, _) = run_on_a_worker(cluster, BRIEF);
-    course.outage = true;
-    course.broke();
-    let nodes = 0..cluster.plan().nodes;
-    nodes.for_each(|node| cluster.net.cut(Node(node), Database));
-    cluster.let_pass(Duration::from_secs(15));
-    cluster.net.heal();
-    course.healed();
-    database_back(cluster, course, run, Duration::from_secs(15));
+pub(super) fn block_database(cluster: &mut Cluster, record: &mut FaultRecord) {
+    let (run, _) = run_on_a_worker(cluster, BRIEF_JOB);
+    record.outage = true;
+    record.mark_broken();
+    let nodes = 0..cluster.config().nodes;
+    nodes.for_each(|node| cluster.network.cut(Node(node), Database));
+    cluster.sleep_scaled(Duration::from_secs(15));
+    cluster.network.heal();
+    record.mark_healed();
+    check_after_outage(cluster, record, run, Duration::from_secs(15));
 }
 
-/// After an outage that is to be borne, what ran has gone on, and its result is recorded.
-fn database_back(cluster: &mut Cluster, course: &mut Course, run: RunId, away: Duration) {
-    let (attempt, state) = ended(cluster, run);
-    if away <= Duration::from_secs(15) {
-        let well = (attempt, state) == (1, RunState::Succeeded);
-        course.expect(well, "what ran when the database went did not end well by itself");
-        // It takes about twelve seconds, so it has ended while the database was away.
-        if away > Duration::ZERO && cluster.plan().pace == Pace::Default {
-            course.measure(Bound::RECORDED, course.healed_at);
+/// Checks a run after a database outage. The cluster must tolerate up to 15 seconds: the run continued and its result
+/// is stored.
+fn check_after_outage(
+    cluster: &mut Cluster,
+    record: &mut FaultRecord,
+    run: RunId,
+    outage: Duration,
+) {
+    let (attempt, state) = wait_until_ended(cluster, run);
+    if outage <= Duration::from_secs(15) {
+        let succeeded = (attempt, state) == (1, RunState::Succeeded);
+        record.expect(
+            succeeded,
+            "a run did not succeed in its first attempt after a tolerable database outage",
+        );
+        // The run takes about twelve seconds, so it ended while the database was unavailable.
+        if outage > Duration::ZERO && cluster.config().pace == Pace::Default {
+            record.measure(TimeBound::RECORDED, record.healed_at);
         }
     }
-    cluster.await_all();
+    cluster.wait_until_ready();
 }

@@ -1,33 +1,33 @@
-//! What every coordinator promises that keeps anything: the one in memory, and Redis of each kind.
+//! Contract of every coordinator that stores data: the one in memory, and the one on each kind of Redis.
 
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join_all};
-use tasuki::node::coordination::coordinate::Wanted;
+use tasuki::node::coordination::coordinator::PresenceReply;
 use tasuki_core::{Epoch, NodeName, RunId};
 
-use super::place::{LONG, Place, SHORT, eventually, new_worker, presence};
-use super::servers::{Cluster, Sentinels};
+use super::fixtures::{Coordinators, LONG, SHORT, eventually, new_worker, presence};
+use super::servers::{RedisCluster, RedisSentinels};
 
-/// Each case is a test in memory and on the shared server. Where servers have to be set up first, all cases are
-/// one test, each in a place of its own.
+/// Each case becomes a test in memory and a test on the shared server. With Sentinel and Cluster, where servers must be started
+/// first, all cases are one test, each with a prefix of its own.
 macro_rules! contract {
-    ($($(#[$meta:meta])* async fn $name:ident($place:ident: Place) $body:block)*) => {
-        const CASES: &[(&str, fn(Place) -> LocalBoxFuture<'static, ()>)] =
-            &[$((stringify!($name), |place| Box::pin($name(place)))),*];
-        $($(#[$meta])* async fn $name($place: Place) $body)*
+    ($($(#[$meta:meta])* async fn $name:ident($coordinator:ident: Coordinators) $body:block)*) => {
+        const CASES: &[(&str, fn(Coordinators) -> LocalBoxFuture<'static, ()>)] =
+            &[$((stringify!($name), |coordinator| Box::pin($name(coordinator)))),*];
+        $($(#[$meta])* async fn $name($coordinator: Coordinators) $body)*
         mod memory {
-            use super::Place;
+            use super::Coordinators;
             $(#[tokio::test]
             async fn $name() {
-                super::$name(Place::memory()).await;
+                super::$name(Coordinators::memory()).await;
             })*
         }
         mod standalone {
-            use super::Place;
+            use super::Coordinators;
             $(#[tokio::test]
             async fn $name() {
-                super::$name(Place::shared()).await;
+                super::$name(Coordinators::shared()).await;
             })*
         }
     };
@@ -35,164 +35,164 @@ macro_rules! contract {
 
 #[tokio::test]
 async fn sentinel() {
-    let servers = Sentinels::start();
+    let servers = RedisSentinels::start();
     all_cases(&servers.url()).await;
 }
 
 #[tokio::test]
 async fn cluster() {
-    let servers = Cluster::start();
-    // Prefixes differ, so that the cases are on different nodes, whichever is asked first.
+    let servers = RedisCluster::start();
+    // The prefixes differ, so that the keys of the cases are on different nodes.
     all_cases(&servers.url()).await;
 }
 
 async fn all_cases(url: &str) {
     for (name, case) in CASES {
         eprintln!("{name}");
-        case(Place::at(url)).await;
+        case(Coordinators::at(url)).await;
     }
 }
 
 contract! {
-    /// Many try for the lead at once, in two processes; one gets through, and again.
-    async fn one_of_many_stands(place: Place) {
+    /// Many workers of two processes try to acquire the election lock at once; only one succeeds, and it may repeat that.
+    async fn one_of_many_acquires_the_election_lock(coordinator: Coordinators) {
         let workers: Vec<_> = (0..32).map(|_| new_worker()).collect();
-        let places = [&place.one, &place.other];
-        let standing = workers.iter().zip(places.iter().cycle());
-        let standing = standing.map(|(&worker, place)| async move {
-            place.stand(worker, LONG).await.unwrap().map(|mirror| (worker, mirror))
+        let coordinators = [&coordinator.one, &coordinator.other];
+        let attempts = workers.iter().zip(coordinators.iter().cycle());
+        let attempts = attempts.map(|(&worker, coordinator)| async move {
+            coordinator.acquire_election_lock(worker, LONG).await.unwrap().map(|known_epoch| (worker, known_epoch))
         });
-        let stand: Vec<_> = join_all(standing).await.into_iter().flatten().collect();
-        let [(winner, mirror)] = stand[..] else { panic!("{} got through", stand.len()) };
-        assert_eq!(mirror, Epoch(0));
+        let acquired: Vec<_> = join_all(attempts).await.into_iter().flatten().collect();
+        let [(winner, known_epoch)] = acquired[..] else { panic!("{} workers acquired the lock", acquired.len()) };
+        assert_eq!(known_epoch, Epoch(0));
         for worker in workers {
-            let again = place.other.stand(worker, LONG).await.unwrap();
+            let again = coordinator.other.acquire_election_lock(worker, LONG).await.unwrap();
             assert_eq!(again.is_some(), worker == winner);
         }
     }
 
-    /// Whoever stands and then falls silent does not stand in the way for ever.
-    async fn a_lapsed_lock_is_handed_on(place: Place) {
+    /// The election lock of a worker that stopped expires, so that another worker can acquire it.
+    async fn an_expired_lock_can_be_acquired_by_another_worker(coordinator: Coordinators) {
         let (first, second) = (new_worker(), new_worker());
-        place.one.leads(first, Epoch(3), SHORT).await.unwrap();
-        let mirror = eventually("the lock has lapsed", async || {
-            place.other.stand(second, LONG).await.unwrap()
+        coordinator.one.publish_leader(first, Epoch(3), SHORT).await.unwrap();
+        let known_epoch = eventually("the lock has expired", async || {
+            coordinator.other.acquire_election_lock(second, LONG).await.unwrap()
         });
-        assert_eq!(mirror.await, Epoch(3));
-        assert_eq!(place.one.stand(first, LONG).await.unwrap(), None);
+        assert_eq!(known_epoch.await, Epoch(3));
+        assert_eq!(coordinator.one.acquire_election_lock(first, LONG).await.unwrap(), None);
     }
 
-    /// Whoever leads goes on holding the lock as long as it says so.
-    async fn leading_extends_the_lock(place: Place) {
+    /// Publishing the leader extends its election lock.
+    async fn publishing_the_leader_extends_the_lock(coordinator: Coordinators) {
         let (leader, other) = (new_worker(), new_worker());
-        assert_eq!(place.one.stand(leader, SHORT).await.unwrap(), Some(Epoch(0)));
-        place.one.leads(leader, Epoch(1), LONG).await.unwrap();
-        // What began later for as short a time as it stood is over.
+        assert_eq!(coordinator.one.acquire_election_lock(leader, SHORT).await.unwrap(), Some(Epoch(0)));
+        coordinator.one.publish_leader(leader, Epoch(1), LONG).await.unwrap();
+        // Another entry with the same short ttl, made later, expires; so the first ttl of the lock has passed too.
         let east = "east".parse().unwrap();
-        assert_eq!(place.one.watch(leader, &east, SHORT).await.unwrap(), Some(true));
-        eventually("that time is over", async || {
-            (place.other.watch(other, &east, LONG).await.unwrap() == Some(true)).then_some(())
+        assert_eq!(coordinator.one.acquire_subleader(leader, &east, SHORT).await.unwrap(), Some(true));
+        eventually("the short ttl has passed", async || {
+            (coordinator.other.acquire_subleader(other, &east, LONG).await.unwrap() == Some(true)).then_some(())
         })
         .await;
-        assert_eq!(place.other.stand(other, LONG).await.unwrap(), None);
+        assert_eq!(coordinator.other.acquire_election_lock(other, LONG).await.unwrap(), None);
     }
 
-    /// What is known of a newer epoch is never taken back.
-    async fn the_mirror_only_rises(place: Place) {
+    /// The stored epoch never decreases.
+    async fn the_stored_epoch_only_rises(coordinator: Coordinators) {
         let worker = new_worker();
         let mut highest = 0;
         for epoch in [1, 5, 3, 4, 5, 9_007_199_254_740_991, 7] {
-            place.one.leads(worker, Epoch(epoch), LONG).await.unwrap();
+            coordinator.one.publish_leader(worker, Epoch(epoch), LONG).await.unwrap();
             highest = highest.max(epoch);
-            let mirror = place.other.stand(worker, LONG).await.unwrap();
-            assert_eq!(mirror, Some(Epoch(highest)), "after {epoch}");
+            let known_epoch = coordinator.other.acquire_election_lock(worker, LONG).await.unwrap();
+            assert_eq!(known_epoch, Some(Epoch(highest)), "after {epoch}");
         }
     }
 
-    /// A leader that resigns is out of the way at once; one that is none resigns nobody else.
-    async fn a_leader_resigns_for_itself_alone(place: Place) {
+    /// A leader that resigns is removed at once, with its lock. Another worker cannot remove it.
+    async fn only_the_leader_itself_can_be_removed(coordinator: Coordinators) {
         let (leader, other) = (new_worker(), new_worker());
-        place.one.leads(leader, Epoch(4), LONG).await.unwrap();
-        place.other.resigns(other).await.unwrap();
-        assert_eq!(place.other.stand(other, LONG).await.unwrap(), None);
-        assert!(place.other.leader_seen().await.unwrap().is_some());
-        place.one.resigns(leader).await.unwrap();
-        assert_eq!(place.other.leader_seen().await.unwrap(), None);
-        assert_eq!(place.other.stand(other, LONG).await.unwrap(), Some(Epoch(4)));
+        coordinator.one.publish_leader(leader, Epoch(4), LONG).await.unwrap();
+        coordinator.other.remove_leader(other).await.unwrap();
+        assert_eq!(coordinator.other.acquire_election_lock(other, LONG).await.unwrap(), None);
+        assert!(coordinator.other.find_leader().await.unwrap().is_some());
+        coordinator.one.remove_leader(leader).await.unwrap();
+        assert_eq!(coordinator.other.find_leader().await.unwrap(), None);
+        assert_eq!(coordinator.other.acquire_election_lock(other, LONG).await.unwrap(), Some(Epoch(4)));
     }
 
-    /// The leader is seen by others, also after its lock has lapsed, and how long that is ago.
-    async fn the_leader_is_seen(place: Place) {
+    /// Others find the published leader and its age, also after its lock has expired.
+    async fn the_published_leader_is_found_with_its_age(coordinator: Coordinators) {
         let leader = new_worker();
-        assert_eq!(place.other.leader_seen().await.unwrap(), None);
-        place.one.leads(leader, Epoch(2), SHORT).await.unwrap();
-        let seen = place.other.leader_seen().await.unwrap().unwrap();
+        assert_eq!(coordinator.other.find_leader().await.unwrap(), None);
+        coordinator.one.publish_leader(leader, Epoch(2), SHORT).await.unwrap();
+        let seen = coordinator.other.find_leader().await.unwrap().unwrap();
         assert_eq!((seen.worker, seen.epoch), (leader, Epoch(2)));
-        let later = eventually("that was some time ago", async || {
-            let seen = place.other.leader_seen().await.unwrap().unwrap();
-            (seen.ago > SHORT).then_some(seen)
+        let later = eventually("the entry is older than the ttl", async || {
+            let seen = coordinator.other.find_leader().await.unwrap().unwrap();
+            (seen.age > SHORT).then_some(seen)
         });
         assert_eq!(later.await.worker, leader);
-        place.one.leads(leader, Epoch(2), LONG).await.unwrap();
-        let again = eventually("it was seen again", async || {
-            place.one.leads(leader, Epoch(2), LONG).await.unwrap();
-            let seen = place.other.leader_seen().await.unwrap().unwrap();
-            (seen.ago < Duration::from_secs(1)).then_some(seen)
+        coordinator.one.publish_leader(leader, Epoch(2), LONG).await.unwrap();
+        let again = eventually("the entry is new again", async || {
+            coordinator.one.publish_leader(leader, Epoch(2), LONG).await.unwrap();
+            let seen = coordinator.other.find_leader().await.unwrap().unwrap();
+            (seen.age < Duration::from_secs(1)).then_some(seen)
         });
         assert_eq!(again.await.epoch, Epoch(2));
     }
 
-    /// Word that a term was ended reaches its leader, and nobody else.
-    async fn a_degraded_leader_is_told(place: Place) {
+    /// The mark that a term was ended reaches its leader, and no other worker.
+    async fn the_mark_of_an_ended_term_reaches_its_leader(coordinator: Coordinators) {
         let (leader, other) = (new_worker(), new_worker());
-        place.other.degrade(leader, Epoch(6)).await.unwrap();
-        let wanted = place.one.show(&presence(leader, "east"), LONG).await.unwrap();
-        assert_eq!(wanted, Wanted { detach: false, degrade: Some(Epoch(6)) });
-        let wanted = place.other.show(&presence(other, "east"), LONG).await.unwrap();
-        assert_eq!(wanted, Wanted::default());
+        coordinator.other.mark_term_ended(leader, Epoch(6)).await.unwrap();
+        let reply = coordinator.one.publish_presence(&presence(leader, "east"), LONG).await.unwrap();
+        assert_eq!(reply, PresenceReply { detached: false, ended_term: Some(Epoch(6)) });
+        let reply = coordinator.other.publish_presence(&presence(other, "east"), LONG).await.unwrap();
+        assert_eq!(reply, PresenceReply::default());
     }
 
-    /// Word that it was detached reaches a worker, nobody else, and not for ever.
-    async fn a_detached_worker_is_told(place: Place) {
+    /// The mark that a worker was detached reaches that worker only, and expires.
+    async fn the_mark_of_a_detached_worker_reaches_it(coordinator: Coordinators) {
         let (worker, other) = (new_worker(), new_worker());
-        place.other.detach(worker, LONG).await.unwrap();
-        let wanted = place.one.show(&presence(worker, "east"), LONG).await.unwrap();
-        assert_eq!(wanted, Wanted { detach: true, degrade: None });
-        let wanted = place.other.show(&presence(other, "east"), LONG).await.unwrap();
-        assert_eq!(wanted, Wanted::default());
-        place.other.detach(worker, SHORT).await.unwrap();
-        eventually("the word has lapsed", async || {
-            let wanted = place.one.show(&presence(worker, "east"), LONG).await.unwrap();
-            (!wanted.detach).then_some(())
+        coordinator.other.mark_detached(worker, LONG).await.unwrap();
+        let reply = coordinator.one.publish_presence(&presence(worker, "east"), LONG).await.unwrap();
+        assert_eq!(reply, PresenceReply { detached: true, ended_term: None });
+        let reply = coordinator.other.publish_presence(&presence(other, "east"), LONG).await.unwrap();
+        assert_eq!(reply, PresenceReply::default());
+        coordinator.other.mark_detached(worker, SHORT).await.unwrap();
+        eventually("the mark has expired", async || {
+            let reply = coordinator.one.publish_presence(&presence(worker, "east"), LONG).await.unwrap();
+            (!reply.detached).then_some(())
         })
         .await;
     }
 
-    /// One watches for each node; whoever leaves or falls silent makes room.
-    async fn one_watches_for_each_node(place: Place) {
+    /// Each node has one subleader. Another worker can replace one that left or whose lock has expired.
+    async fn each_node_has_one_subleader(coordinator: Coordinators) {
         let (first, second) = (new_worker(), new_worker());
         let [east, west]: [NodeName; 2] = ["east", "west {1}"].map(|name| name.parse().unwrap());
-        place.one.show(&presence(first, "east"), LONG).await.unwrap();
-        place.other.show(&presence(second, "west {1}"), LONG).await.unwrap();
-        assert_eq!(place.one.watch(first, &east, LONG).await.unwrap(), Some(true));
-        assert_eq!(place.other.watch(second, &east, LONG).await.unwrap(), Some(false));
-        assert_eq!(place.other.watch(second, &west, LONG).await.unwrap(), Some(true));
-        assert_eq!(place.one.watch(first, &east, LONG).await.unwrap(), Some(true));
-        place.other.hide(second).await.unwrap();
-        assert_eq!(place.other.watch(second, &east, LONG).await.unwrap(), Some(false));
-        place.one.hide(first).await.unwrap();
-        assert_eq!(place.other.watch(second, &east, SHORT).await.unwrap(), Some(true));
-        eventually("the watch has lapsed", async || {
-            (place.one.watch(first, &east, LONG).await.unwrap() == Some(true)).then_some(())
+        coordinator.one.publish_presence(&presence(first, "east"), LONG).await.unwrap();
+        coordinator.other.publish_presence(&presence(second, "west {1}"), LONG).await.unwrap();
+        assert_eq!(coordinator.one.acquire_subleader(first, &east, LONG).await.unwrap(), Some(true));
+        assert_eq!(coordinator.other.acquire_subleader(second, &east, LONG).await.unwrap(), Some(false));
+        assert_eq!(coordinator.other.acquire_subleader(second, &west, LONG).await.unwrap(), Some(true));
+        assert_eq!(coordinator.one.acquire_subleader(first, &east, LONG).await.unwrap(), Some(true));
+        coordinator.other.remove_presence(second).await.unwrap();
+        assert_eq!(coordinator.other.acquire_subleader(second, &east, LONG).await.unwrap(), Some(false));
+        coordinator.one.remove_presence(first).await.unwrap();
+        assert_eq!(coordinator.other.acquire_subleader(second, &east, SHORT).await.unwrap(), Some(true));
+        eventually("the subleader lock has expired", async || {
+            (coordinator.one.acquire_subleader(first, &east, LONG).await.unwrap() == Some(true)).then_some(())
         })
         .await;
     }
 
-    /// Hints about runs are taken, many at once or none.
-    async fn runs_are_carried(place: Place) {
+    /// Leased runs are published, many at once or none.
+    async fn leased_runs_are_published(coordinator: Coordinators) {
         let worker = new_worker();
-        place.one.carries(worker, &[], LONG).await.unwrap();
+        coordinator.one.publish_leased_runs(worker, &[], LONG).await.unwrap();
         let runs: Vec<RunId> = (1..=500).map(RunId).collect();
-        place.one.carries(worker, &runs, LONG).await.unwrap();
+        coordinator.one.publish_leased_runs(worker, &runs, LONG).await.unwrap();
     }
 }

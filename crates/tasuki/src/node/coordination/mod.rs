@@ -1,5 +1,6 @@
-//! Coordination between nodes: the coordinator (Redis or the database), calls to other nodes, and the service that answers them.
+//! Coordination between nodes: the coordinator (Redis, or the database alone), RPC calls to other nodes, and the
+//! service that answers such calls.
 
-pub(crate) mod called;
-pub mod coordinate;
+pub mod coordinator;
 pub mod peers;
+pub(crate) mod rpc_handler;

@@ -1,5 +1,7 @@
-//! What nodes say to each other. Every word of it is a hint: whoever hears one looks at the database,
-//! or writes with a guard. So a word may be lost, late, doubled or forged.
+//! RPC between nodes: messages, the client trait [`Peers`] and the server trait [`NodeRpc`].
+//!
+//! Every message is a hint: the receiver checks the database, or writes to it with a guard. So a message may be lost,
+//! late, repeated or forged without harm.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -9,146 +11,163 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tasuki_core::{Epoch, LeaseToken, NodeName, RunId, WorkerId};
 
-use super::coordinate::Role;
+use super::coordinator::ClusterRole;
 
-/// Whom to call.
+/// A worker to call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Peer {
-    /// Which incarnation: a successor at the same address is somebody else.
+    /// Id of the worker. A later worker at the same address has another id and does not answer for this one.
     pub worker: WorkerId,
-    /// Where, as its row says.
+    /// RPC address from the worker's row; `None`: it can only be called within its process.
     pub address: Option<String>,
 }
 
-/// What a leader gave a worker, told ahead of time so that it starts on the instant.
+/// Order of the leader to start assigned runs. It is sent before the runs are due, so that they start on time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StartOrder {
-    /// In which term.
+    /// Epoch of the leader that assigned the runs.
     pub epoch: Epoch,
-    /// Under which lease.
+    /// Token of the lease that the worker holds for these runs.
     pub token: LeaseToken,
-    /// What, and when each is due.
+    /// The assigned runs, each with its due instant.
     pub runs: Vec<(RunId, Timestamp)>,
 }
 
-/// These are to be looked at now: a cancel was asked for them.
+/// Order to check runs now, because a cancel was requested for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CancelOrder {
-    /// In which term.
+    /// Newest epoch that the sender knows.
     pub epoch: Epoch,
-    /// Which.
+    /// Runs with a cancel request.
     pub runs: Vec<RunId>,
 }
 
-/// A detached worker asks whether it may go on with these.
+/// Request of a detached worker to go on with runs that it still executes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Question {
-    /// Who asks.
+pub struct ContinuationRequest {
+    /// The detached worker.
     pub worker: WorkerId,
-    /// What it carries, each under its lease.
+    /// Runs that the worker executes, each with the token of its lease.
     pub runs: Vec<(RunId, LeaseToken)>,
 }
 
-/// How a worker answers an order. A refusal is an answer, not an error.
+/// Response of a worker to an order. A refusal is a response, not an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
-    /// It will see to it.
+pub enum OrderResponse {
+    /// The worker accepted the order.
     Accepted,
-    /// There is a newer leader: this is its epoch.
+    /// The order is from an old term; the newest epoch that the worker knows is this one.
     OldEpoch(Epoch),
-    /// It is cut off.
+    /// The worker is detached.
     Detached,
-    /// It takes no new work.
+    /// The worker drains: it starts no new runs.
     Draining,
-    /// It has this already.
+    /// The worker already has these runs.
     AlreadyRunning,
-    /// It makes no sense, or is for somebody else.
+    /// The order is malformed or for another worker.
     Invalid(String),
 }
 
-/// What a worker says of itself.
+/// Current state of a worker, as it reports itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
-    /// Which incarnation.
+pub struct WorkerStatus {
+    /// Id of the worker.
     pub worker: WorkerId,
-    /// Where.
+    /// Node on which the worker runs.
     pub node: NodeName,
-    /// What it is.
-    pub role: Role,
-    /// The newest epoch it knows.
+    /// Role of the worker at the moment.
+    pub role: ClusterRole,
+    /// Newest epoch that the worker knows.
     pub epoch: Epoch,
-    /// How many runs it carries.
+    /// Number of runs that the worker holds.
     pub load: u32,
-    /// Some of them.
+    /// Some of these runs; the list is bounded.
     pub runs: Vec<RunId>,
-    /// Whether it is cut off.
+    /// Whether the worker is detached.
     pub detached: bool,
-    /// Whether it takes no new work.
+    /// Whether the worker drains: it starts no new runs.
     pub draining: bool,
 }
 
-/// Nobody answered in time, or not in words that can be understood.
+/// A worker did not respond in time, or its response could not be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no answer: {0}")]
-pub struct Silent(pub String);
+#[error("no response: {0}")]
+pub struct PeerUnreachable(pub String);
 
-/// How others are reached.
+/// Client side of the RPC between nodes.
 #[async_trait]
 pub trait Peers: Send + Sync {
-    /// Asks whether somebody is there: which incarnation is.
-    async fn ping(&self, peer: &Peer) -> Result<WorkerId, Silent>;
+    /// Checks that a worker responds, and returns the id of the worker at that address.
+    async fn ping(&self, peer: &Peer) -> Result<WorkerId, PeerUnreachable>;
 
-    /// Asks how somebody is.
-    async fn status(&self, peer: &Peer) -> Result<Status, Silent>;
+    /// Fetches the current state of a worker.
+    async fn status(&self, peer: &Peer) -> Result<WorkerStatus, PeerUnreachable>;
 
-    /// Tells a worker what it was given. What does not arrive is found with its next heartbeat.
-    async fn start(&self, peer: &Peer, order: &StartOrder) -> Result<Answer, Silent>;
+    /// Orders a worker to start assigned runs. If the order is lost, the worker finds them with its next heartbeat.
+    async fn start(
+        &self,
+        peer: &Peer,
+        order: &StartOrder,
+    ) -> Result<OrderResponse, PeerUnreachable>;
 
-    /// Tells a worker that a cancel was asked.
-    async fn cancel(&self, peer: &Peer, order: &CancelOrder) -> Result<Answer, Silent>;
+    /// Orders a worker to check runs for which a cancel was requested.
+    async fn cancel(
+        &self,
+        peer: &Peer,
+        order: &CancelOrder,
+    ) -> Result<OrderResponse, PeerUnreachable>;
 
-    /// Tells a worker that it was put aside: drained, or cut off.
-    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<Answer, Silent>;
+    /// Informs a worker that it was drained or detached.
+    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<OrderResponse, PeerUnreachable>;
 
-    /// Asks a leader or subleader what a detached worker may go on with.
-    async fn confirm(&self, peer: &Peer, question: &Question) -> Result<Vec<RunId>, Silent>;
+    /// Asks a leader or subleader which runs a detached worker may go on with.
+    async fn confirm(
+        &self,
+        peer: &Peer,
+        request: &ContinuationRequest,
+    ) -> Result<Vec<RunId>, PeerUnreachable>;
 
-    /// Tells that there are settings of this version.
-    async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent>;
+    /// Informs a worker that there are settings of this version.
+    async fn reload(&self, peer: &Peer, version: i64) -> Result<OrderResponse, PeerUnreachable>;
 }
 
-/// Somebody who can be called: what a node hands to whoever serves its port.
+/// Server side of the RPC between nodes: the RPC server calls it for each request that arrives at the node's port.
 #[async_trait]
-pub trait Called: Send + Sync {
-    /// Which incarnation is here.
-    fn worker(&self) -> WorkerId;
+pub trait NodeRpc: Send + Sync {
+    /// Id of the worker in this process.
+    fn worker_id(&self) -> WorkerId;
 
-    /// How it is.
-    fn status(&self) -> Status;
+    /// Current state of the worker.
+    fn status(&self) -> WorkerStatus;
 
-    /// A leader gave it something.
-    async fn start(&self, order: StartOrder) -> Answer;
+    /// Accepts or refuses an order to start assigned runs.
+    async fn start(&self, order: StartOrder) -> OrderResponse;
 
-    /// A cancel was asked.
-    async fn cancel(&self, order: CancelOrder) -> Answer;
+    /// Accepts or refuses an order to check runs for which a cancel was requested.
+    async fn cancel(&self, order: CancelOrder) -> OrderResponse;
 
-    /// It was put aside: drained, or cut off.
-    async fn drain(&self, epoch: Epoch) -> Answer;
+    /// Accepts or refuses the information that the worker was drained or detached.
+    async fn drain(&self, epoch: Epoch) -> OrderResponse;
 
-    /// Whether somebody of this name may ask for a worker: a node asks for its own alone.
-    async fn may_ask(&self, caller: &str, worker: WorkerId) -> Result<bool, Silent>;
+    /// Whether a caller with this node name may request a continuation for a worker. A node may do so only for its own
+    /// workers.
+    async fn may_confirm_for(
+        &self,
+        caller: &str,
+        worker: WorkerId,
+    ) -> Result<bool, PeerUnreachable>;
 
-    /// What of this a detached worker may go on with.
-    async fn confirm(&self, question: Question) -> Result<Vec<RunId>, Silent>;
+    /// Returns the runs of the request that the detached worker may go on with.
+    async fn confirm(&self, request: ContinuationRequest) -> Result<Vec<RunId>, PeerUnreachable>;
 
-    /// There are settings of this version.
-    async fn reload(&self, version: i64) -> Answer;
+    /// Accepts the information that there are settings of this version.
+    async fn reload(&self, version: i64) -> OrderResponse;
 }
 
-/// How long somebody has to answer a ping, and anything else.
-pub const PING: Duration = Duration::from_millis(300);
-/// How long somebody has to answer an order.
-pub const ORDER: Duration = Duration::from_secs(2);
+/// Timeout of a ping.
+pub const PING_TIMEOUT: Duration = Duration::from_millis(300);
+/// Timeout of every other call.
+pub const ORDER_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -159,102 +178,126 @@ impl fmt::Display for Peer {
     }
 }
 
-/// The workers of this process. On one host with one process no port is opened.
+/// Calls workers in this process directly. A node that is alone opens no port.
 #[derive(Clone, Default)]
-pub struct InProcess {
-    workers: Arc<Mutex<Vec<Weak<dyn Called>>>>,
+pub struct InProcessPeers {
+    workers: Arc<Mutex<Vec<Weak<dyn NodeRpc>>>>,
 }
 
-impl InProcess {
-    /// From now on this worker can be reached.
-    pub fn add(&self, called: &Arc<dyn Called>) {
+impl InProcessPeers {
+    /// Registers the RPC service of a worker, which can be called for as long as the service lives.
+    pub fn register(&self, service: &Arc<dyn NodeRpc>) {
         let mut workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         workers.retain(|known| known.strong_count() > 0);
-        workers.push(Arc::downgrade(called));
+        workers.push(Arc::downgrade(service));
     }
 
-    fn find(&self, peer: &Peer) -> Result<Arc<dyn Called>, Silent> {
+    fn find(&self, peer: &Peer) -> Result<Arc<dyn NodeRpc>, PeerUnreachable> {
         let workers = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut here = workers.iter().filter_map(Weak::upgrade);
-        let known = here.find(|called| called.worker() == peer.worker);
-        known.ok_or_else(|| Silent("it is not in this process".to_owned()))
+        let mut services = workers.iter().filter_map(Weak::upgrade);
+        let found = services.find(|service| service.worker_id() == peer.worker);
+        found.ok_or_else(|| PeerUnreachable("the worker is not in this process".to_owned()))
     }
 }
 
 #[async_trait]
-impl Peers for InProcess {
-    async fn ping(&self, peer: &Peer) -> Result<WorkerId, Silent> {
-        Ok(self.find(peer)?.worker())
+impl Peers for InProcessPeers {
+    async fn ping(&self, peer: &Peer) -> Result<WorkerId, PeerUnreachable> {
+        Ok(self.find(peer)?.worker_id())
     }
 
-    async fn status(&self, peer: &Peer) -> Result<Status, Silent> {
+    async fn status(&self, peer: &Peer) -> Result<WorkerStatus, PeerUnreachable> {
         Ok(self.find(peer)?.status())
     }
 
-    async fn start(&self, peer: &Peer, order: &StartOrder) -> Result<Answer, Silent> {
+    async fn start(
+        &self,
+        peer: &Peer,
+        order: &StartOrder,
+    ) -> Result<OrderResponse, PeerUnreachable> {
         Ok(self.find(peer)?.start(order.clone()).await)
     }
 
-    async fn cancel(&self, peer: &Peer, order: &CancelOrder) -> Result<Answer, Silent> {
+    async fn cancel(
+        &self,
+        peer: &Peer,
+        order: &CancelOrder,
+    ) -> Result<OrderResponse, PeerUnreachable> {
         Ok(self.find(peer)?.cancel(order.clone()).await)
     }
 
-    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<Answer, Silent> {
+    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<OrderResponse, PeerUnreachable> {
         Ok(self.find(peer)?.drain(epoch).await)
     }
 
-    async fn confirm(&self, peer: &Peer, question: &Question) -> Result<Vec<RunId>, Silent> {
-        self.find(peer)?.confirm(question.clone()).await
+    async fn confirm(
+        &self,
+        peer: &Peer,
+        request: &ContinuationRequest,
+    ) -> Result<Vec<RunId>, PeerUnreachable> {
+        self.find(peer)?.confirm(request.clone()).await
     }
 
-    async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent> {
+    async fn reload(&self, peer: &Peer, version: i64) -> Result<OrderResponse, PeerUnreachable> {
         Ok(self.find(peer)?.reload(version).await)
     }
 }
 
-/// Those of this process directly, all others as they are to be called.
-pub(crate) struct Reach {
-    pub(crate) here: InProcess,
-    pub(crate) away: Option<Arc<dyn Peers>>,
+/// Routes calls: workers of this process are called directly, all others through `remote`.
+pub(crate) struct PeerRouter {
+    pub(crate) local: InProcessPeers,
+    pub(crate) remote: Option<Arc<dyn Peers>>,
 }
 
-impl Reach {
-    fn to(&self, peer: &Peer) -> Result<&dyn Peers, Silent> {
-        match (self.here.find(peer), &self.away) {
-            (Ok(_), _) => Ok(&self.here),
-            (Err(_), Some(away)) => Ok(&**away),
-            (Err(silent), None) => Err(silent),
+impl PeerRouter {
+    fn route(&self, peer: &Peer) -> Result<&dyn Peers, PeerUnreachable> {
+        match (self.local.find(peer), &self.remote) {
+            (Ok(_), _) => Ok(&self.local),
+            (Err(_), Some(remote)) => Ok(&**remote),
+            (Err(error), None) => Err(error),
         }
     }
 }
 
 #[async_trait]
-impl Peers for Reach {
-    async fn ping(&self, peer: &Peer) -> Result<WorkerId, Silent> {
-        self.to(peer)?.ping(peer).await
+impl Peers for PeerRouter {
+    async fn ping(&self, peer: &Peer) -> Result<WorkerId, PeerUnreachable> {
+        self.route(peer)?.ping(peer).await
     }
 
-    async fn status(&self, peer: &Peer) -> Result<Status, Silent> {
-        self.to(peer)?.status(peer).await
+    async fn status(&self, peer: &Peer) -> Result<WorkerStatus, PeerUnreachable> {
+        self.route(peer)?.status(peer).await
     }
 
-    async fn start(&self, peer: &Peer, order: &StartOrder) -> Result<Answer, Silent> {
-        self.to(peer)?.start(peer, order).await
+    async fn start(
+        &self,
+        peer: &Peer,
+        order: &StartOrder,
+    ) -> Result<OrderResponse, PeerUnreachable> {
+        self.route(peer)?.start(peer, order).await
     }
 
-    async fn cancel(&self, peer: &Peer, order: &CancelOrder) -> Result<Answer, Silent> {
-        self.to(peer)?.cancel(peer, order).await
+    async fn cancel(
+        &self,
+        peer: &Peer,
+        order: &CancelOrder,
+    ) -> Result<OrderResponse, PeerUnreachable> {
+        self.route(peer)?.cancel(peer, order).await
     }
 
-    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<Answer, Silent> {
-        self.to(peer)?.drain(peer, epoch).await
+    async fn drain(&self, peer: &Peer, epoch: Epoch) -> Result<OrderResponse, PeerUnreachable> {
+        self.route(peer)?.drain(peer, epoch).await
     }
 
-    async fn confirm(&self, peer: &Peer, question: &Question) -> Result<Vec<RunId>, Silent> {
-        self.to(peer)?.confirm(peer, question).await
+    async fn confirm(
+        &self,
+        peer: &Peer,
+        request: &ContinuationRequest,
+    ) -> Result<Vec<RunId>, PeerUnreachable> {
+        self.route(peer)?.confirm(peer, request).await
     }
 
-    async fn reload(&self, peer: &Peer, version: i64) -> Result<Answer, Silent> {
-        self.to(peer)?.reload(peer, version).await
+    async fn reload(&self, peer: &Peer, version: i64) -> Result<OrderResponse, PeerUnreachable> {
+        self.route(peer)?.reload(peer, version).await
     }
 }

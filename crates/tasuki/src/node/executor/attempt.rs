@@ -1,349 +1,386 @@
-//! One attempt: what it is given before it is launched, and what its end means.
+//! One attempt of a run: its input before the launch, and the result that its end means for the run.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tasuki_core::argv::overlay;
-use tasuki_core::exit::{Failure, ProcessEnd, Stopped};
-use tasuki_core::{ErrorCode, Invalid, LeaseToken};
-use tasuki_store::{AttemptResult, FirstLines, Taken};
+use tasuki_core::argv::merge_args;
+use tasuki_core::exit::{AttemptFailure, ProcessEnd, StopReason};
+use tasuki_core::{ErrorCode, InvalidInput, LeaseToken};
+use tasuki_store::{AttemptResult, CapturedOutput, StartedRun};
 use tokio::sync::Notify;
 
-use crate::handler::{Done, TaskError};
-use crate::node::worker::recipes::Recipe;
-use crate::spawner::{Exit, JobKey, Refusal};
+use crate::handler::{TaskError, TaskSuccess};
+use crate::node::job_cache::RunnableJob;
+use crate::spawner::{AttemptKey, LaunchRefusal, ProcessExit};
 
-/// The longest message that is kept of a failure.
-const LONGEST_MESSAGE: usize = 4_096;
+/// Maximum length of a failure message, in bytes. Longer ones are cut.
+const MAX_MESSAGE_BYTES: usize = 4_096;
 
 /// One attempt, ready to be launched: it is RUNNING in the database.
 #[derive(Debug, Clone)]
 pub struct Attempt {
-    /// Under which lease.
+    /// The lease it runs under.
     pub token: LeaseToken,
-    /// What its run says.
-    pub taken: Taken,
-    /// What its job says.
-    pub recipe: Arc<Recipe>,
-    /// What it is given: the job's defaults, overlaid with what the trigger or event brought.
+    /// The started run.
+    pub run: StartedRun,
+    /// The job version of the run.
+    pub job: Arc<RunnableJob>,
+    /// Arguments: the defaults of the job, overlaid with those of the run.
     pub args: Map<String, Value>,
-    /// What the event said that made it.
+    /// Payload of the event that created the run.
     pub event_payload: Option<String>,
-    /// When it last showed that it is alive.
-    pub signs: Signs,
-    /// When its time is up, by the clock of [`boottime`](crate::spawner::boottime).
+    /// Its last sign of life.
+    pub liveness: Liveness,
+    /// When its timeout passes, by the clock of [`boottime`](crate::spawner::boottime), in microseconds.
     pub deadline: u64,
 }
 
-/// When something was last heard of a job, by the clock of [`boottime`](crate::spawner::boottime).
+/// The last sign of life of an attempt, by the clock of [`boottime`](crate::spawner::boottime), and whether it has
+/// ended. Clones share one value.
 #[derive(Debug, Clone, Default)]
-pub struct Signs(Arc<Shown>);
+pub struct Liveness(Arc<LivenessState>);
 
 #[derive(Debug, Default)]
-struct Shown {
-    last: AtomicU64,
+struct LivenessState {
+    last_seen: AtomicU64,
     progress: AtomicBool,
     ended: AtomicBool,
 }
 
-impl Signs {
-    /// It shows that it is alive.
-    pub fn show(&self, at: u64) {
-        self.0.last.fetch_max(at, Ordering::Relaxed);
+impl Liveness {
+    /// Records a sign of life.
+    pub fn touch(&self, at: u64) {
+        self.0.last_seen.fetch_max(at, Ordering::Relaxed);
     }
 
-    /// It reports progress, and is expected to go on doing so.
-    pub fn show_progress(&self, at: u64) {
+    /// Records progress. From now on the attempt must report progress within the progress timeout.
+    pub fn touch_progress(&self, at: u64) {
         self.0.progress.store(true, Ordering::Relaxed);
-        self.show(at);
+        self.touch(at);
     }
 
-    /// It has ended: what befalls it from now on does not count.
-    pub fn end(&self) {
+    /// Records that the attempt has ended: it is never stopped for silence or a timeout from now on.
+    pub fn mark_ended(&self) {
         self.0.ended.store(true, Ordering::Relaxed);
     }
 
-    pub(crate) fn have_ended(&self) -> bool {
+    /// Whether the attempt has ended.
+    pub(crate) fn has_ended(&self) -> bool {
         self.0.ended.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn last(&self) -> u64 {
-        self.0.last.load(Ordering::Relaxed)
+    /// The last sign of life, in microseconds.
+    pub(crate) fn last_seen(&self) -> u64 {
+        self.0.last_seen.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn of_progress(&self) -> bool {
+    /// Whether it has ever reported progress.
+    pub(crate) fn reports_progress(&self) -> bool {
         self.0.progress.load(Ordering::Relaxed)
     }
 }
 
 impl Attempt {
-    /// Puts one together. Refused where its arguments are no object.
+    /// Builds an attempt. Fails if the arguments of the run are not a JSON object.
     pub(crate) fn new(
         token: LeaseToken,
-        taken: Taken,
-        recipe: Arc<Recipe>,
+        run: StartedRun,
+        job: Arc<RunnableJob>,
         event_payload: Option<String>,
-    ) -> Result<Self, Invalid> {
-        let given = match taken.args.as_deref().map(serde_json::from_str) {
+    ) -> Result<Self, InvalidInput> {
+        let run_args = match run.args.as_deref().map(serde_json::from_str) {
             None => Map::new(),
-            Some(Ok(Value::Object(given))) => given,
+            Some(Ok(Value::Object(run_args))) => run_args,
             Some(_) => {
-                return Err(Invalid::described("arguments", "other JSON", "a JSON object"));
+                return Err(InvalidInput::from_description(
+                    "arguments",
+                    "other JSON",
+                    "a JSON object",
+                ));
             }
         };
-        let args = match recipe.work.args.is_empty() {
-            true => given,
-            false => overlay(&recipe.work.args, &given),
+        let args = match job.work.args.is_empty() {
+            true => run_args,
+            false => merge_args(&job.work.args, &run_args),
         };
         Ok(Self {
             token,
-            taken,
-            recipe,
+            run,
+            job,
             args,
             event_payload,
-            signs: Signs::default(),
+            liveness: Liveness::default(),
             deadline: u64::MAX,
         })
     }
 
-    /// Which it is.
-    pub fn key(&self) -> JobKey {
-        JobKey { run: self.taken.id.0, attempt: self.taken.attempt_no }
+    /// Run and number of the attempt.
+    pub fn key(&self) -> AttemptKey {
+        AttemptKey { run: self.run.id.0, attempt: self.run.attempt_no }
     }
 }
 
 /// How an attempt ended.
 #[derive(Debug, Clone, PartialEq)]
-pub enum End {
-    /// A process ended, and nothing of it is left.
+pub enum ExecutionEnd {
+    /// The command has ended, and none of its processes is left.
     Exited {
-        /// How.
-        exit: Exit,
-        /// What it wrote into its result file.
-        told: Told,
-        /// What it printed, where that is kept with its end.
-        printed: Option<FirstLines>,
+        /// How its first process ended.
+        exit: ProcessExit,
+        /// Content of its result file.
+        result_file: ResultFile,
+        /// Its output, if it is short enough to be stored together with the result.
+        output: Option<CapturedOutput>,
     },
-    /// A function returned.
-    Returned(Result<Done, TaskError>),
+    /// The function returned.
+    Returned(Result<TaskSuccess, TaskError>),
     /// It was never launched.
-    Refused(Refusal),
-    /// Its arguments do not fit.
-    Unfit(Invalid),
+    NotStarted(LaunchRefusal),
+    /// The arguments do not fit the job.
+    InvalidArguments(InvalidInput),
 }
 
-impl End {
-    /// What is kept with it, to go on by itself.
-    pub(crate) fn take_printed(&mut self) -> Option<FirstLines> {
+impl ExecutionEnd {
+    /// Takes the output out of the end, because it is stored separately.
+    pub(crate) fn take_output(&mut self) -> Option<CapturedOutput> {
         match self {
-            Self::Exited { printed, .. } => printed.take(),
-            Self::Returned(_) | Self::Refused(_) | Self::Unfit(_) => None,
+            Self::Exited { output: printed, .. } => printed.take(),
+            Self::Returned(_) | Self::NotStarted(_) | Self::InvalidArguments(_) => None,
         }
     }
 }
 
-/// What a job said of itself, in its result file.
+/// Content of the result file that a command may write.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Told {
-    /// What it has to show.
+pub struct ResultFile {
+    /// Result of the job, any JSON.
     pub result: Option<Value>,
-    /// How many rows it changed.
+    /// Number of rows that it changed.
     pub rows_affected: Option<i64>,
-    /// How far it got.
+    /// Progress of the job, any JSON.
     pub progress: Option<Value>,
-    /// Why it failed.
+    /// Error code, if it failed.
     pub error_code: Option<ErrorCode>,
-    /// Where its own log is.
+    /// Reference to a log outside of tasuki, for example a URL.
     pub log_ref: Option<String>,
-    /// What is wrong with the file.
+    /// The first problem of the file itself, for the error message.
     pub problem: Option<String>,
 }
 
-/// What the end of an attempt means for its run.
-pub(crate) fn finish(recipe: &Recipe, end: End, stopped: Option<Stopped>, dice: u32) -> AttemptResult {
-    let rules = &recipe.rules;
+/// Computes the result of an attempt from its end. `random` is for the jitter of a retry.
+pub(crate) fn attempt_result(
+    job: &RunnableJob,
+    end: ExecutionEnd,
+    stop_reason: Option<StopReason>,
+    random: u32,
+) -> AttemptResult {
+    let rules = &job.rules;
     match end {
-        End::Exited { exit, told, .. } => {
-            // What the spawner says of it: who was told to stop may have ended by itself before it heard.
-            let stopped = exit.stopped.or(exit.lease_passed.then_some(Stopped::Silence));
+        ExecutionEnd::Exited { exit, result_file, .. } => {
+            // The stop reason of the spawner counts, not the one of the worker: the command may have ended by itself
+            // before the stop request arrived.
+            let stop_reason =
+                exit.stop_reason.or(exit.lease_expired.then_some(StopReason::Silence));
             let process = match (exit.code, exit.signal) {
                 (Some(code), _) => ProcessEnd::Exited(code),
                 (None, signal) => ProcessEnd::Signaled(signal.unwrap_or_default()),
             };
-            let failure = rules.judge(process, stopped, told.error_code.as_ref());
-            let message = failure.as_ref().map(|_| in_words(exit, stopped, &told));
+            let failure = rules.classify(process, stop_reason, result_file.error_code.as_ref());
+            let message =
+                failure.as_ref().map(|_| failure_message(exit, stop_reason, &result_file));
             AttemptResult {
                 failure,
                 exit_code: exit.code.map(i64::from),
                 exit_signal: exit.signal.map(i64::from),
                 error_message: message,
-                result: told.result.map(|result| result.to_string()),
-                rows_affected: told.rows_affected,
-                log_ref: told.log_ref,
-                dice,
+                result: result_file.result.map(|result| result.to_string()),
+                rows_affected: result_file.rows_affected,
+                log_ref: result_file.log_ref,
+                random,
             }
         }
-        End::Returned(returned) => match (stopped, returned) {
-            (Some(stopped), _) => {
-                failed(rules.failure(stopped.error_code(), None), why(stopped), dice)
-            }
-            (None, Ok(Done { result, rows_affected })) => AttemptResult {
+        ExecutionEnd::Returned(returned) => match (stop_reason, returned) {
+            (Some(stop_reason), _) => failed_result(
+                rules.classify_code(stop_reason.error_code(), None),
+                stop_message(stop_reason),
+                random,
+            ),
+            (None, Ok(TaskSuccess { result, rows_affected })) => AttemptResult {
                 result: result.map(|result| result.to_string()),
                 rows_affected,
-                dice,
+                random,
                 ..AttemptResult::default()
             },
             (None, Err(error)) => {
-                let failure = rules.failure(error.code, None);
+                let failure = rules.classify_code(error.code, None);
                 let retryable = error.retryable.unwrap_or(failure.retryable);
-                failed(Failure { retryable, ..failure }, error.message, dice)
+                failed_result(AttemptFailure { retryable, ..failure }, error.message, random)
             }
         },
-        End::Refused(refusal) => {
+        ExecutionEnd::NotStarted(refusal) => {
             let (code, message) = match refusal {
-                Refusal::NotFound(why) => (ErrorCode::NOT_FOUND, format!("not found: {why}")),
-                Refusal::Unfit(why) => {
-                    (ErrorCode::INVALID_INPUT, format!("it cannot be run: {why}"))
+                LaunchRefusal::NotFound(why) => (ErrorCode::NOT_FOUND, format!("not found: {why}")),
+                LaunchRefusal::NotExecutable(why) => {
+                    (ErrorCode::INVALID_INPUT, format!("cannot be executed: {why}"))
                 }
-                Refusal::Unable(why) => {
-                    (ErrorCode::UNEXPECTED_ERROR, format!("it could not be run now: {why}"))
+                LaunchRefusal::TemporaryFailure(why) => {
+                    (ErrorCode::UNEXPECTED_ERROR, format!("could not be started now: {why}"))
                 }
-                Refusal::Lease => {
-                    let why = "its lease had passed before it could be launched";
+                LaunchRefusal::LeaseExpired => {
+                    let why = "the lease expired before the attempt was launched";
                     (ErrorCode::HEARTBEAT_TIMEOUT, why.to_owned())
                 }
-                Refusal::Doubled => {
-                    (ErrorCode::UNEXPECTED_ERROR, "this attempt runs already".to_owned())
+                LaunchRefusal::AlreadyRunning => {
+                    (ErrorCode::UNEXPECTED_ERROR, "the attempt is already running".to_owned())
                 }
             };
-            failed(rules.failure(code, None), message, dice)
+            failed_result(rules.classify_code(code, None), message, random)
         }
-        End::Unfit(refused) => {
-            failed(rules.failure(ErrorCode::INVALID_INPUT, None), refused.to_string(), dice)
-        }
+        ExecutionEnd::InvalidArguments(refused) => failed_result(
+            rules.classify_code(ErrorCode::INVALID_INPUT, None),
+            refused.to_string(),
+            random,
+        ),
     }
 }
 
-/// An attempt that failed without an exit.
-pub(crate) fn failed(failure: Failure, message: impl Into<String>, dice: u32) -> AttemptResult {
-    AttemptResult { error_message: Some(cut(message.into())), dice, ..AttemptResult::failed(failure) }
+/// Result of an attempt that failed without an exit code.
+pub(crate) fn failed_result(
+    failure: AttemptFailure,
+    message: impl Into<String>,
+    random: u32,
+) -> AttemptResult {
+    AttemptResult {
+        error_message: Some(truncate_message(message.into())),
+        random,
+        ..AttemptResult::failed(failure)
+    }
 }
 
-fn in_words(exit: Exit, stopped: Option<Stopped>, told: &Told) -> String {
-    let mut words = match (stopped, exit.code, exit.signal) {
-        (Some(stopped), _, _) => why(stopped).to_owned(),
+fn failure_message(
+    exit: ProcessExit,
+    stop_reason: Option<StopReason>,
+    result_file: &ResultFile,
+) -> String {
+    let mut message = match (stop_reason, exit.code, exit.signal) {
+        (Some(stop_reason), _, _) => stop_message(stop_reason).to_owned(),
         (None, Some(code), _) => format!("exit code {code}"),
         (None, None, Some(signal)) => format!("ended by signal {signal}"),
-        (None, None, None) => "ended in a way nobody saw".to_owned(),
+        (None, None, None) => "ended for an unknown reason".to_owned(),
     };
-    if let Some(problem) = &told.problem {
-        words.push_str("; result file: ");
-        words.push_str(problem);
+    if let Some(problem) = &result_file.problem {
+        message.push_str("; result file: ");
+        message.push_str(problem);
     }
-    cut(words)
+    truncate_message(message)
 }
 
-fn why(stopped: Stopped) -> &'static str {
-    match stopped {
-        Stopped::Timeout => "stopped: it ran longer than its timeout",
-        Stopped::Silence => "stopped: nothing was heard of it, or its lease could not be renewed",
-        Stopped::Cancel => "stopped: somebody canceled it",
-        Stopped::Drain => "stopped: its worker is drained",
-        Stopped::Detach => "stopped: its worker was cut off",
+fn stop_message(stop_reason: StopReason) -> &'static str {
+    match stop_reason {
+        StopReason::Timeout => "stopped: it ran longer than its timeout",
+        StopReason::Silence => {
+            "stopped: no sign of life in time, or its lease could not be renewed"
+        }
+        StopReason::Cancel => "stopped: the run was canceled",
+        StopReason::Drain => "stopped: its worker is being drained",
+        StopReason::Detach => "stopped: its worker was detached",
     }
 }
 
-fn cut(mut words: String) -> String {
-    if words.len() > LONGEST_MESSAGE {
-        let end = (0..=LONGEST_MESSAGE).rev().find(|&end| words.is_char_boundary(end));
-        words.truncate(end.unwrap_or_default());
-        words.push('…');
+fn truncate_message(mut message: String) -> String {
+    if message.len() > MAX_MESSAGE_BYTES {
+        let end = (0..=MAX_MESSAGE_BYTES).rev().find(|&end| message.is_char_boundary(end));
+        message.truncate(end.unwrap_or_default());
+        message.push('…');
     }
-    words.replace('\0', "\u{fffd}")
+    message.replace('\0', "\u{fffd}")
 }
 
-/// Something an executor tells its worker.
+/// The end of an attempt, as an executor reports it to the worker.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Happened {
-    /// Of which attempt.
-    pub key: JobKey,
-    /// Under which lease.
+pub struct Completion {
+    /// The attempt that has ended.
+    pub key: AttemptKey,
+    /// The lease it runs under.
     pub token: LeaseToken,
     /// How it ended.
-    pub end: End,
+    pub end: ExecutionEnd,
 }
 
-/// Where executors put what happened, for the worker to find.
+/// Queue of completions from the executors to the worker. Clones share one queue.
 #[derive(Clone, Default)]
-pub struct Mail {
-    inside: Arc<Inside>,
+pub struct CompletionQueue {
+    state: Arc<QueueState>,
 }
 
 #[derive(Default)]
-struct Inside {
-    letters: Mutex<Vec<Happened>>,
-    bell: Notify,
+struct QueueState {
+    completions: Mutex<Vec<Completion>>,
+    added: Notify,
 }
 
-impl Mail {
-    /// Something happened.
-    pub fn send(&self, happened: Happened) {
-        self.send_all([happened]);
+impl CompletionQueue {
+    /// Adds a completion and wakes the worker.
+    pub fn push(&self, completion: Completion) {
+        self.push_all([completion]);
     }
 
-    /// All this happened.
-    pub(crate) fn send_all(&self, happened: impl IntoIterator<Item = Happened>) {
-        let mut letters = self.inside.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        let none = letters.is_empty();
-        letters.extend(happened);
-        let first = none && !letters.is_empty();
-        drop(letters);
-        // Whoever comes for the first takes them all.
+    /// Adds several completions and wakes the worker once.
+    pub(crate) fn push_all(&self, completion: impl IntoIterator<Item = Completion>) {
+        let mut completions = self.state.completions.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_empty = completions.is_empty();
+        completions.extend(completion);
+        let first = was_empty && !completions.is_empty();
+        drop(completions);
+        // The worker takes all completions at once, so only the first one needs to wake it.
         if first {
-            self.ring();
+            self.notify();
         }
     }
 
-    pub(crate) fn drain(&self) -> Vec<Happened> {
-        let mut letters = self.inside.letters.lock().unwrap_or_else(PoisonError::into_inner);
-        // As many will come again: what grows is copied.
-        let room = Vec::with_capacity(letters.len());
-        std::mem::replace(&mut *letters, room)
+    /// Takes all queued completions.
+    pub(crate) fn drain(&self) -> Vec<Completion> {
+        let mut completions = self.state.completions.lock().unwrap_or_else(PoisonError::into_inner);
+        // The next batch will be about as large; a vector that grows step by step is copied each time.
+        let next = Vec::with_capacity(completions.len());
+        std::mem::replace(&mut *completions, next)
     }
 
-    pub(crate) fn ring(&self) {
-        self.inside.bell.notify_one();
+    /// Wakes the worker, also without a completion: there is something else to report.
+    pub(crate) fn notify(&self) {
+        self.state.added.notify_one();
     }
 
-    pub(crate) async fn rung(&self) {
-        self.inside.bell.notified().await;
+    /// Waits until a completion is queued or [`Self::notify`] is called.
+    pub(crate) async fn wait_for_completion(&self) {
+        self.state.added.notified().await;
     }
 }
 
-/// What runs attempts: commands, functions, or what a simulation makes of them.
+/// Runs attempts: commands, functions, or their substitutes in a simulation.
 pub trait Executor: Send + Sync {
-    /// Until when, by the clock of [`boottime`](crate::spawner::boottime), what is launched under a lease
-    /// may run. After that it is killed, whatever its worker is doing.
-    fn lease(&self, token: LeaseToken, until: u64);
+    /// Sets until when attempts of a lease may run, by the clock of [`boottime`](crate::spawner::boottime), in
+    /// microseconds. After that they are killed, even if the worker hangs.
+    fn set_lease_deadline(&self, token: LeaseToken, until: u64);
 
-    /// Launches an attempt. How it ends comes by mail.
+    /// Launches an attempt. Its end arrives in the [`CompletionQueue`].
     fn launch(&self, attempt: Attempt);
 
-    /// The same for several.
+    /// Launches several attempts.
     fn launch_all(&self, attempts: Vec<Attempt>) {
         attempts.into_iter().for_each(|attempt| self.launch(attempt));
     }
 
-    /// Asks an attempt to stop, and kills it after the grace.
-    fn stop(&self, key: JobKey, why: Stopped, grace: Duration);
+    /// Signals an attempt to stop, and kills it after the grace.
+    fn stop(&self, key: AttemptKey, why: StopReason, grace: Duration);
 
-    /// Its end is recorded: nothing about it needs to be kept.
-    fn forget(&self, key: JobKey);
+    /// Drops everything that is kept about an attempt, because its result is in the database.
+    fn forget(&self, key: AttemptKey);
 
-    /// The same for several.
-    fn forget_all(&self, keys: &[JobKey]) {
+    /// Drops everything that is kept about several attempts.
+    fn forget_all(&self, keys: &[AttemptKey]) {
         keys.iter().for_each(|key| self.forget(*key));
     }
 }

@@ -1,5 +1,6 @@
-//! Commands: each attempt a process of the spawner. What it printed and how it ended come together where it was
-//! soon over; else what it prints is read as it comes. The spawner remembers an end until it is told to forget it.
+//! Executor of commands: each attempt is a process of the spawner. Short output of a short command arrives together
+//! with its exit; other output is read from pipes while the command runs. The spawner keeps the exit of an attempt
+//! until the worker acknowledges it (`forget`).
 
 use std::collections::HashMap;
 use std::io;
@@ -9,83 +10,97 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tasuki_core::LeaseToken;
-use tasuki_core::exit::Stopped;
+use tasuki_core::exit::StopReason;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::attempt::{Attempt, End, Executor, Happened, Mail, Signs};
-use super::ends::{Ended, Ends};
-use super::folders::Folders;
-use super::keeper::Keeper;
-use super::launch::{self, Places, token_text};
+use super::attempt::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor, Liveness};
+use super::command_completion::{CommandCompletion, EndedCommand};
+use super::launch_spec::{self, AttemptPaths, token_to_hex};
+use super::log_batcher::LogBatcher;
+use super::work_dirs::WorkDirs;
+use crate::node::clock_and_random::Clock;
 use crate::node::config::Config;
-use crate::node::world::Clock;
-use crate::spawner::{JobKey, Launch, Order, Refusal, Report, Spawner};
+use crate::spawner::{
+    AttemptKey, LaunchRefusal, LaunchSpec, SpawnerEvent, SpawnerHandle, SpawnerRequest,
+};
 
-/// What runs commands on this node.
-pub(crate) struct Commands {
-    spawner: Mutex<Option<Spawner>>,
+/// Runs commands through the spawner of this node.
+pub(crate) struct CommandExecutor {
+    spawner: Mutex<Option<SpawnerHandle>>,
     config: Config,
-    home: String,
-    /// Where ends are written.
-    records: PathBuf,
-    folders: Mutex<Folders>,
-    mail: Mail,
-    book: Arc<Mutex<Book>>,
+    data_dir_id: String,
+    /// Directory for exit records.
+    exit_records: PathBuf,
+    work_dirs: Mutex<WorkDirs>,
+    completions: CompletionQueue,
+    table: Arc<Mutex<CommandTable>>,
 }
 
-/// What was ordered, and who waits to hear of it.
+/// The commands that were sent to the spawner.
 #[derive(Default)]
-struct Book {
-    /// What was started, and has not been told to have ended.
-    launched: HashMap<JobKey, Launched>,
-    /// What is to stop although it has not been started yet.
-    stops: HashMap<JobKey, (Stopped, Duration)>,
+struct CommandTable {
+    /// Commands whose start was sent and whose end has not been reported.
+    launched: HashMap<AttemptKey, LaunchedCommand>,
+    /// Stops that arrived before the start of their attempt was sent.
+    early_stops: HashMap<AttemptKey, (StopReason, Duration)>,
 }
 
-struct Launched {
+struct LaunchedCommand {
     token: LeaseToken,
-    signs: Signs,
+    liveness: Liveness,
     result: PathBuf,
-    /// Who reads what it prints, and waits for its end.
-    reader: Option<oneshot::Sender<Ended>>,
+    /// Passes the end to the task that reads the output pipes, if there is one.
+    exit_sender: Option<oneshot::Sender<EndedCommand>>,
 }
 
-impl Book {
-    /// Takes in what the spawner told. Returns what has ended and is read by nobody.
-    fn take_in(&mut self, reports: Vec<Report>, ends: &Arc<Ends>, runtime: &Handle) -> Vec<Ended> {
-        let mut over = Vec::new();
-        for report in reports {
-            let (key, how, printed) = match report {
-                Report::Ready => continue,
-                Report::Started { job, pid } => {
-                    tracing::debug!(run_id = job.run, attempt = job.attempt, pid, "launched");
+impl CommandTable {
+    /// Applies events of the spawner. Returns the ended commands whose output is not read by a task.
+    fn apply_events(
+        &mut self,
+        events: Vec<SpawnerEvent>,
+        completion: &Arc<CommandCompletion>,
+        runtime: &Handle,
+    ) -> Vec<EndedCommand> {
+        let mut ended_commands = Vec::new();
+        for event in events {
+            let (key, exit, output) = match event {
+                SpawnerEvent::Ready => continue,
+                SpawnerEvent::Started { key, pid } => {
+                    tracing::debug!(run_id = key.run, attempt = key.attempt, pid, "launched");
                     continue;
                 }
-                Report::Prints { job, from } => {
-                    if let Some(launched) = self.launched.get_mut(&job) {
-                        let (tell, told) = oneshot::channel();
-                        launched.reader = Some(tell);
-                        let read = Arc::clone(ends).read(job, launched.signs.clone(), from, told);
+                SpawnerEvent::OutputPipes { key, pipes } => {
+                    if let Some(launched) = self.launched.get_mut(&key) {
+                        let (exit_sender, exit) = oneshot::channel();
+                        launched.exit_sender = Some(exit_sender);
+                        let read = Arc::clone(completion).read_output(
+                            key,
+                            launched.liveness.clone(),
+                            pipes,
+                            exit,
+                        );
                         runtime.spawn(read);
                     }
                     continue;
                 }
-                Report::Ended { job, exit, printed } => (job, Ok(exit), printed),
-                Report::Refused { job, why } => (job, Err(why), None),
+                SpawnerEvent::Ended { key, exit, output } => (key, Ok(exit), output),
+                SpawnerEvent::Refused { key, why } => (key, Err(why), None),
             };
-            let Some(Launched { token, signs, result, reader }) = self.launched.remove(&key) else {
+            let Some(LaunchedCommand { token, liveness, result, exit_sender }) =
+                self.launched.remove(&key)
+            else {
                 continue;
             };
-            signs.end();
-            let printed = printed.unwrap_or_default();
-            let ended = Ended { key, token, how, printed, result };
-            match reader {
-                Some(reader) => drop(reader.send(ended)),
-                None => over.push(ended),
+            liveness.mark_ended();
+            let output = output.unwrap_or_default();
+            let ended = EndedCommand { key, token, exit, output, result_path: result };
+            match exit_sender {
+                Some(exit_sender) => drop(exit_sender.send(ended)),
+                None => ended_commands.push(ended),
             }
         }
-        over
+        ended_commands
     }
 }
 
@@ -93,139 +108,151 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Commands {
-    /// Starts the spawner and waits until it has swept up after the one before it. `gone` is called when
-    /// it is no longer there.
+impl CommandExecutor {
+    /// Starts the spawner and waits until it has killed what an earlier spawner left behind. `gone` is called when the
+    /// spawner has ended.
     pub(crate) async fn start(
         spawner: Command,
         config: Config,
-        home: Home,
-        keeper: Keeper,
+        worker_dir: WorkerDir,
+        log_batcher: LogBatcher,
         clock: Arc<dyn Clock>,
-        mail: Mail,
+        completions: CompletionQueue,
         gone: impl Fn() + Send + 'static,
     ) -> io::Result<Self> {
-        let book: Arc<Mutex<Book>> = Arc::default();
+        let table: Arc<Mutex<CommandTable>> = Arc::default();
         let (ready, is_ready) = oneshot::channel();
-        let (mut ready, told, runtime) = (Some(ready), Arc::clone(&book), Handle::current());
-        let ends = Arc::new(Ends::new(keeper, clock, config.log_cap, mail.clone()));
-        let (tell, over) = mpsc::unbounded_channel();
-        let (launched, rings) = (Arc::clone(&book), mail.clone());
-        let may_come = move || !lock(&launched).launched.is_empty();
-        runtime.spawn(Arc::clone(&ends).tell_all(over, may_come));
-        let spawner = Spawner::start(spawner, move |reports| match reports {
-            Some(reports) => {
-                if reports.iter().any(|report| matches!(report, Report::Ready)) {
+        let (mut ready, event_table, runtime) =
+            (Some(ready), Arc::clone(&table), Handle::current());
+        let completion = Arc::new(CommandCompletion::new(
+            log_batcher,
+            clock,
+            config.max_log_bytes,
+            completions.clone(),
+        ));
+        let (ended_sender, ended_receiver) = mpsc::unbounded_channel();
+        let (launched, wakes) = (Arc::clone(&table), completions.clone());
+        let more_may_end = move || !lock(&launched).launched.is_empty();
+        runtime.spawn(Arc::clone(&completion).complete_in_batches(ended_receiver, more_may_end));
+        let spawner = SpawnerHandle::start(spawner, move |events| match events {
+            Some(events) => {
+                if events.iter().any(|event| matches!(event, SpawnerEvent::Ready)) {
                     let _ = ready.take().map(|ready| ready.send(()));
                 }
-                let over = lock(&told).take_in(reports, &ends, &runtime);
-                if !over.is_empty() {
-                    let _ = tell.send(over);
-                    // There is room again, before anybody is told why.
-                    rings.ring();
+                let ended_commands = lock(&event_table).apply_events(events, &completion, &runtime);
+                if !ended_commands.is_empty() {
+                    let _ = ended_sender.send(ended_commands);
+                    // The ended commands free their slots now, before their completions are in the queue.
+                    wakes.notify();
                 }
             }
             None => gone(),
         })?;
-        // After it was started: it has its own.
+        // After the spawner was started, which must inherit the old limit for its commands.
         crate::spawner::raise_open_files();
         is_ready.await.map_err(|_| io::Error::other("the spawner ended before it was ready"))?;
-        let Home { data, id, records } = home;
+        let WorkerDir { data_dir, data_dir_id, exit_records } = worker_dir;
         let spawner = Mutex::new(Some(spawner));
-        let worker = records.file_name().unwrap_or_default().to_string_lossy();
-        let folders = Mutex::new(Folders::new(&data, &worker));
-        Ok(Self { spawner, config, home: id, records, folders, mail, book })
+        let worker = exit_records.file_name().unwrap_or_default().to_string_lossy();
+        let work_dirs = Mutex::new(WorkDirs::new(&data_dir, &worker));
+        Ok(Self { spawner, config, data_dir_id, exit_records, work_dirs, completions, table })
     }
 
-    fn order(&self, order: &Order) -> io::Result<()> {
-        self.order_all(std::slice::from_ref(order))
+    fn send(&self, request: &SpawnerRequest) -> io::Result<()> {
+        self.send_all(std::slice::from_ref(request))
     }
 
-    fn order_all(&self, orders: &[Order]) -> io::Result<()> {
+    fn send_all(&self, requests: &[SpawnerRequest]) -> io::Result<()> {
         match &*lock(&self.spawner) {
-            Some(spawner) => spawner.order_all(orders),
+            Some(spawner) => spawner.send_all(requests),
             None => Err(io::Error::other("the spawner has ended")),
         }
     }
 
-    fn order_stop(&self, key: JobKey, why: Stopped, grace: Duration) {
-        let order = Order::Stop { job: key, why, grace: grace.as_micros() as u64 };
-        if let Err(error) = self.order(&order) {
-            tracing::warn!(%error, "the spawner does not listen");
+    fn send_stop(&self, key: AttemptKey, why: StopReason, grace: Duration) {
+        let request = SpawnerRequest::Stop { key, why, grace: grace.as_micros() as u64 };
+        if let Err(error) = self.send(&request) {
+            tracing::warn!(%error, "the spawner cannot be reached");
         }
     }
 
-    /// Ends the spawner, and with it everything it may still have.
-    pub(crate) fn end(&self) {
+    /// Ends the spawner and kills every command that it still runs.
+    pub(crate) fn shut_down(&self) {
         drop(lock(&self.spawner).take());
     }
 
-    /// What is ordered of the spawner, and where the result will be; or how it ended at once.
-    fn prepare(&self, attempt: &Attempt) -> Result<(Launch, PathBuf), Box<End>> {
+    /// Builds the start request of an attempt and the path of its result file. The error is the end of an attempt that
+    /// cannot be started.
+    fn prepare(&self, attempt: &Attempt) -> Result<(LaunchSpec, PathBuf), Box<ExecutionEnd>> {
         let key = attempt.key();
-        let folder = lock(&self.folders).take(key);
-        let folder = folder.map_err(|error| unable("a folder for its result", &error))?;
-        let record = self.records.join(format!("{}-{}.json", key.run, key.attempt));
-        let places = Places { result: folder.join("result.json"), record };
+        let work_dir = lock(&self.work_dirs).take(key);
+        let work_dir = work_dir.map_err(|error| temporary_failure("work directory", &error))?;
+        let exit_record = self.exit_records.join(format!("{}-{}.json", key.run, key.attempt));
+        let paths = AttemptPaths { result: work_dir.join("result.json"), exit_record };
         let inherited = |name: &str| std::env::var(name).ok();
-        let launch = launch::command(attempt, &self.config, &self.home, &places, inherited)
-            .map_err(|refused| Box::new(End::Unfit(refused)))?;
-        Ok((launch, places.result))
+        let launch =
+            launch_spec::launch_spec(attempt, &self.config, &self.data_dir_id, &paths, inherited)
+                .map_err(|error| Box::new(ExecutionEnd::InvalidArguments(error)))?;
+        Ok((launch, paths.result))
     }
 
-    /// Orders the start of these, in one go.
-    fn order_starts(&self, orders: &[Order], attempts: Vec<(Attempt, PathBuf)>) {
-        let mut book = lock(&self.book);
-        match (self.order_all(orders), &attempts[..]) {
+    /// Sends the starts of several attempts together.
+    fn send_starts(&self, requests: &[SpawnerRequest], attempts: Vec<(Attempt, PathBuf)>) {
+        let mut table = lock(&self.table);
+        match (self.send_all(requests), &attempts[..]) {
             (Ok(()), _) => {}
             (Err(error), [(attempt, _)]) => {
-                return self.mail.send(happened(attempt, *unable("the spawner", &error)));
+                return self
+                    .completions
+                    .push(completion(attempt, *temporary_failure("the spawner", &error)));
             }
-            // One of them keeps the others from being ordered: each for itself.
+            // One request cannot be sent (it is too long) and blocks the others: send each one separately.
             (Err(_), _) => {
-                drop(book);
-                for (order, attempt) in orders.iter().zip(attempts) {
-                    self.order_starts(std::slice::from_ref(order), vec![attempt]);
+                drop(table);
+                for (request, attempt) in requests.iter().zip(attempts) {
+                    self.send_starts(std::slice::from_ref(request), vec![attempt]);
                 }
                 return;
             }
         }
         for (attempt, result) in attempts {
-            let (key, token, signs) = (attempt.key(), attempt.token, attempt.signs.clone());
-            book.launched.insert(key, Launched { token, signs, result, reader: None });
-            // Somebody was quicker than we.
-            if let Some((why, grace)) = book.stops.remove(&key) {
-                self.order_stop(key, why, grace);
+            let (key, token, liveness) = (attempt.key(), attempt.token, attempt.liveness.clone());
+            table
+                .launched
+                .insert(key, LaunchedCommand { token, liveness, result, exit_sender: None });
+            // A stop arrived before the start.
+            if let Some((why, grace)) = table.early_stops.remove(&key) {
+                self.send_stop(key, why, grace);
             }
         }
     }
 }
 
-/// Of this worker, and of this moment: another try may fare better.
-fn unable(what: &str, error: &io::Error) -> Box<End> {
-    Box::new(End::Refused(Refusal::Unable(format!("{what}: {error}"))))
+/// The end of an attempt that could not be started on this worker now; a retry may succeed.
+fn temporary_failure(what: &str, error: &io::Error) -> Box<ExecutionEnd> {
+    Box::new(ExecutionEnd::NotStarted(LaunchRefusal::TemporaryFailure(format!("{what}: {error}"))))
 }
 
-fn happened(attempt: &Attempt, end: End) -> Happened {
-    Happened { key: attempt.key(), token: attempt.token, end }
+fn completion(attempt: &Attempt, end: ExecutionEnd) -> Completion {
+    Completion { key: attempt.key(), token: attempt.token, end }
 }
 
-/// Where a node keeps its things.
+/// Directories of a worker and the id of its data directory.
 #[derive(Debug, Clone)]
-pub(crate) struct Home {
+pub(crate) struct WorkerDir {
     /// The data directory.
-    pub(crate) data: PathBuf,
-    /// What it is known by.
-    pub(crate) id: String,
-    /// Where the ends of this incarnation are written.
-    pub(crate) records: PathBuf,
+    pub(crate) data_dir: PathBuf,
+    /// Id of the data directory. All processes of its commands have it in their environment.
+    pub(crate) data_dir_id: String,
+    /// Directory for the exit records of this worker id.
+    pub(crate) exit_records: PathBuf,
 }
 
-impl Executor for Commands {
-    fn lease(&self, token: LeaseToken, until: u64) {
-        let told = self.order(&Order::Lease { token: token_text(token), until });
-        if let Err(error) = told {
-            tracing::warn!(%error, "the spawner does not listen");
+impl Executor for CommandExecutor {
+    fn set_lease_deadline(&self, token: LeaseToken, until: u64) {
+        let sent = self.send(&SpawnerRequest::Lease { token: token_to_hex(token), until });
+        if let Err(error) = sent {
+            tracing::warn!(%error, "the spawner cannot be reached");
         }
     }
 
@@ -234,44 +261,44 @@ impl Executor for Commands {
     }
 
     fn launch_all(&self, attempts: Vec<Attempt>) {
-        let mut orders = Vec::with_capacity(attempts.len());
+        let mut requests = Vec::with_capacity(attempts.len());
         let mut launched = Vec::with_capacity(attempts.len());
         for attempt in attempts {
             match self.prepare(&attempt) {
                 Ok((launch, result)) => {
-                    orders.push(Order::Start(launch));
+                    requests.push(SpawnerRequest::Start(launch));
                     launched.push((attempt, result));
                 }
-                Err(end) => self.mail.send(happened(&attempt, *end)),
+                Err(end) => self.completions.push(completion(&attempt, *end)),
             }
         }
-        if !orders.is_empty() {
-            self.order_starts(&orders, launched);
+        if !requests.is_empty() {
+            self.send_starts(&requests, launched);
         }
     }
 
-    fn stop(&self, key: JobKey, why: Stopped, grace: Duration) {
-        let mut book = lock(&self.book);
-        match book.launched.contains_key(&key) {
-            true => self.order_stop(key, why, grace),
-            false => drop(book.stops.insert(key, (why, grace))),
+    fn stop(&self, key: AttemptKey, why: StopReason, grace: Duration) {
+        let mut table = lock(&self.table);
+        match table.launched.contains_key(&key) {
+            true => self.send_stop(key, why, grace),
+            false => drop(table.early_stops.insert(key, (why, grace))),
         }
     }
 
-    fn forget(&self, key: JobKey) {
+    fn forget(&self, key: AttemptKey) {
         self.forget_all(&[key]);
     }
 
-    fn forget_all(&self, keys: &[JobKey]) {
-        let mut book = lock(&self.book);
+    fn forget_all(&self, keys: &[AttemptKey]) {
+        let mut table = lock(&self.table);
         for key in keys {
-            book.stops.remove(key);
+            table.early_stops.remove(key);
         }
-        drop(book);
-        // One that has ended has written down what it knows, and nobody needs that any more.
-        let forget = |job: &JobKey| Order::Forget { job: *job };
-        let _ = self.order_all(&keys.iter().map(forget).collect::<Vec<_>>());
-        let mut folders = lock(&self.folders);
-        keys.iter().for_each(|key| folders.give_back(*key));
+        drop(table);
+        // The results are in the database, so the exit records are no longer needed.
+        let forget = |key: &AttemptKey| SpawnerRequest::Forget { key: *key };
+        let _ = self.send_all(&keys.iter().map(forget).collect::<Vec<_>>());
+        let mut work_dirs = lock(&self.work_dirs);
+        keys.iter().for_each(|key| work_dirs.give_back(*key));
     }
 }

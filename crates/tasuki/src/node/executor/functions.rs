@@ -1,4 +1,4 @@
-//! What calls the handlers of the embedding program, each call a task.
+//! Executor of functions: calls the handlers of the embedding program, each call in a task of its own.
 
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
@@ -8,181 +8,189 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tasuki_core::exit::Stopped;
-use tasuki_core::job_spec::What;
+use tasuki_core::exit::StopReason;
+use tasuki_core::work_spec::WorkAction;
 use tasuki_core::{ErrorCode, LeaseToken};
 use tokio::sync::Notify;
 
-use super::attempt::{Attempt, End, Executor, Happened, Mail};
-use super::keeper::Keeper;
-use super::logs::Log;
-use crate::handler::{Context, Functions, TaskError};
-use crate::node::world::Clock;
-use crate::spawner::{JobKey, Refusal};
+use super::attempt::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor};
+use super::log_batcher::LogBatcher;
+use super::logs::AttemptLog;
+use crate::handler::{Context, HandlerRegistry, TaskError};
+use crate::node::clock_and_random::Clock;
+use crate::spawner::{AttemptKey, LaunchRefusal};
 
-/// What runs functions on this node.
-pub(crate) struct Calls {
-    functions: Functions,
-    keeper: Keeper,
+/// Runs functions on this node.
+pub(crate) struct FunctionExecutor {
+    functions: HandlerRegistry,
+    log_batcher: LogBatcher,
     clock: Arc<dyn Clock>,
-    mail: Mail,
-    log_cap: i64,
-    calls: Arc<Mutex<HashMap<JobKey, Arc<Stop>>>>,
-    /// What is to stop although it has not been called yet.
-    stops: Mutex<HashMap<JobKey, Duration>>,
+    completions: CompletionQueue,
+    max_log_bytes: i64,
+    calls: Arc<Mutex<HashMap<AttemptKey, Arc<StopSignal>>>>,
+    /// Grace of stops that arrived before their attempt was called.
+    early_stops: Mutex<HashMap<AttemptKey, Duration>>,
 }
 
-/// How a call is told to stop.
+/// Signals a call to stop, and aborts it after its grace.
 #[derive(Default)]
-pub(crate) struct Stop {
-    asked: AtomicBool,
-    /// For those who wait for that.
-    bell: Notify,
-    /// It had its time: it is not polled any more.
+pub(crate) struct StopSignal {
+    requested: AtomicBool,
+    /// Wakes the tasks that wait for the request.
+    requested_wakeup: Notify,
+    /// The grace has passed: the call is not polled any more.
     abort: Notify,
 }
 
-impl Stop {
-    fn ask(&self) {
-        self.asked.store(true, Ordering::Release);
-        self.bell.notify_waiters();
+impl StopSignal {
+    fn request(&self) {
+        self.requested.store(true, Ordering::Release);
+        self.requested_wakeup.notify_waiters();
     }
 
-    pub(crate) fn is_asked(&self) -> bool {
-        self.asked.load(Ordering::Acquire)
+    pub(crate) fn is_requested(&self) -> bool {
+        self.requested.load(Ordering::Acquire)
     }
 
-    /// Waits until it is.
-    pub(crate) async fn asked(&self) {
-        let mut rung = pin!(self.bell.notified());
-        // Whoever asks from now on is heard.
-        rung.as_mut().enable();
-        if !self.is_asked() {
-            rung.await;
+    /// Waits until a stop is requested.
+    pub(crate) async fn wait(&self) {
+        let mut requested = pin!(self.requested_wakeup.notified());
+        // Register before reading the flag: a request after this line wakes this task.
+        requested.as_mut().enable();
+        if !self.is_requested() {
+            requested.await;
         }
     }
 }
 
-impl Calls {
+impl FunctionExecutor {
     pub(crate) fn new(
-        functions: Functions,
-        keeper: Keeper,
+        functions: HandlerRegistry,
+        log_batcher: LogBatcher,
         clock: Arc<dyn Clock>,
-        mail: Mail,
-        log_cap: i64,
+        completions: CompletionQueue,
+        max_log_bytes: i64,
     ) -> Self {
         Self {
             functions,
-            keeper,
+            log_batcher,
             clock,
-            mail,
-            log_cap,
+            completions,
+            max_log_bytes,
             calls: Arc::default(),
-            stops: Mutex::default(),
+            early_stops: Mutex::default(),
         }
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<JobKey, Arc<Stop>>> {
+    fn lock_calls(&self) -> MutexGuard<'_, HashMap<AttemptKey, Arc<StopSignal>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Executor for Calls {
-    /// A function lives in this process: what stops the process stops it, and a lease that cannot be
-    /// renewed is noticed by the worker that would have renewed it.
-    fn lease(&self, _: LeaseToken, _: u64) {}
+impl Executor for FunctionExecutor {
+    /// Does nothing. A function cannot outlive this process, and the worker in this process stops it when the lease
+    /// cannot be renewed.
+    fn set_lease_deadline(&self, _: LeaseToken, _: u64) {}
 
     fn launch(&self, attempt: Attempt) {
         let (key, token) = (attempt.key(), attempt.token);
-        let handler = match &attempt.recipe.work.what {
-            What::Function(name) => self
+        let handler = match &attempt.job.work.action {
+            WorkAction::Function(name) => self
                 .functions
                 .get(name)
                 .ok_or_else(|| format!("this worker has no function {name:?}")),
-            What::Command(_) | What::Django(_) => Err("this worker runs no commands".to_owned()),
+            WorkAction::Command(_) | WorkAction::Django(_) => {
+                Err("this worker runs no commands".to_owned())
+            }
         };
         let handler = match handler {
             Ok(handler) => handler,
-            Err(why) => {
-                let end = End::Refused(Refusal::NotFound(why));
-                return self.mail.send(Happened { key, token, end });
+            Err(message) => {
+                let end = ExecutionEnd::NotStarted(LaunchRefusal::NotFound(message));
+                return self.completions.push(Completion { key, token, end });
             }
         };
-        let stop = Arc::<Stop>::default();
-        let log = Log::new(self.keeper.clone(), Arc::clone(&self.clock), key, self.log_cap);
+        let stop = Arc::<StopSignal>::default();
+        let log = AttemptLog::new(
+            self.log_batcher.clone(),
+            Arc::clone(&self.clock),
+            key,
+            self.max_log_bytes,
+        );
         let context = Context {
-            run: attempt.taken.id,
-            attempt_no: attempt.taken.attempt_no,
-            recipe: Arc::clone(&attempt.recipe),
+            run_id: attempt.run.id,
+            attempt_no: attempt.run.attempt_no,
+            job: Arc::clone(&attempt.job),
             event_payload: attempt.event_payload,
             deadline: attempt.deadline,
-            scheduled_for: attempt.taken.scheduled_for,
-            scope: attempt.taken.scope,
-            signs: attempt.signs.clone(),
+            scheduled_for: attempt.run.scheduled_for,
+            scope: attempt.run.scope,
+            liveness: attempt.liveness.clone(),
             clock: Arc::clone(&self.clock),
             log: Arc::clone(&log),
             stop: Arc::clone(&stop),
         };
         let args = attempt.args;
-        self.calls().insert(key, Arc::clone(&stop));
-        // Somebody was quicker than we.
-        if let Some(grace) = self.stops().remove(&key) {
+        self.lock_calls().insert(key, Arc::clone(&stop));
+        // A stop arrived before the call.
+        if let Some(grace) = self.lock_early_stops().remove(&key) {
             self.stop_call(key, grace);
         }
-        let (mail, calls, signs) = (self.mail.clone(), Arc::clone(&self.calls), attempt.signs);
-        // The call itself is inside: what the handler does before it first waits may panic, too. Boxed here, so that what is
-        // spawned, and moved about before it is polled, is small.
+        let (completions, calls, liveness) =
+            (self.completions.clone(), Arc::clone(&self.calls), attempt.liveness);
+        // The call of the handler is inside the future, because it may already panic before its first await. Boxed
+        // here, so that the spawned future, which is moved before it is polled, is small.
         let work = async move { handler(args, context).await };
         let mut work = Box::pin(AssertUnwindSafe(work).catch_unwind());
         tokio::spawn(async move {
             let returned = tokio::select! {
                 biased;
                 returned = &mut work => returned.unwrap_or_else(|panic| {
-                    let why = panic_words(&*panic);
-                    Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, why))
+                    let message = panic_message(&*panic);
+                    Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, message))
                 }),
                 () = stop.abort.notified() => {
-                    let why = "it did not stop when it was asked to, and was aborted";
-                    Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, why))
+                    let message = "the function did not stop within its grace and was aborted";
+                    Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, message))
                 }
             };
-            // So may what it leaves behind when it is aborted.
+            // Dropping the future of an aborted call may panic, too.
             let _ = std::panic::catch_unwind(AssertUnwindSafe(|| drop(work)));
-            signs.end();
-            // What it left behind has nobody to ask it any more.
-            stop.ask();
+            liveness.mark_ended();
+            // Tasks that the handler has spawned are signaled to stop, because nothing else will stop them.
+            stop.request();
             if log.close() {
                 Box::pin(log.finish(std::future::ready(()))).await;
             }
             calls.lock().unwrap_or_else(PoisonError::into_inner).remove(&key);
-            mail.send(Happened { key, token, end: End::Returned(returned) });
+            completions.push(Completion { key, token, end: ExecutionEnd::Returned(returned) });
         });
     }
 
-    fn stop(&self, key: JobKey, _: Stopped, grace: Duration) {
+    fn stop(&self, key: AttemptKey, _: StopReason, grace: Duration) {
         if !self.stop_call(key, grace) {
-            self.stops().insert(key, grace);
-            // It may have been called meanwhile.
+            self.lock_early_stops().insert(key, grace);
+            // The call may have begun between the two lines above.
             if self.stop_call(key, grace) {
-                self.stops().remove(&key);
+                self.lock_early_stops().remove(&key);
             }
         }
     }
 
-    fn forget(&self, key: JobKey) {
-        self.stops().remove(&key);
+    fn forget(&self, key: AttemptKey) {
+        self.lock_early_stops().remove(&key);
     }
 }
 
-impl Calls {
-    fn stops(&self) -> MutexGuard<'_, HashMap<JobKey, Duration>> {
-        self.stops.lock().unwrap_or_else(PoisonError::into_inner)
+impl FunctionExecutor {
+    fn lock_early_stops(&self) -> MutexGuard<'_, HashMap<AttemptKey, Duration>> {
+        self.early_stops.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `false`: there is no such call.
-    fn stop_call(&self, key: JobKey, grace: Duration) -> bool {
-        let Some(stop) = self.calls().get(&key).cloned() else { return false };
-        stop.ask();
+    /// Signals a call to stop and aborts it after the grace. `false`: there is no such call.
+    fn stop_call(&self, key: AttemptKey, grace: Duration) -> bool {
+        let Some(stop) = self.lock_calls().get(&key).cloned() else { return false };
+        stop.request();
         tokio::spawn(async move {
             tokio::time::sleep(grace).await;
             stop.abort.notify_one();
@@ -191,8 +199,8 @@ impl Calls {
     }
 }
 
-fn panic_words(panic: &(dyn std::any::Any + Send)) -> String {
-    let words = panic.downcast_ref::<&str>().map(|words| (*words).to_owned());
-    let words = words.or_else(|| panic.downcast_ref::<String>().cloned());
-    format!("it panicked: {}", words.unwrap_or_else(|| "without a word".to_owned()))
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let message = panic.downcast_ref::<&str>().map(|message| (*message).to_owned());
+    let message = message.or_else(|| panic.downcast_ref::<String>().cloned());
+    format!("the function panicked: {}", message.unwrap_or_else(|| "no message".to_owned()))
 }

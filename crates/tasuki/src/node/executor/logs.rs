@@ -1,290 +1,303 @@
-//! What jobs print, on its way to the database: in batches, with a cap, and never faster than it can be
-//! kept. A job that prints faster waits for its pipe; what is beyond the cap is thrown away as it comes.
+//! Writes the output of an attempt to its log in the database: in batches, up to a maximum size, and never faster than
+//! the database can store it. A command that prints faster waits for its pipe. Output beyond the maximum is read and
+//! discarded.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::pipe::fcntl_getpipe_size;
 use tasuki_core::RunId;
-use tasuki_store::{FirstLines, LogLine, Stream};
+use tasuki_store::{CapturedOutput, LogLine, OutputStream};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, watch};
 
-use super::attempt::Signs;
-use super::keeper::Keeper;
-use crate::node::world::Clock;
-use crate::output::Lines;
-use crate::spawner::JobKey;
+use super::attempt::Liveness;
+use super::log_batcher::LogBatcher;
+use crate::line_splitter::LineSplitter;
+use crate::node::clock_and_random::Clock;
+use crate::spawner::AttemptKey;
 
-/// How long lines wait for others to travel with.
-const PACE: Duration = Duration::from_millis(200);
-/// So much is not waited with.
-const FULL: usize = 64 << 10;
-/// More than this of one attempt is not held in memory.
-const MOST: usize = 256 << 10;
-/// Nor more than this of a function, which does not wait for room: what comes faster is passed over.
-const FLOOD: usize = 1 << 20;
-/// What is in a pipe at most, unless somebody changed that.
-const PIPE: usize = 64 << 10;
-/// So much is read at a time.
-const PIECE: usize = 8 << 10;
-/// How long the end of an attempt waits for its last lines.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long lines are gathered before they are written; also the delay before a failed write is repeated.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
+/// Buffered bytes that are written at once.
+const FLUSH_BYTES: usize = 64 << 10;
+/// Maximum of buffered bytes of one attempt. Reading of its pipes pauses above it.
+const MAX_BUFFERED_BYTES: usize = 256 << 10;
+/// Maximum of buffered bytes of a function, which is not slowed down: further lines are dropped and counted.
+const MAX_UNTHROTTLED_BYTES: usize = 1 << 20;
+/// Default capacity of a pipe in bytes, if the kernel does not return it.
+const DEFAULT_PIPE_BYTES: usize = 64 << 10;
+/// Number of bytes that are read from a pipe at a time.
+const READ_CHUNK_BYTES: usize = 8 << 10;
+/// How long the end of an attempt waits until its last lines are stored.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The log of one attempt.
-pub(crate) struct Log {
-    keeper: Keeper,
+pub(crate) struct AttemptLog {
+    batcher: LogBatcher,
     clock: Arc<dyn Clock>,
-    key: JobKey,
-    cap: i64,
-    waiting: Mutex<Waiting>,
-    /// There is something to keep.
-    filled: Notify,
-    /// There is room again.
-    emptied: Notify,
+    key: AttemptKey,
+    max_bytes: i64,
+    buffer: Mutex<LogBuffer>,
+    /// Wakes the writer: lines were added, or the attempt has ended.
+    lines_added: Notify,
+    /// Wakes the readers: lines were written.
+    space_freed: Notify,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct LogBuffer {
     lines: Vec<LogLine>,
     bytes: usize,
-    /// How many lines came too fast.
-    passed_over: usize,
-    /// Nothing more is kept: the cap was reached, or there is no such attempt any more.
-    full: bool,
-    /// The job has ended.
+    /// Number of lines that were dropped since the last write.
+    dropped_lines: usize,
+    /// Whether further lines are discarded: the log is full, or the attempt no longer exists.
+    discards: bool,
+    /// Whether the attempt has ended.
     ended: bool,
-    /// Somebody keeps what comes.
-    kept: bool,
-    /// And has kept all of it.
-    done: bool,
+    /// Whether the task that writes the lines was started.
+    writer_started: bool,
+    /// Whether that task has written everything and ended.
+    writer_finished: bool,
 }
 
-impl Log {
-    pub(crate) fn new(keeper: Keeper, clock: Arc<dyn Clock>, key: JobKey, cap: i64) -> Arc<Self> {
-        let bell = Notify::new;
-        let (waiting, filled, emptied) = (Mutex::default(), bell(), bell());
-        Arc::new(Self { keeper, clock, key, cap, waiting, filled, emptied })
+impl AttemptLog {
+    pub(crate) fn new(
+        batcher: LogBatcher,
+        clock: Arc<dyn Clock>,
+        key: AttemptKey,
+        max_bytes: i64,
+    ) -> Arc<Self> {
+        let notify = Notify::new;
+        let (buffer, lines_added, space_freed) = (Mutex::default(), notify(), notify());
+        Arc::new(Self { batcher, clock, key, max_bytes, buffer, lines_added, space_freed })
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn buffer(&self) -> MutexGuard<'_, LogBuffer> {
+        self.buffer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes one line.
-    pub(crate) fn line(&self, stream: Stream, text: String) {
-        let at = self.clock.wall();
-        let mut waiting = self.waiting();
-        if waiting.full {
+    /// Adds a line to the buffer.
+    pub(crate) fn push_line(&self, stream: OutputStream, text: String) {
+        let at = self.clock.wall_clock();
+        let mut buffer = self.buffer();
+        if buffer.discards {
             return;
         }
-        if waiting.bytes > FLOOD {
-            waiting.passed_over += 1;
+        if buffer.bytes > MAX_UNTHROTTLED_BYTES {
+            buffer.dropped_lines += 1;
             return;
         }
-        waiting.bytes += text.len() + 32;
-        waiting.lines.push(LogLine { stream, at, text });
+        buffer.bytes += text.len() + 32;
+        buffer.lines.push(LogLine { stream, at, text });
     }
 
-    /// Reads a stream to its end, or to what was in it when everything of the job had ended: whoever still
-    /// holds it is not one of its processes.
-    pub(crate) async fn read(
+    /// Reads a pipe to its end. If all processes of the command have ended, it reads only what is in the pipe then:
+    /// another process that still holds the pipe does not belong to the command.
+    pub(crate) async fn read_pipe(
         self: Arc<Self>,
-        mut from: Receiver,
-        stream: Stream,
-        signs: Signs,
+        mut pipe: Receiver,
+        stream: OutputStream,
+        liveness: Liveness,
         mut end: watch::Receiver<bool>,
     ) {
-        let mut buffer = vec![0; 64 << 10];
-        let mut lines = Lines::default();
-        let mut left = None;
+        let mut bytes = vec![0; 64 << 10];
+        let mut lines = LineSplitter::default();
+        let mut remaining = None;
         loop {
-            // In pieces of which the shortest lines find room: what is kept of a command is kept whole.
-            let piece = if self.waiting().full { buffer.len() } else { PIECE };
-            let got = match &mut left {
+            // Small enough that even a chunk of empty lines fits into the buffer, so that no line of a command is
+            // dropped.
+            let chunk = if self.buffer().discards { bytes.len() } else { READ_CHUNK_BYTES };
+            let count = match &mut remaining {
                 None => tokio::select! {
-                    got = from.read(&mut buffer[..piece]) => got,
+                    count = pipe.read(&mut bytes[..chunk]) => count,
                     _ = end.wait_for(|ended| *ended) => {
-                        left = Some(fcntl_getpipe_size(&from).unwrap_or(PIPE));
+                        remaining = Some(fcntl_getpipe_size(&pipe).unwrap_or(DEFAULT_PIPE_BYTES));
                         continue;
                     }
                 },
                 Some(0) => break,
-                Some(left) => {
-                    // Not by way of its readiness, which may be yet to be told.
-                    let piece = piece.min(*left);
-                    let got = rustix::io::read(&from, &mut buffer[..piece]);
-                    *left -= got.unwrap_or(0);
-                    got.map_err(Into::into)
+                Some(remaining) => {
+                    // Read directly: tokio may not have seen yet that the pipe is readable.
+                    let chunk = chunk.min(*remaining);
+                    let count = rustix::io::read(&pipe, &mut bytes[..chunk]);
+                    *remaining -= count.unwrap_or(0);
+                    count.map_err(Into::into)
                 }
             };
-            let got = match got {
+            let count = match count {
                 Ok(0) | Err(_) => break,
-                Ok(got) => got,
+                Ok(count) => count,
             };
-            signs.show(self.clock.boottime());
-            if self.waiting().full {
+            liveness.touch(self.clock.boottime());
+            if self.buffer().discards {
                 continue;
             }
-            lines.take_in(&buffer[..got], |text| self.line(stream, text));
-            self.ring();
-            self.room().await;
+            lines.push(&bytes[..count], |text| self.push_line(stream, text));
+            self.wake_writer();
+            self.wait_for_space().await;
         }
-        if let Some(text) = lines.end() {
-            self.line(stream, text);
-            self.ring();
+        if let Some(text) = lines.finish() {
+            self.push_line(stream, text);
+            self.wake_writer();
         }
     }
 
-    /// Waits until there is room for more.
-    async fn room(&self) {
+    /// Waits until the buffer has space for more.
+    async fn wait_for_space(&self) {
         loop {
-            let emptied = self.emptied.notified();
-            let waiting = { self.waiting().bytes };
-            if waiting <= MOST {
+            let space_freed = self.space_freed.notified();
+            let bytes = { self.buffer().bytes };
+            if bytes <= MAX_BUFFERED_BYTES {
                 return;
             }
-            emptied.await;
+            space_freed.await;
         }
     }
 
-    /// Keeps what comes, batch by batch, until no more will.
-    async fn keep(self: Arc<Self>) {
+    /// Writes the buffered lines, batch by batch, until the attempt has ended and everything is written.
+    async fn write_batches(self: Arc<Self>) {
         let mut next_line = 0;
         loop {
             let (bytes, ended) = {
-                let waiting = self.waiting();
-                (waiting.bytes, waiting.ended)
+                let buffer = self.buffer();
+                (buffer.bytes, buffer.ended)
             };
             if bytes == 0 && ended {
-                self.waiting().done = true;
-                self.emptied.notify_waiters();
+                self.buffer().writer_finished = true;
+                self.space_freed.notify_waiters();
                 return;
             }
             if bytes == 0 {
-                self.filled.notified().await;
+                self.lines_added.notified().await;
             }
-            let _ = tokio::time::timeout(PACE, self.enough()).await;
+            let _ = tokio::time::timeout(FLUSH_INTERVAL, self.wait_for_full_batch()).await;
             self.flush(&mut next_line).await;
         }
     }
 
-    /// Waits until there is so much that more is not waited for, or no more comes.
-    async fn enough(&self) {
+    /// Waits until a full batch is buffered or the attempt has ended.
+    async fn wait_for_full_batch(&self) {
         loop {
             let (bytes, ended) = {
-                let waiting = self.waiting();
-                (waiting.bytes, waiting.ended)
+                let buffer = self.buffer();
+                (buffer.bytes, buffer.ended)
             };
-            if bytes >= FULL || ended {
+            if bytes >= FLUSH_BYTES || ended {
                 return;
             }
-            self.filled.notified().await;
+            self.lines_added.notified().await;
         }
     }
 
-    /// There is a line to be kept.
-    pub(crate) fn ring(self: &Arc<Self>) {
-        if self.waiting().bytes == 0 {
+    /// Wakes the writer if lines are buffered, and starts it if it does not run yet.
+    pub(crate) fn wake_writer(self: &Arc<Self>) {
+        if self.buffer().bytes == 0 {
             return;
         }
-        if !std::mem::replace(&mut self.waiting().kept, true) {
-            tokio::spawn(Arc::clone(self).keep());
+        if !std::mem::replace(&mut self.buffer().writer_started, true) {
+            tokio::spawn(Arc::clone(self).write_batches());
         }
-        self.filled.notify_one();
+        self.lines_added.notify_one();
     }
 
-    /// What is still being `read` is waited for, and then what is left to be kept. Where nothing was ever
-    /// printed, nothing is done.
+    /// Waits for the future `read`, which reads the rest, and then until everything is written. Does nothing if there
+    /// never was a line.
     pub(crate) async fn finish(self: &Arc<Self>, read: impl Future<Output = ()>) {
-        let kept = async {
+        let stored = async {
             read.await;
             self.close();
             loop {
-                let emptied = self.emptied.notified();
-                let (kept, done) = {
-                    let waiting = self.waiting();
-                    (waiting.kept, waiting.done)
+                let space_freed = self.space_freed.notified();
+                let (stored, done) = {
+                    let buffer = self.buffer();
+                    (buffer.writer_started, buffer.writer_finished)
                 };
-                if !kept || done {
+                if !stored || done {
                     return;
                 }
-                emptied.await;
+                space_freed.await;
             }
         };
-        if tokio::time::timeout(PATIENCE, kept).await.is_err() {
+        if tokio::time::timeout(FINISH_TIMEOUT, stored).await.is_err() {
             self.close();
-            tracing::warn!(run_id = self.key.run, "the last lines of a log were not kept in time");
+            tracing::warn!(
+                run_id = self.key.run,
+                "the last lines of a log were not stored in time"
+            );
         }
     }
 
-    /// No more comes: what is left is kept as soon as can be. Whether something is, or was.
+    /// Marks the attempt as ended, so that the rest is written at once. Returns whether there ever was a line.
     pub(crate) fn close(&self) -> bool {
-        let kept = {
-            let mut waiting = self.waiting();
-            waiting.ended = true;
-            waiting.kept
+        let stored = {
+            let mut buffer = self.buffer();
+            buffer.ended = true;
+            buffer.writer_started
         };
-        self.filled.notify_one();
-        kept
+        self.lines_added.notify_one();
+        stored
     }
 
-    /// Writes what waits. What cannot be written goes on waiting.
+    /// Writes the buffered lines, and repeats a failed write until the database answers.
     async fn flush(&self, next_line: &mut i64) {
         let lines = {
-            let mut waiting = self.waiting();
-            waiting.bytes = 0;
-            if let Some(last) = waiting.lines.last().filter(|_| waiting.passed_over > 0) {
-                let text = format!("[{} lines came too fast and are missing]", waiting.passed_over);
-                let mark = LogLine { text, ..last.clone() };
-                waiting.lines.push(mark);
-                waiting.passed_over = 0;
+            let mut buffer = self.buffer();
+            buffer.bytes = 0;
+            if let Some(last) = buffer.lines.last().filter(|_| buffer.dropped_lines > 0) {
+                let text = format!(
+                    "[{} lines are missing: they came faster than they could be stored]",
+                    buffer.dropped_lines
+                );
+                let notice = LogLine { text, ..last.clone() };
+                buffer.lines.push(notice);
+                buffer.dropped_lines = 0;
             }
-            std::mem::take(&mut waiting.lines)
+            std::mem::take(&mut buffer.lines)
         };
         if lines.is_empty() {
             return;
         }
         let (run, attempt) = (RunId(self.key.run), self.key.attempt);
-        let first = FirstLines { run, attempt_no: attempt, lines };
-        if *next_line == 0 && first.are_few(self.cap) {
-            // What is not known to be kept is kept below, once.
-            if let Ok(true) = self.keeper.open(first.clone()).await {
-                *next_line = first.lines.len() as i64;
-                self.emptied.notify_waiters();
+        let captured = CapturedOutput { run, attempt_no: attempt, lines };
+        if *next_line == 0 && captured.fits_one_chunk(self.max_bytes) {
+            // If it is not certain that the lines were stored, `append_log` below stores them, but never twice.
+            if let Ok(true) = self.batcher.create_log(captured.clone()).await {
+                *next_line = captured.lines.len() as i64;
+                self.space_freed.notify_waiters();
                 return;
             }
         }
-        let (store, lines) = (&self.keeper.store, first.lines);
+        let (store, lines) = (&self.batcher.store, captured.lines);
         loop {
-            match store.append_log(run, attempt, *next_line, &lines, self.cap).await {
+            match store.append_log(run, attempt, *next_line, &lines, self.max_bytes).await {
                 Ok(Some(logged)) => {
                     *next_line = logged.next_line;
-                    self.waiting().full |= logged.truncated;
+                    self.buffer().discards |= logged.truncated;
                     break;
                 }
                 Ok(None) => {
-                    self.waiting().full = true;
+                    self.buffer().discards = true;
                     break;
                 }
                 Err(error) if error.is_invalid_input() => {
-                    tracing::warn!(run_id = %run, %error, "lines of a log were refused");
+                    tracing::warn!(run_id = %run, %error, "lines of a log were refused by the database");
                     break;
                 }
                 Err(error) => {
-                    tracing::debug!(run_id = %run, %error, "a log waits for the database");
-                    tokio::time::sleep(PACE).await;
+                    tracing::debug!(run_id = %run, %error, "lines of a log could not be stored; trying again");
+                    tokio::time::sleep(FLUSH_INTERVAL).await;
                 }
             }
         }
         {
-            let mut waiting = self.waiting();
-            if waiting.full {
-                waiting.lines.clear();
-                waiting.bytes = 0;
+            let mut buffer = self.buffer();
+            if buffer.discards {
+                buffer.lines.clear();
+                buffer.bytes = 0;
             }
         }
-        self.emptied.notify_waiters();
+        self.space_freed.notify_waiters();
     }
 }

@@ -1,12 +1,12 @@
-//! Execution of runs: commands through the spawner, functions as tasks, their output and their results.
+//! Execution of attempts: commands through the spawner, functions as tasks; captured output and result files.
 
 pub mod attempt;
+pub(crate) mod command_completion;
 pub(crate) mod commands;
-pub(crate) mod ends;
-pub(crate) mod folders;
+pub(crate) mod executors;
 pub(crate) mod functions;
-pub(crate) mod hands;
-pub(crate) mod keeper;
-pub(crate) mod launch;
+pub(crate) mod launch_spec;
+pub(crate) mod log_batcher;
 pub(crate) mod logs;
-pub(crate) mod results;
+pub(crate) mod result_file;
+pub(crate) mod work_dirs;

@@ -1,95 +1,97 @@
-//! T1: what comes up is given to those who have room.
+//! Assigns due runs to workers with free slots (transition T1).
 
 use std::collections::{BTreeMap, HashMap};
 
 use jiff::Timestamp;
-use tasuki_core::assign::{self, Placing};
+use tasuki_core::assign::{self, PlacementPlanner};
 use tasuki_core::{Epoch, LeaseToken, RunId, Settings, WorkerId};
-use tasuki_store::{AssignBatch, Error, DueRun};
+use tasuki_store::{AssignRequest, DueRun, Error};
 
-use super::{FEW, Leader, PAGE, PAGES, START, signed};
+use super::{FIRST_PAGE_SIZE, Leader, MAX_PAGES, PAGE_SIZE, START_POSITION, to_signed};
 use crate::node::coordination::peers::{Peer, StartOrder};
-use crate::node::leader::plan;
+use crate::node::leader::decisions;
 
 impl Leader {
-    /// Gives what is due within assign_ahead to workers, page by page while somebody has room.
+    /// Assigns runs that are due within `assign_ahead` to workers, page by page while a worker has a free slot.
     pub(super) async fn assign(
         &self,
         epoch: Epoch,
         settings: &Settings,
         clock: Timestamp,
     ) -> Result<(), Error> {
-        let mut place = START;
-        let until = clock + signed(settings.assign_ahead());
-        let (mut placing, mut most) = (None, FEW);
+        let mut position = START_POSITION;
+        let until = clock + to_signed(settings.assign_ahead());
+        let (mut planner, mut page_size) = (None, FIRST_PAGE_SIZE);
         let mut peers = HashMap::new();
-        for _ in 0..PAGES {
-            let page = self.store.assignable(place, until, most).await?;
+        for _ in 0..MAX_PAGES {
+            let page = self.store.list_assignable(position, until, page_size).await?;
             let Some(last) = page.last() else { return Ok(()) };
-            place = (last.wanted.due_at, last.wanted.run);
-            let placing = match &mut placing {
-                Some(placing) => placing,
-                none => {
-                    let (given, workers) = (self.store.given().await?, self.store.workers().await?);
-                    let candidates = plan::candidates(&workers, &given, self.me.id());
+            position = (last.due_run.due_at, last.due_run.run);
+            let planner = match &mut planner {
+                Some(planner) => planner,
+                empty => {
+                    let (assignments, workers) =
+                        (self.store.list_assignments().await?, self.store.list_workers().await?);
+                    let candidates =
+                        decisions::placement_candidates(&workers, &assignments, self.identity.id());
                     let addresses = workers.into_iter().map(|worker| (worker.id, worker.address));
                     peers.extend(addresses);
-                    none.insert(Placing::new(candidates, clock, settings.heartbeat_ttl()))
+                    empty.insert(PlacementPlanner::new(candidates, clock, settings.heartbeat_ttl()))
                 }
             };
-            self.recipes
-                .fetch(&self.store, page.iter().map(|one| (one.job, one.job_version)))
+            self.job_cache
+                .load_missing(&self.store, page.iter().map(|row| (row.job, row.job_version)))
                 .await?;
-            let mut wanted = Vec::with_capacity(page.len());
-            for one in &page {
-                let recipe = self.recipes.get(&self.store, one.job, one.job_version).await?;
-                let Some(recipe) = recipe else { continue };
-                wanted.push(assign::Wanted {
-                    run: one.wanted.run,
-                    due_at: one.wanted.due_at,
-                    labels: plan::labels(&recipe),
-                    alone: one.wanted.exclusive.then(|| (one.job, one.scope.clone())),
+            let mut to_place = Vec::with_capacity(page.len());
+            for row in &page {
+                let job = self.job_cache.get(&self.store, row.job, row.job_version).await?;
+                let Some(job) = job else { continue };
+                to_place.push(assign::RunToPlace {
+                    run: row.due_run.run,
+                    due_at: row.due_run.due_at,
+                    labels: decisions::required_labels(&job),
+                    hold_key: row.due_run.exclusive.then(|| (row.job, row.scope.clone())),
                 });
             }
-            let placed = placing.place(&wanted);
+            let placed = planner.place_runs(&to_place);
             let mut by_worker: BTreeMap<WorkerId, Vec<DueRun>> = BTreeMap::new();
-            for one in placed {
-                let run = page.iter().find(|waiting| waiting.wanted.run == one.run);
-                let run = run.expect("placed from this page").wanted;
-                by_worker.entry(one.worker).or_default().push(run);
+            for placement in placed {
+                let row = page.iter().find(|row| row.due_run.run == placement.run);
+                let run = row.expect("placed from this page").due_run;
+                by_worker.entry(placement.worker).or_default().push(run);
             }
             for (worker, runs) in by_worker {
-                if self.term() != Some(epoch) {
+                if self.active_epoch() != Some(epoch) {
                     return Ok(());
                 }
                 let address = peers.get(&worker).cloned().flatten();
-                self.give(epoch, Peer { worker, address }, &runs, settings).await?;
+                self.assign_to(epoch, Peer { worker, address }, &runs, settings).await?;
             }
-            if page.len() < most as usize || !placing.has_room() {
+            if page.len() < page_size as usize || !planner.has_free_slot() {
                 return Ok(());
             }
-            // Nobody has room for these, or there is room for many.
-            most = PAGE;
+            // Either no worker fits these runs, or there are many free slots: read larger pages from here on.
+            page_size = PAGE_SIZE;
         }
         Ok(())
     }
 
-    async fn give(
+    async fn assign_to(
         &self,
         epoch: Epoch,
         peer: Peer,
         runs: &[DueRun],
         settings: &Settings,
     ) -> Result<(), Error> {
-        let (worker, token) = (peer.worker, LeaseToken::from_random(self.dice.roll()));
+        let (worker, token) = (peer.worker, LeaseToken::from_random(self.random.next_u128()));
         let (assign_ahead, reassign_after) = (settings.assign_ahead(), settings.reassign_after());
-        let batch = AssignBatch { epoch, worker, token, runs, assign_ahead, reassign_after };
-        let given = self.store.assign(&batch).await?;
-        let due_at = |run: &RunId| runs.iter().find(|one| one.run == *run).map(|one| one.due_at);
+        let request = AssignRequest { epoch, worker, token, runs, assign_ahead, reassign_after };
+        let assigned = self.store.assign(&request).await?;
+        let due_at = |run: &RunId| runs.iter().find(|row| row.run == *run).map(|row| row.due_at);
         let runs: Vec<(RunId, Timestamp)> =
-            given.iter().filter_map(|run| Some((*run, due_at(run)?))).collect();
+            assigned.iter().filter_map(|run| Some((*run, due_at(run)?))).collect();
         if !runs.is_empty() {
-            self.send(peer, StartOrder { epoch, token, runs });
+            self.queue_order(peer, StartOrder { epoch, token, runs });
         }
         Ok(())
     }

@@ -1,16 +1,16 @@
-//! The leader: makes runs of slots and events, gives them to workers, and passes over or gives up what
-//! cannot be. Supervision too: what was lost is recovered.
+//! The leader: creates runs for slots and events, assigns them to workers, expires and skips runs, and recovers lost
+//! runs.
 //!
-//! It acts only while it may trust its lease, and every write of it is fenced by its epoch: one that comes
-//! too late changes nothing.
+//! It acts only while its leader lease is valid by its own clock, and every write is fenced by its epoch: a write of an
+//! old leader changes nothing.
 
 mod assign;
-mod events;
-mod others;
-pub(crate) mod plan;
+pub(crate) mod decisions;
+mod event_runs;
+mod expire_and_skip;
+mod failure_detector;
+mod scheduled_runs;
 pub(crate) mod scopes;
-mod slots;
-mod sweep;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,374 +18,402 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{Epoch, JobId, RunId, Settings, WorkerId};
-use tasuki_store::{Error, News, Store};
+use tasuki_store::{Error, Notification, Store};
 use tokio::sync::Notify;
 
-use self::slots::Timed;
-use super::within::within;
-use super::world::{Clock, Dice};
-use crate::Wake;
-use crate::node::coordination::coordinate::{Coordinator, Role};
-use crate::node::coordination::peers::{Answer, Peer, Peers, StartOrder};
-use crate::node::worker::me::Me;
-use crate::node::worker::recipes::Recipes;
-use crate::notify::announce::Announce;
+use self::scheduled_runs::ScheduledJob;
+use super::clock_and_random::{Clock, Random};
+use super::store_timeout::with_timeout;
+use crate::Wakeups;
+use crate::node::coordination::coordinator::{ClusterRole, Coordinator};
+use crate::node::coordination::peers::{OrderResponse, Peer, Peers, StartOrder};
+use crate::node::identity::WorkerIdentity;
+use crate::node::job_cache::JobCache;
+use crate::notify::notifier::Notifier;
 
-/// How many of anything one look takes in.
-const PAGE: u32 = 500;
-/// How many a first look takes in: mostly few find room, however many wait.
-const FEW: u32 = 64;
-/// How many pages one tick goes through: the next tick is not far.
-const PAGES: usize = 20;
-/// Before every place in due.
-const START: (Timestamp, RunId) = (Timestamp::UNIX_EPOCH, RunId(0));
+/// Maximum number of rows that one query of the leader reads.
+const PAGE_SIZE: u32 = 500;
+/// Maximum number of rows in the first query of a tick. Mostly only a few runs find a free slot, however many wait.
+const FIRST_PAGE_SIZE: u32 = 64;
+/// Maximum number of pages that one tick reads. The next tick, which comes soon, continues.
+const MAX_PAGES: usize = 20;
+/// Position before the first due row.
+const START_POSITION: (Timestamp, RunId) = (Timestamp::UNIX_EPOCH, RunId(0));
 
-/// A term, and until when its holder may act.
+/// A term of this leader. Instants are of the boottime clock, in microseconds.
 #[derive(Debug, Clone, Copy)]
 struct Term {
     epoch: Epoch,
+    /// Instant at which to renew the leader lease.
     renew_at: u64,
+    /// Instant until which this leader may act: the end of the lease less a safety margin.
     trusted_until: u64,
 }
 
-/// Somebody who leads, or stands ready to.
+/// A worker in its role as leader, or as a candidate that can become leader.
 pub struct Leader {
-    me: Me,
+    identity: WorkerIdentity,
     store: Store,
     coordinator: Arc<dyn Coordinator>,
     peers: Arc<dyn Peers>,
     clock: Arc<dyn Clock>,
-    dice: Arc<dyn Dice>,
-    wake: Wake,
-    announce: Announce,
-    recipes: Recipes,
-    state: Mutex<State>,
-    /// What was given and is still to be told.
-    orders: Mutex<Vec<(Peer, StartOrder)>>,
-    ordered: Notify,
+    random: Arc<dyn Random>,
+    wakeups: Wakeups,
+    notifier: Notifier,
+    job_cache: JobCache,
+    state: Mutex<LeaderState>,
+    /// Start orders for runs that are assigned but whose workers are not informed yet.
+    unsent_orders: Mutex<Vec<(Peer, StartOrder)>>,
+    order_added: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct LeaderState {
     term: Option<Term>,
-    /// Where the sweep of each lane goes on.
-    places: HashMap<String, (Timestamp, RunId)>,
-    /// When all lanes were last swept.
-    swept_at: Option<u64>,
-    /// Whether it watches the leader for its node.
-    watches: bool,
-    /// When that was last decided by the tables.
-    decided_at: Option<u64>,
-    /// Workers of which nothing was heard, and since when.
-    silent: HashMap<WorkerId, u64>,
-    /// A leader of which nothing was seen, and since when.
-    suspect: Option<(Epoch, u64)>,
-    /// When it last looked after workers.
-    looked_at: Option<u64>,
-    /// Since when it has seen nobody lead.
+    /// Position in each lane at which expiring and skipping continues.
+    positions: HashMap<String, (Timestamp, RunId)>,
+    /// Instant of the last pass over all lanes.
+    full_pass_at: Option<u64>,
+    /// Whether this worker is the subleader of its node: it checks on the leader.
+    is_subleader: bool,
+    /// Instant at which `is_subleader` was last decided from the database; `None`: the coordinator decided it.
+    subleader_checked_at: Option<u64>,
+    /// Workers without a heartbeat that answer no ping, each with the instant of the first failed ping.
+    unresponsive_since: HashMap<WorkerId, u64>,
+    /// Epoch of a leader that was not seen for too long, and the instant at which this worker noticed.
+    stale_leader: Option<(Epoch, u64)>,
+    /// Instant of the last check of the workers.
+    workers_checked_at: Option<u64>,
+    /// Instant since which this worker has seen no leader.
     vacant_since: Option<u64>,
-    /// It does not stand before then: it lost the lead, or could not take it, and others may have more luck.
-    stands_at: u64,
-    /// It lost the lead and has not told so where leaders are seen.
-    untold: bool,
-    /// Jobs that fire by time.
-    timed: HashMap<JobId, Arc<Timed>>,
+    /// Instant before which this worker does not try to become leader: it lost the leadership or could not take it, so
+    /// other workers go first.
+    election_backoff_until: u64,
+    /// This worker lost the leadership, and the coordinator is not informed yet.
+    resignation_unsent: bool,
+    /// Cache of jobs with a schedule.
+    scheduled_jobs: HashMap<JobId, Arc<ScheduledJob>>,
 }
 
 impl Leader {
     pub(crate) fn new(
-        me: Me,
+        identity: WorkerIdentity,
         store: Store,
         coordinator: Arc<dyn Coordinator>,
         peers: Arc<dyn Peers>,
-        world: (Arc<dyn Clock>, Arc<dyn Dice>),
-        wake: Wake,
+        clock_and_random: (Arc<dyn Clock>, Arc<dyn Random>),
+        wakeups: Wakeups,
     ) -> Self {
-        let (clock, dice) = world;
-        // Where nobody decides who watches, everybody does.
-        let state = Mutex::new(State { watches: true, ..State::default() });
-        let recipes = Recipes::default();
-        let announce = Announce::new(&store, wake.clone());
-        let (orders, ordered) = (Mutex::default(), Notify::new());
+        let (clock, random) = clock_and_random;
+        // Until it is decided who is the subleader, every worker acts as one.
+        let state = Mutex::new(LeaderState { is_subleader: true, ..LeaderState::default() });
+        let job_cache = JobCache::default();
+        let notifier = Notifier::new(&store, wakeups.clone());
+        let (unsent_orders, order_added) = (Mutex::default(), Notify::new());
         Self {
-            me,
+            identity,
             store,
             coordinator,
             peers,
             clock,
-            dice,
-            wake,
-            announce,
-            recipes,
+            random,
+            wakeups,
+            notifier,
+            job_cache,
             state,
-            orders,
-            ordered,
+            unsent_orders,
+            order_added,
         }
     }
 
-    /// Keeps the lead, or takes it where nobody has it. Whether it leads.
-    pub(crate) async fn lead(&self, settings: &Settings) -> Result<bool, Error> {
+    /// Renews the leadership, or takes it if there is no leader. Returns whether this worker is leader.
+    pub(crate) async fn elect_or_renew(&self, settings: &Settings) -> Result<bool, Error> {
         let now = self.clock.boottime();
-        self.tell_lost().await;
+        self.send_resignation().await;
         let term = self.state().term;
         if let Some(term) = term {
             self.state().vacant_since = None;
             if now < term.renew_at {
-                return Ok(self.term().is_some());
+                return Ok(self.active_epoch().is_some());
             }
             return self.renew(term.epoch, settings).await;
         }
-        let seen = within(self.store.leader()).await?;
-        if seen.lease_until > seen.clock {
+        let leadership = with_timeout(self.store.find_leader()).await?;
+        if leadership.lease_until > leadership.clock {
             self.state().vacant_since = None;
-            return match seen.holder == Some(self.me.id()) {
-                // A mint whose answer was lost.
-                true => self.renew(seen.epoch, settings).await,
+            return match leadership.holder == Some(self.identity.id()) {
+                // This worker took the leadership earlier, and the response of the database was lost.
+                true => self.renew(leadership.epoch, settings).await,
                 false => Ok(false),
             };
         }
-        // Those who watch go first. What was resigned, or lapsed a while ago, is for everybody.
-        let patience = signed(settings.subleader_check());
-        let vacant = {
+        // Subleaders may take an expired leadership first, other workers a little later. After a resignation, or if the
+        // lease expired long ago, every worker may.
+        let grace = to_signed(settings.subleader_check());
+        let vacant_micros = {
             let mut state = self.state();
             let since = *state.vacant_since.get_or_insert(now);
-            let early = seen.clock.duration_since(seen.lease_until) < patience;
-            // Its own lease that merely ran out is its own to take again; one that was taken from it is not.
-            let ran_out =
-                seen.holder == Some(self.me.id()) && seen.lease_until > Timestamp::UNIX_EPOCH;
-            if (now < state.stands_at && !ran_out) || (early && !state.watches) {
+            let early = leadership.clock.duration_since(leadership.lease_until) < grace;
+            // Without backoff if this worker's own lease merely expired; not if its term was ended by another.
+            let ran_out = leadership.holder == Some(self.identity.id())
+                && leadership.lease_until > Timestamp::UNIX_EPOCH;
+            if (now < state.election_backoff_until && !ran_out) || (early && !state.is_subleader) {
                 return Ok(false);
             }
             now.saturating_sub(since)
         };
-        let mirror = match self.coordinator.stand(self.me.id(), settings.leader_ttl()).await {
-            Ok(Some(mirror)) => mirror,
-            // Who has the lock and does not lead after so long cannot: the mint lets one through anyway.
-            Ok(None) if vacant > settings.leader_ttl().as_micros() as u64 => Epoch(0),
+        let known_epoch = match self
+            .coordinator
+            .acquire_election_lock(self.identity.id(), settings.leader_ttl())
+            .await
+        {
+            Ok(Some(known_epoch)) => known_epoch,
+            // The lock's holder has not become leader for so long that it probably cannot. Trying without the lock is
+            // safe: the guarded write lets only one worker succeed.
+            Ok(None) if vacant_micros > settings.leader_ttl().as_micros() as u64 => Epoch(0),
             Ok(None) => return Ok(false),
-            // Gone: the database carries on alone.
+            // Without a coordinator the database alone decides.
             Err(_) => Epoch(0),
         };
         let sent = self.clock.boottime();
-        let asked = self.store.mint(self.me.id(), seen.epoch, mirror, settings.leader_ttl());
-        let epoch = match within(asked).await {
+        let take = self.store.take_leadership(
+            self.identity.id(),
+            leadership.epoch,
+            known_epoch,
+            settings.leader_ttl(),
+        );
+        let epoch = match with_timeout(take).await {
             Ok(Some(epoch)) => epoch,
-            told => {
-                // Whoever has more luck must not wait for our lock.
-                self.lost(settings);
-                self.tell_lost().await;
-                return told.map(|_| false);
+            result => {
+                // Release the lock, so that other workers can try.
+                self.back_off_election(settings);
+                self.send_resignation().await;
+                return result.map(|_| false);
             }
         };
-        tracing::info!(worker_id = %self.me.id(), %epoch, "this worker leads");
-        self.trust(epoch, sent, settings);
-        let _ = self.coordinator.leads(self.me.id(), epoch, settings.leader_ttl()).await;
-        self.wake.leader();
-        self.wake.recovery();
+        tracing::info!(worker_id = %self.identity.id(), %epoch, "this worker is now the leader");
+        self.set_term(epoch, sent, settings);
+        let _ =
+            self.coordinator.publish_leader(self.identity.id(), epoch, settings.leader_ttl()).await;
+        self.wakeups.wake_planner();
+        self.wakeups.wake_recovery();
         Ok(true)
     }
 
     async fn renew(&self, epoch: Epoch, settings: &Settings) -> Result<bool, Error> {
         let sent = self.clock.boottime();
         let (ttl, pace) = (settings.leader_ttl(), settings.leader_renew());
-        if !within(self.store.renew_term(self.me.id(), epoch, ttl, pace)).await? {
-            tracing::info!(worker_id = %self.me.id(), %epoch, "this worker no longer leads");
+        if !with_timeout(self.store.renew_leadership(self.identity.id(), epoch, ttl, pace)).await? {
+            tracing::info!(worker_id = %self.identity.id(), %epoch, "this worker is no longer the leader");
             self.state().term = None;
-            self.lost(settings);
-            self.tell_lost().await;
+            self.back_off_election(settings);
+            self.send_resignation().await;
             return Ok(false);
         }
-        self.trust(epoch, sent, settings);
-        let _ = self.coordinator.leads(self.me.id(), epoch, ttl).await;
+        self.set_term(epoch, sent, settings);
+        let _ = self.coordinator.publish_leader(self.identity.id(), epoch, ttl).await;
         Ok(true)
     }
 
-    /// The lead is another's, or nobody's: others have a look first.
-    fn lost(&self, settings: &Settings) {
+    /// Backs off from the election after the leadership was lost or could not be taken, so that others can try first.
+    fn back_off_election(&self, settings: &Settings) {
         let mut state = self.state();
-        state.stands_at = self.clock.boottime() + settings.subleader_check().as_micros() as u64;
-        state.untold = true;
+        state.election_backoff_until =
+            self.clock.boottime() + settings.subleader_check().as_micros() as u64;
+        state.resignation_unsent = true;
     }
 
-    /// Tells where leaders are seen that this one is none any more.
-    async fn tell_lost(&self) {
-        let untold = std::mem::take(&mut self.state().untold);
-        if untold {
-            let _ = self.coordinator.resigns(self.me.id()).await;
+    /// Removes this worker as leader from the coordinator, if it lost the leadership since the last call.
+    async fn send_resignation(&self) {
+        let unsent = std::mem::take(&mut self.state().resignation_unsent);
+        if unsent {
+            let _ = self.coordinator.remove_leader(self.identity.id()).await;
         }
     }
 
-    /// The lease is trusted from before it was asked for, less a margin.
-    fn trust(&self, epoch: Epoch, sent: u64, settings: &Settings) {
+    /// Starts or extends the term. The lease counts from the moment before the request was sent, less a margin.
+    fn set_term(&self, epoch: Epoch, sent: u64, settings: &Settings) {
         let micros = |duration: std::time::Duration| duration.as_micros() as u64;
-        let lasts = micros(settings.leader_ttl()).saturating_sub(micros(settings.leader_margin()));
+        let trusted_for =
+            micros(settings.leader_ttl()).saturating_sub(micros(settings.leader_margin()));
         let renew_at = sent + micros(settings.leader_renew());
-        self.state().term = Some(Term { epoch, renew_at, trusted_until: sent + lasts });
+        self.state().term = Some(Term { epoch, renew_at, trusted_until: sent + trusted_for });
     }
 
-    /// Gives the lead up, if it has it.
+    /// Gives up the leadership, if this worker has it.
     pub(crate) async fn resign(&self) -> Result<(), Error> {
         let Some(term) = self.state().term.take() else { return Ok(()) };
-        let me = self.me.id().to_string();
-        let resigned = within(self.store.depose(me.as_str(), term.epoch)).await?;
-        let _ = self.coordinator.resigns(self.me.id()).await;
+        let me = self.identity.id().to_string();
+        let resigned = with_timeout(self.store.end_term(me.as_str(), term.epoch)).await?;
+        let _ = self.coordinator.remove_leader(self.identity.id()).await;
         if !resigned {
             return Ok(());
         }
-        // Who does not hear it looks within a second.
-        let news = News { from: self.wake.id(), lead: true, ..News::default() };
-        let _ = self.coordinator.tell(news).await;
-        let _ = within(self.store.tell(news)).await;
+        // A hint only: workers that miss it check the leadership within a second.
+        let notification = Notification {
+            sender: self.wakeups.sender_id(),
+            wake_election: true,
+            ..Notification::default()
+        };
+        let _ = self.coordinator.notify(notification).await;
+        let _ = with_timeout(self.store.notify(notification)).await;
         Ok(())
     }
 
-    /// The epoch it may act in, while it may.
-    pub(crate) fn term(&self) -> Option<Epoch> {
+    /// Epoch of the current term, while this leader may act. `None`: not leader, or the lease may have expired.
+    pub(crate) fn active_epoch(&self) -> Option<Epoch> {
         let now = self.clock.boottime();
         self.state().term.filter(|term| now < term.trusted_until).map(|term| term.epoch)
     }
 
-    /// What it is in its cluster.
-    pub(crate) fn role(&self) -> Role {
-        match (self.term(), self.state().watches) {
-            (Some(_), _) => Role::Leader,
-            (None, true) => Role::Subleader,
-            (None, false) => Role::Worker,
+    /// Role of this worker in its cluster at the moment.
+    pub(crate) fn role(&self) -> ClusterRole {
+        match (self.active_epoch(), self.state().is_subleader) {
+            (Some(_), _) => ClusterRole::Leader,
+            (None, true) => ClusterRole::Subleader,
+            (None, false) => ClusterRole::Worker,
         }
     }
 
-    /// Has somebody told of an order, as soon as may be.
-    fn send(&self, peer: Peer, order: StartOrder) {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner).push((peer, order));
-        self.ordered.notify_one();
+    /// Queues a start order, which the order loop sends at once.
+    fn queue_order(&self, peer: Peer, order: StartOrder) {
+        self.unsent_orders.lock().unwrap_or_else(PoisonError::into_inner).push((peer, order));
+        self.order_added.notify_one();
     }
 
-    /// Waits until there is an order to tell of.
-    pub(crate) async fn ordered(&self) {
-        self.ordered.notified().await;
+    /// Waits until an order is queued.
+    pub(crate) async fn wait_for_order(&self) {
+        self.order_added.notified().await;
     }
 
-    /// Tells of the orders there are. What is not heard is found with a heartbeat.
-    pub(crate) async fn deliver(&self) {
+    /// Sends all queued orders at the same time. A worker that does not receive its order finds the runs with its next
+    /// heartbeat.
+    pub(crate) async fn send_orders(&self) {
         let orders =
-            std::mem::take(&mut *self.orders.lock().unwrap_or_else(PoisonError::into_inner));
-        let told = orders.iter().map(async |(peer, order)| {
+            std::mem::take(&mut *self.unsent_orders.lock().unwrap_or_else(PoisonError::into_inner));
+        let calls = orders.iter().map(async |(peer, order)| {
             match self.peers.start(peer, order).await {
-                Ok(Answer::Accepted | Answer::AlreadyRunning) => {}
+                Ok(OrderResponse::Accepted | OrderResponse::AlreadyRunning) => {}
                 Ok(refusal) => {
-                    tracing::info!(epoch = %order.epoch, worker_id = %peer.worker, ?refusal, "an order was refused");
+                    tracing::info!(epoch = %order.epoch, worker_id = %peer.worker, ?refusal, "a worker refused an order");
                 }
-                Err(silent) => {
-                    tracing::debug!(epoch = %order.epoch, worker_id = %peer.worker, %silent, "an order was not heard");
+                Err(error) => {
+                    tracing::debug!(epoch = %order.epoch, worker_id = %peer.worker, %error, "a worker did not respond to an order");
                 }
             }
         });
-        join_all(told).await;
+        join_all(calls).await;
     }
 
-    /// One turn of planning. Whether there is more to do at once.
+    /// Runs one tick of planning. Returns whether there is more to do at once.
     pub(crate) async fn plan(&self, settings: &Settings) -> Result<bool, Error> {
         let (mut more, mut failed) = (false, None);
-        if self.term().is_none() {
+        if self.active_epoch().is_none() {
             return Ok(false);
         }
-        let begun = self.clock.boottime();
-        let seen = self.store.glance(slots::near(settings)).await?;
-        let clock = seen.clock;
-        // What the first two make waits for the last two.
-        let waits = seen.waiting || seen.fires || seen.events;
+        let started_at = self.clock.boottime();
+        let pending =
+            self.store.find_pending_work(scheduled_runs::planning_horizon(settings)).await?;
+        let clock = pending.clock;
+        // Runs that the first two steps create are handled by the last two.
+        let waits = pending.run_waiting || pending.slot_due || pending.event_waiting;
         let steps = [
-            (Step::Slots, seen.fires),
-            (Step::Events, seen.events),
-            (Step::Sweep, waits),
-            (Step::Assign, waits),
+            (PlannerStep::CreateScheduledRuns, pending.slot_due),
+            (PlannerStep::CreateEventRuns, pending.event_waiting),
+            (PlannerStep::ExpireAndSkip, waits),
+            (PlannerStep::Assign, waits),
         ];
-        for (step, _) in steps.into_iter().filter(|(_, wanted)| *wanted) {
-            let Some(epoch) = self.term() else { return Ok(false) };
-            let done = match step {
-                Step::Slots => self.make_slots(epoch, settings, clock).await,
-                Step::Events => self.take_events(epoch, clock).await,
-                Step::Sweep => self.sweep(epoch, settings, clock).await.map(|()| false),
-                Step::Assign => self.assign(epoch, settings, clock).await.map(|()| false),
+        for (step, _) in steps.into_iter().filter(|(_, needed)| *needed) {
+            let Some(epoch) = self.active_epoch() else { return Ok(false) };
+            let result = match step {
+                PlannerStep::CreateScheduledRuns => {
+                    self.create_scheduled_runs(epoch, settings, clock).await
+                }
+                PlannerStep::CreateEventRuns => self.create_event_runs(epoch, clock).await,
+                PlannerStep::ExpireAndSkip => {
+                    self.expire_and_skip(epoch, settings, clock).await.map(|()| false)
+                }
+                PlannerStep::Assign => self.assign(epoch, settings, clock).await.map(|()| false),
             };
-            match self.unless_fenced(done) {
-                Ok(done) => more |= done.unwrap_or(false),
-                // What is wrong with one step keeps no other from being done.
+            match self.end_term_if_fenced(result) {
+                Ok(step_more) => more |= step_more.unwrap_or(false),
+                // A failed step does not prevent the other steps.
                 Err(error) => failed = failed.or(Some(error)),
             }
         }
-        let micros = self.clock.boottime().saturating_sub(begun);
-        tracing::debug!(micros, waits, more, "a tick");
+        let micros = self.clock.boottime().saturating_sub(started_at);
+        tracing::debug!(micros, waits, more, "planning tick");
         match failed {
             Some(error) => Err(error),
             None => Ok(more),
         }
     }
 
-    /// One turn of supervision: what nobody renewed is recovered, what nobody will start goes back.
+    /// Runs one tick of recovery: recovers runs whose leases expired, and orphans assigned runs that their workers will
+    /// not start.
     pub(crate) async fn recover(&self, settings: &Settings) -> Result<(), Error> {
-        let Some(epoch) = self.term().filter(|_| settings.recovery_enabled()) else {
+        let Some(epoch) = self.active_epoch().filter(|_| settings.recovery_enabled()) else {
             return Ok(());
         };
-        let done = self.recover_in(epoch, settings).await;
-        self.unless_fenced(done).map(drop)
+        let result = self.recover_in_term(epoch, settings).await;
+        self.end_term_if_fenced(result).map(drop)
     }
 
-    async fn recover_in(&self, epoch: Epoch, settings: &Settings) -> Result<(), Error> {
-        for lapsed in self.store.lapsed(settings.steal_grace(), PAGE).await? {
-            if self.term() != Some(epoch) {
+    async fn recover_in_term(&self, epoch: Epoch, settings: &Settings) -> Result<(), Error> {
+        for lease in self.store.list_expired_leases(settings.steal_grace(), PAGE_SIZE).await? {
+            if self.active_epoch() != Some(epoch) {
                 return Ok(());
             }
-            let dice = self.dice.roll() as u32;
+            let random_bits = self.random.next_u128() as u32;
             let recovered =
-                self.store.recover(epoch, &lapsed, settings.steal_grace(), dice).await?;
-            for one in recovered.unwrap_or_default() {
-                tracing::info!(run_id = %one.run, %epoch, worker_id = %lapsed.worker, to = %one.state, "a lost run was recovered");
-                self.wake.leader();
+                self.store.recover(epoch, &lease, settings.steal_grace(), random_bits).await?;
+            for run in recovered.unwrap_or_default() {
+                tracing::info!(run_id = %run.run, %epoch, worker_id = %lease.worker, to = %run.state, "a lost run was recovered");
+                self.wakeups.wake_planner();
             }
         }
-        let given = self.store.given().await?;
-        if given.is_empty() {
+        let assignments = self.store.list_assignments().await?;
+        if assignments.is_empty() {
             return Ok(());
         }
-        let workers = self.store.workers().await?;
-        let clock = self.store.clock().await?;
-        for one in plan::stranded(&given, &workers, clock) {
-            if self.store.orphan(epoch, one.run, one.token).await?.is_applied() {
-                tracing::info!(run_id = %one.run, %epoch, worker_id = %one.worker, "a run was not started and goes elsewhere");
-                self.wake.leader();
+        let workers = self.store.list_workers().await?;
+        let clock = self.store.read_clock().await?;
+        for leased_run in decisions::abandoned_assignments(&assignments, &workers, clock) {
+            if self.store.orphan(epoch, leased_run.run, leased_run.token).await?.is_applied() {
+                tracing::info!(run_id = %leased_run.run, %epoch, worker_id = %leased_run.worker, "a run was not started by its worker and will be assigned again");
+                self.wakeups.wake_planner();
             }
         }
         Ok(())
     }
 
-    /// A newer leader is there: what was tried did not happen, and nothing more is.
-    fn unless_fenced<T>(&self, done: Result<T, Error>) -> Result<Option<T>, Error> {
-        match done {
-            Ok(done) => Ok(Some(done)),
+    /// Ends the term if a write was fenced: there is a newer leader, and the write had no effect. `None`: fenced.
+    fn end_term_if_fenced<T>(&self, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        match result {
+            Ok(value) => Ok(Some(value)),
             Err(Error::Fenced(epoch)) => {
-                tracing::info!(worker_id = %self.me.id(), %epoch, "a newer leader is there");
+                tracing::info!(worker_id = %self.identity.id(), %epoch, "there is a newer leader");
                 let mut state = self.state();
                 state.term = state.term.filter(|term| term.epoch != epoch);
-                state.untold = state.term.is_none();
+                state.resignation_unsent = state.term.is_none();
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LeaderState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-enum Step {
-    Slots,
-    Events,
-    Sweep,
+enum PlannerStep {
+    CreateScheduledRuns,
+    CreateEventRuns,
+    ExpireAndSkip,
     Assign,
 }
 
-fn signed(duration: std::time::Duration) -> SignedDuration {
+fn to_signed(duration: std::time::Duration) -> SignedDuration {
     SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
 }

@@ -1,5 +1,5 @@
-//! Jobs that fire for each of several scopes, which only the embedding program knows: each has a cursor of its
-//! own, which appears when the scope does and goes when it goes.
+//! Scopes of jobs that fire once per scope. Only the embedding program knows the scopes. Each scope has its own cursor,
+//! which is created and deleted with the scope.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use tasuki_store::{Error, Store};
 
 use crate::operator::next_fire;
 
-/// Whatever went wrong in the embedding program.
+/// Error of the embedding program's [`ScopeProvider`].
 pub type ProviderError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Lists the scopes that a job fires for: its customers, its shops, its days.
+/// Lists the scopes for which a job fires, for example customers or shops.
 #[async_trait]
 pub trait ScopeProvider: Send + Sync {
-    /// All of them, as they are now.
+    /// Lists all current scopes.
     async fn scopes(&self) -> Result<Vec<Scope>, ProviderError>;
 }
 
-/// The same list, however often it is asked for.
+/// A fixed list of scopes.
 #[async_trait]
 impl ScopeProvider for Vec<Scope> {
     async fn scopes(&self) -> Result<Vec<Scope>, ProviderError> {
@@ -28,7 +28,7 @@ impl ScopeProvider for Vec<Scope> {
     }
 }
 
-/// The jobs of this program that have scopes.
+/// The jobs of this program that have a scope provider.
 #[derive(Default)]
 pub(crate) struct Scopes {
     jobs: Vec<(String, Arc<dyn ScopeProvider>)>,
@@ -43,14 +43,14 @@ impl Scopes {
         self.jobs.is_empty()
     }
 
-    /// Gives each scope that is there a cursor, and takes it from those that are not. What is planned already
-    /// stays. A program that cannot tell its scopes now keeps those it told before.
-    pub(crate) async fn sync(&self, store: &Store) -> Result<(), Error> {
+    /// Creates cursors for new scopes and deletes the cursors of removed ones. Runs that exist already stay. If a
+    /// provider fails, its job keeps its cursors.
+    pub(crate) async fn sync_cursors(&self, store: &Store) -> Result<(), Error> {
         for (name, provider) in &self.jobs {
             match provider.scopes().await {
-                Ok(scopes) => sync_one(store, name, scopes.into_iter().collect()).await?,
+                Ok(scopes) => sync_job_scopes(store, name, scopes.into_iter().collect()).await?,
                 Err(error) => {
-                    tracing::warn!(job = %name, %error, "the scopes of a job cannot be told now");
+                    tracing::warn!(job = %name, %error, "the scope provider of a job failed");
                 }
             }
         }
@@ -58,18 +58,18 @@ impl Scopes {
     }
 }
 
-async fn sync_one(store: &Store, name: &str, scopes: BTreeSet<Scope>) -> Result<(), Error> {
-    let Some(job) = store.job(&name.parse()?).await? else { return Ok(()) };
-    let Some(first) = next_fire(&job, store.clock().await?) else { return Ok(()) };
-    let cursors = store.cursors_of(job.id).await?;
+async fn sync_job_scopes(store: &Store, name: &str, scopes: BTreeSet<Scope>) -> Result<(), Error> {
+    let Some(job) = store.find_job(&name.parse()?).await? else { return Ok(()) };
+    let Some(first) = next_fire(&job, store.read_clock().await?) else { return Ok(()) };
+    let cursors = store.list_cursors_of_job(job.id).await?;
     for cursor in &cursors {
         if !scopes.contains(&cursor.scope) {
-            store.end_cursor(job.seen(), cursor).await?;
+            store.end_cursor(job.expected_version(), cursor).await?;
         }
     }
     let planned: BTreeSet<&Scope> = cursors.iter().map(|cursor| &cursor.scope).collect();
     for scope in scopes.iter().filter(|scope| !planned.contains(scope)) {
-        store.put_cursor(job.seen(), scope, first).await?;
+        store.create_cursor(job.expected_version(), scope, first).await?;
     }
     Ok(())
 }

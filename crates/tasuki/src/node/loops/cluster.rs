@@ -1,119 +1,138 @@
-//! The loops of a node that is one of many: it looks after the others, is seen and heard by them.
+//! Loops of a node that has an address: failure detection, presence, and notifications and hints between nodes.
 
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{LONGEST, Loops};
-use crate::node::coordination::called::NAMED;
-use crate::node::coordination::coordinate::Presence;
+use super::{Loops, MAX_WAIT};
+use crate::node::coordination::coordinator::Presence;
+use crate::node::coordination::rpc_handler::MAX_LISTED_RUNS;
 
 impl Loops {
-    pub(super) async fn look_after(self: Arc<Self>) {
+    pub(super) async fn failure_detector_loop(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let looked =
-                self.outage.told("look after workers", self.leader.look_after(&settings)).await;
-            let next = looked.unwrap_or(settings.heartbeat_interval());
-            if !self.rest(next, pending()).await {
+            let checked = self
+                .outage_log
+                .run_logged("check workers", self.leader.check_workers(&settings))
+                .await;
+            let next = checked.unwrap_or(settings.heartbeat_interval());
+            if !self.wait(next, pending()).await {
                 return;
             }
         }
     }
 
-    pub(super) async fn watch(self: Arc<Self>) {
+    pub(super) async fn leader_check_loop(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            if !self.worker.is_aside()
-                && self.outage.told("watch", self.leader.watch(&self.cluster.node, &settings)).await
+            if !self.worker.is_suspended()
+                && self
+                    .outage_log
+                    .run_logged(
+                        "check leader",
+                        self.leader.check_leader(&self.cluster.node, &settings),
+                    )
+                    .await
                     == Some(true)
             {
-                self.wake.lead();
+                self.wakeups.wake_election();
             }
-            if !self.rest(settings.subleader_check(), pending()).await {
+            if !self.wait(settings.subleader_check(), pending()).await {
                 return;
             }
         }
     }
 
-    /// Shows others that this worker is there, and hears what they want of it. Apart from the heartbeat in the
-    /// database: who is slow here must not look dead there.
-    pub(super) async fn show(self: Arc<Self>) {
+    /// Publishes the worker's presence, and reacts to marks that others have set for it. Separate from the heartbeat in
+    /// the database: a slow coordinator must not delay the heartbeat there.
+    pub(super) async fn presence_loop(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let carried = self.worker.carried();
+            let leased_runs = self.worker.leased_runs();
             let presence = Presence {
                 worker: self.worker.id(),
                 node: self.cluster.node.clone(),
                 pid: std::process::id(),
                 address: self.cluster.address.clone(),
                 role: self.leader.role(),
-                load: carried.len() as u32,
-                runs: carried.into_iter().take(NAMED).collect(),
+                load: leased_runs.len() as u32,
+                runs: leased_runs.into_iter().take(MAX_LISTED_RUNS).collect(),
                 detached: self.worker.is_detached(),
             };
-            match self.cluster.coordinator.show(&presence, settings.heartbeat_ttl()).await {
-                Ok(wanted) => {
-                    if wanted.detach && !presence.detached {
-                        self.worker.look_now();
+            match self
+                .cluster
+                .coordinator
+                .publish_presence(&presence, settings.heartbeat_ttl())
+                .await
+            {
+                Ok(reply) => {
+                    if reply.detached && !presence.detached {
+                        self.worker.request_heartbeat();
                     }
-                    if self.leader.wanted(wanted) {
-                        self.wake.lead();
+                    if self.leader.apply_presence_reply(reply) {
+                        self.wakeups.wake_election();
                     }
-                    self.show_carried(&presence, settings.heartbeat_ttl()).await;
+                    self.publish_leased_runs(&presence, settings.heartbeat_ttl()).await;
                 }
-                Err(error) => tracing::debug!(%error, "others do not see this worker just now"),
+                Err(error) => {
+                    tracing::debug!(%error, "the presence of this worker could not be published")
+                }
             }
-            if !self.rest(settings.heartbeat_interval(), pending()).await {
-                let _ = self.cluster.coordinator.hide(self.worker.id()).await;
+            if !self.wait(settings.heartbeat_interval(), pending()).await {
+                let _ = self.cluster.coordinator.remove_presence(self.worker.id()).await;
                 return;
             }
         }
     }
 
-    /// Shows what it carries, where it carries anything: those that its presence names.
-    async fn show_carried(&self, presence: &Presence, ttl: Duration) {
+    /// Publishes which runs the worker holds: those that its presence lists.
+    async fn publish_leased_runs(&self, presence: &Presence, ttl: Duration) {
         if presence.runs.is_empty() {
             return;
         }
-        let told = self.cluster.coordinator.carries(presence.worker, &presence.runs, ttl).await;
-        if let Err(error) = told {
-            tracing::debug!(%error, "others do not see what this worker carries just now");
+        let published = self
+            .cluster
+            .coordinator
+            .publish_leased_runs(presence.worker, &presence.runs, ttl)
+            .await;
+        if let Err(error) = published {
+            tracing::debug!(%error, "the runs that this worker holds could not be published");
         }
     }
 
-    /// Hears what other processes tell where coordinators carry it.
-    pub(super) async fn hear_there(self: Arc<Self>) {
-        let mut stopped = self.stopped.clone();
+    /// Receives notifications of other processes, if the coordinator delivers them.
+    pub(super) async fn coordinator_notification_loop(self: Arc<Self>) {
+        let mut stop = self.stop.clone();
         loop {
-            let wait = match self.cluster.coordinator.listen().await {
+            let wait = match self.cluster.coordinator.subscribe().await {
                 Ok(None) => Duration::MAX,
-                Ok(Some(mut hearing)) => {
-                    // Something may have been missed.
-                    self.wake.all();
+                Ok(Some(mut subscription)) => {
+                    // Notifications may have been lost before the subscription.
+                    self.wakeups.wake_all();
                     loop {
-                        let heard = tokio::select! {
-                            _ = stopped.wait_for(|stopped| *stopped) => return,
-                            heard = hearing.heard() => heard,
+                        let received = tokio::select! {
+                            _ = stop.wait_for(|stop| *stop) => return,
+                            received = subscription.next_notification() => received,
                         };
-                        let Ok(news) = heard else { break LONGEST };
-                        self.wake.heard(news);
+                        let Ok(notification) = received else { break MAX_WAIT };
+                        self.wakeups.on_notification(notification);
                     }
                 }
-                Err(_) => LONGEST,
+                Err(_) => MAX_WAIT,
             };
-            if !self.rest(wait, pending()).await {
+            if !self.wait(wait, pending()).await {
                 return;
             }
         }
     }
 
-    /// Calls those whom something concerns that was done here.
-    pub(super) async fn send_words(self: Arc<Self>) {
-        let mut stopped = self.stopped.clone();
+    /// Sends queued hints to workers.
+    pub(super) async fn hint_loop(self: Arc<Self>) {
+        let mut stop = self.stop.clone();
         tokio::select! {
-            _ = stopped.wait_for(|stopped| *stopped) => {}
-            () = self.wake.words().send(&self.store, &*self.cluster.peers) => {}
+            _ = stop.wait_for(|stop| *stop) => {}
+            () = self.wakeups.hints().run_sender(&self.store, &*self.cluster.peers) => {}
         }
     }
 }

@@ -1,8 +1,9 @@
-//! T1c: what may be claimed is taken and launched.
+//! T1c: claims waiting runs from lanes and launches them.
 //!
-//! One look shows the first of every lane; whose first has waited longest, head start included, is claimed from, as
-//! far as its queue has room. While a lane gives all that is asked for, it is gone on with for a moment before the
-//! next look: a backlog costs one statement a batch, and what has a higher priority still comes within that moment.
+//! One query reads the earliest due instant of every lane. The worker claims from the lane whose first run has waited
+//! longest, the head start of its priority included, up to the free slots of its pool. While a lane returns as many
+//! runs as requested, the worker continues with it for [`LANE_TURN_MICROS`] before it reads the lanes again: a backlog
+//! costs one statement per batch, and a run of a higher priority waits at most that long.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::future::poll_fn;
@@ -14,207 +15,222 @@ use std::time::Duration;
 use futures_util::future::{MaybeDone, join, maybe_done};
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{LeaseToken, RunId, Settings};
-use tasuki_store::{ClaimBatch, ClaimResult, Dialect, Error, Firsts, LanePlace, MOST_CLAIMED, Taken};
+use tasuki_store::{
+    ClaimRequest, ClaimResult, Error, LaneHeads, LanePosition, MAX_CLAIM, StartedRun,
+};
 
-use super::super::within::within;
-use super::{State, Worker, count, our_time};
-use crate::node::worker::carry::{Claim, Here, Lease};
-use crate::node::worker::queues::{Pool, Source};
+use super::super::store_timeout::with_timeout;
+use super::{State, Worker, local_time, used_slots};
+use crate::node::worker::lease_table::{ClaimStatus, HeldLease, RunStatus};
+use crate::node::worker::queues::{ClaimLane, SlotPool};
 
-/// How far ahead a claimer looks for its next work.
-const LOOK_AHEAD: Duration = Duration::from_secs(1);
-/// For how long, in microseconds, a claimer goes on with a lane before it looks at the others again.
-const LOOK_AGAIN: u64 = 20_000;
-/// For how long, in microseconds, a claimer goes on from where it was in a lane before it begins at its start
-/// again, where something may have come back, or be no longer in anybody's way.
-const ONWARD: u64 = 250_000;
-/// The smallest step of time.
-const TICK: SignedDuration = SignedDuration::from_micros(1);
+/// How far into the future the query for the next due instants reaches.
+const CLAIM_HORIZON: Duration = Duration::from_secs(1);
+/// How long, in microseconds, the worker continues with one lane before it reads the other lanes again.
+const LANE_TURN_MICROS: u64 = 20_000;
+/// How long, in microseconds, a cursor in a lane is used before claims begin at the start of the lane again: runs may
+/// have been released there, or holds that blocked runs there may have been released.
+const CURSOR_TTL_MICROS: u64 = 250_000;
+/// The smallest difference between two instants in the database.
+const SMALLEST_STEP: SignedDuration = SignedDuration::from_micros(1);
 
-/// Where a claimer is in a lane of which it gets as much as it asks for.
+/// Position in a lane that returns as many runs as requested: the next claim begins after it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Onward {
-    behind: (Timestamp, RunId),
-    /// When it was last at the start.
-    since: u64,
+pub(super) struct LaneCursor {
+    after: (Timestamp, RunId),
+    /// When a claim last began at the start of the lane, by the local clock in microseconds.
+    started_at: u64,
 }
 
-/// The lane that a claimer goes on with, by its number, and until when it needs no other look.
+/// The lane that the next claim continues, and until when (local clock, microseconds) the other lanes need not be read.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Course {
+pub(super) struct CurrentLane {
     lane: usize,
     until: u64,
 }
 
-/// A lease that something was asked for with.
-pub(super) struct Asked {
+/// A claim that was sent: its lease token and what was requested with it.
+pub(super) struct SentClaim {
     pub(super) token: LeaseToken,
-    sent: u64,
-    most: u32,
+    sent_at: u64,
+    max_runs: u32,
     settings: Arc<Settings>,
 }
 
-/// What a lane gave.
+/// How much of a claim a lane filled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Got {
-    /// All that was asked for: there may be more.
-    All,
-    /// Less than that, and perhaps more elsewhere.
-    Less,
-    /// Nothing: what is due there waits for somebody.
-    Nothing,
+enum ClaimYield {
+    /// As many runs as requested: there may be more.
+    Full,
+    /// Fewer runs than requested; other lanes may have more.
+    Partial,
+    /// No run: the runs that are due there are blocked, for example by a hold or by labels.
+    Empty,
 }
 
 impl Worker {
-    /// Claims what may be claimed. Returns when it is to look again.
+    /// Claims once and launches what it got. Returns when to claim again, by the local clock; `None`: after a wake-up.
     pub(crate) async fn claim(&self) -> Result<Option<u64>, Error> {
-        if self.is_aside() {
+        if self.is_suspended() {
             return Ok(None);
         }
-        let free = self.all_free();
+        let free = self.free_slots_by_pool();
         let now = self.parts.clock.boottime();
-        let course = self.state().course.filter(|course| now < course.until);
-        if let Some(course) = course {
-            let most = free[&self.source(course.lane).pool];
-            if most > 0 {
-                self.go_on(course, most).await?;
+        let current = self.state().current_lane.filter(|current| now < current.until);
+        if let Some(current) = current {
+            let max_runs = free[&self.lane(current.lane).pool];
+            if max_runs > 0 {
+                self.continue_lane(current, max_runs).await?;
                 return Ok(Some(0));
             }
         }
-        let has_room = |lane: &usize| free[&self.source(*lane).pool] > 0;
-        let open: Vec<usize> = (0..self.parts.lanes.len()).filter(has_room).collect();
+        let has_free_slot = |lane: &usize| free[&self.lane(*lane).pool] > 0;
+        let open: Vec<usize> = (0..self.parts.lanes.len()).filter(has_free_slot).collect();
         match open.is_empty() {
-            // Whatever ends wakes us.
+            // No slot is free: the next attempt that ends wakes the claim loop.
             true => Ok(None),
-            false => self.claim_in_turn(&open).await,
+            false => self.claim_by_priority(&open).await,
         }
     }
 
-    /// The same for whoever was told that there is something. If nothing waited anywhere before, it mostly is where
-    /// there was something last, and starts a look sooner; what else has come has its turn right after.
-    pub(crate) async fn claim_woken(&self) -> Result<Option<u64>, Error> {
-        let guess = {
+    /// Claims after a wake-up. If no lane had a due run before, the new run mostly waits in the lane that last returned
+    /// one: it is claimed from that lane without reading the lanes first, and the other lanes follow right after.
+    pub(crate) async fn claim_after_wakeup(&self) -> Result<Option<u64>, Error> {
+        let likely_lane = {
             let mut state = self.state();
-            state.calm = false;
-            state.guess.take()
+            state.nothing_due = false;
+            state.likely_lane.take()
         };
-        if let Some(lane) = guess.filter(|_| !self.is_aside()) {
-            let most = self.all_free()[&self.source(lane).pool];
-            let course = Course { lane, until: self.parts.clock.boottime() };
-            if most > 0 && self.go_on(course, most).await? != Got::Nothing {
+        if let Some(lane) = likely_lane.filter(|_| !self.is_suspended()) {
+            let max_runs = self.free_slots_by_pool()[&self.lane(lane).pool];
+            let current = CurrentLane { lane, until: self.parts.clock.boottime() };
+            if max_runs > 0 && self.continue_lane(current, max_runs).await? != ClaimYield::Empty {
                 return Ok(Some(0));
             }
         }
         self.claim().await
     }
 
-    /// Whether more would be claimed if there were more room.
-    pub(super) fn lacks_room(&self) -> bool {
+    /// Whether the worker would claim more if it had more free slots.
+    pub(super) fn lacks_slots(&self) -> bool {
         let state = self.state();
-        state.full || state.course.is_some()
+        state.lacked_slots || state.current_lane.is_some()
     }
 
-    /// Whether there is so little room that it is better to wait a moment for more than to claim a few.
-    pub(crate) fn is_crowded(&self) -> bool {
+    /// Whether so few slots are free that it is better to wait a moment for more than to claim a few runs.
+    pub(crate) fn is_nearly_full(&self) -> bool {
         let state = self.state();
-        let pool = state.course.map_or(Pool::Queue(0), |course| self.source(course.lane).pool);
-        // No claim takes more than so many, whatever room there is.
-        free(&state, pool) < state.slots.of(pool).div_ceil(2).min(MOST_CLAIMED)
+        let pool =
+            state.current_lane.map_or(SlotPool::Queue(0), |current| self.lane(current.lane).pool);
+        // One claim never returns more than the maximum, however many slots are free.
+        free_slots(&state, pool) < state.slots.in_pool(pool).div_ceil(2).min(MAX_CLAIM)
     }
 
-    /// The same where it is commands that it goes on with.
-    pub(crate) fn is_crowded_with_commands(&self) -> bool {
-        let course = self.state().course;
-        course.is_some_and(|course| self.source(course.lane).pool == Pool::Claimed)
-            && self.is_crowded()
+    /// Whether it continues with the lane of commands and [`Self::is_nearly_full`].
+    pub(crate) fn is_nearly_full_of_commands(&self) -> bool {
+        let current = self.state().current_lane;
+        current.is_some_and(|current| self.lane(current.lane).pool == SlotPool::Claimed)
+            && self.is_nearly_full()
     }
 
-    /// Looks at these lanes, and claims from the one whose turn it is.
-    async fn claim_in_turn(&self, open: &[usize]) -> Result<Option<u64>, Error> {
-        let looked = self.parts.clock.boottime();
-        let onward = {
+    /// Reads the earliest due instants of these lanes, and claims from the most urgent one that returns runs.
+    async fn claim_by_priority(&self, open: &[usize]) -> Result<Option<u64>, Error> {
+        let read_at = self.parts.clock.boottime();
+        let cursors = {
             let mut state = self.state();
-            state.course = None;
-            state.onward.retain(|_, onward| looked < onward.since + ONWARD);
-            state.onward.clone()
+            state.current_lane = None;
+            state.lane_cursors.retain(|_, cursor| read_at < cursor.started_at + CURSOR_TTL_MICROS);
+            state.lane_cursors.clone()
         };
-        let behind = |lane: &usize| onward.get(lane).map(|onward| onward.behind);
-        let told = self.look(open, behind).await;
-        let mut firsts = told.inspect_err(|_| self.state().calm = false)?;
+        let after = |lane: &usize| cursors.get(lane).map(|cursor| cursor.after);
+        let lane_heads = self.read_lane_heads(open, after).await;
+        let mut heads = lane_heads.inspect_err(|_| self.state().nothing_due = false)?;
         let mut due: Vec<(Timestamp, usize)> = Vec::new();
-        for (&lane, first) in open.iter().zip(&firsts.due) {
-            if let Some(at) = first.filter(|at| *at <= firsts.clock) {
-                due.push((self.source(lane).priority.counts_from(at), lane));
+        for (&lane, first) in open.iter().zip(&heads.due_at) {
+            if let Some(at) = first.filter(|at| *at <= heads.clock) {
+                due.push((self.lane(lane).priority.effective_due_at(at), lane));
             }
         }
         due.sort_unstable();
         if !due.is_empty() {
-            // Some may have been taken in during the look. From now on nobody is, and the room that there is stays.
-            self.state().calm = false;
+            // During the query, local submits may have used slots. With `nothing_due` unset they no longer do, so the
+            // free slots that are counted below stay free.
+            self.state().nothing_due = false;
         }
-        let free = self.all_free();
+        let free = self.free_slots_by_pool();
         for &(_, lane) in &due {
-            let course = Course { lane, until: looked + LOOK_AGAIN };
-            let most = free[&self.source(lane).pool];
-            if most > 0 && self.go_on(course, most).await? != Got::Nothing {
+            let current = CurrentLane { lane, until: read_at + LANE_TURN_MICROS };
+            let max_runs = free[&self.lane(lane).pool];
+            if max_runs > 0 && self.continue_lane(current, max_runs).await? != ClaimYield::Empty {
                 return Ok(Some(0));
             }
         }
-        // Before where we went on from there may be more, too.
-        if !onward.is_empty() {
-            self.state().onward.clear();
+        // There may also be runs before the cursors: read the lanes again from their starts.
+        if !cursors.is_empty() {
+            self.state().lane_cursors.clear();
             return Ok(Some(0));
         }
         if due.is_empty() {
             let mut state = self.state();
-            state.guess = state.last;
-            state.calm = open.len() == self.parts.lanes.len();
+            state.likely_lane = state.last_lane;
+            state.nothing_due = open.len() == self.parts.lanes.len();
         } else {
-            // What is due and was not given waits for somebody, not for time: behind it may be what does.
-            let later = (firsts.clock.saturating_add(TICK).unwrap_or(Timestamp::MAX), RunId(0));
-            firsts = self.look(open, |_| Some(later)).await?;
+            // Runs that are due and were not returned are blocked. Waiting for them is useless, so the next wake-up
+            // time is taken from the runs after them.
+            let later =
+                (heads.clock.saturating_add(SMALLEST_STEP).unwrap_or(Timestamp::MAX), RunId(0));
+            heads = self.read_lane_heads(open, |_| Some(later)).await?;
         }
-        let next = firsts.due.into_iter().flatten().min();
-        let ahead = self.state().ahead;
-        Ok(next.zip(ahead).map(|(due_at, ahead)| our_time(due_at, ahead)))
+        let next = heads.due_at.into_iter().flatten().min();
+        let clock_offset = self.state().clock_offset;
+        Ok(next.zip(clock_offset).map(|(due_at, clock_offset)| local_time(due_at, clock_offset)))
     }
 
-    /// When the first of each of these lanes is due, behind a place in it.
-    async fn look(
+    /// Reads when the first run of each of these lanes is due, after a position in the lane.
+    async fn read_lane_heads(
         &self,
         lanes: &[usize],
-        behind: impl Fn(&usize) -> Option<(Timestamp, RunId)>,
-    ) -> Result<Firsts, Error> {
-        let place = |lane: &usize| {
-            let start = LanePlace::start_of(&self.source(*lane).lane);
-            behind(lane).map_or(start, |(at, run)| LanePlace { at, run, ..start })
+        after: impl Fn(&usize) -> Option<(Timestamp, RunId)>,
+    ) -> Result<LaneHeads, Error> {
+        let position = |lane: &usize| {
+            let start = LanePosition::start_of(&self.lane(*lane).lane);
+            after(lane).map_or(start, |(at, run)| LanePosition { due_at: at, run, ..start })
         };
-        let places: Vec<LanePlace<'_>> = lanes.iter().map(place).collect();
-        within(self.parts.store.firsts(&places, LOOK_AHEAD)).await
+        let positions: Vec<LanePosition<'_>> = lanes.iter().map(position).collect();
+        with_timeout(self.parts.store.find_lane_heads(&positions, CLAIM_HORIZON)).await
     }
 
-    /// Claims from a lane, and launches what it gets. While it gets all it asks for and there is room, the next are asked
-    /// for while those before are launched, if that takes nothing but time: nobody waits for two answers at once.
-    async fn go_on(&self, course: Course, most: u32) -> Result<Got, Error> {
-        let (got, mut token, mut runs) = self.claim_from(course, most).await?;
-        let (mut more, mut failed) = (got == Got::All, None);
-        let mut asked = VecDeque::new();
+    /// Claims from a lane and launches the runs. While the lane fills the claims and slots are free, the next claim
+    /// runs while the runs of the previous one are launched. That is done only if every job version is cached, so that
+    /// a launch needs no query of its own.
+    async fn continue_lane(
+        &self,
+        current: CurrentLane,
+        max_runs: u32,
+    ) -> Result<ClaimYield, Error> {
+        let (claim_yield, mut token, mut runs) = self.claim_lane(current, max_runs).await?;
+        let (mut more, mut failed) = (claim_yield == ClaimYield::Full, None);
+        let mut in_flight = VecDeque::new();
         loop {
-            more &= runs.iter().all(|taken| self.is_at_hand(taken));
-            while more && asked.len() < self.ahead() {
-                let least = if asked.is_empty() { 1 } else { MOST_CLAIMED };
-                let Some(most) = self.room_on(course).filter(|room| *room >= least) else { break };
-                asked.push_back(Box::pin(maybe_done(self.claim_from(course, most))));
+            more &= runs.iter().all(|run| self.can_launch_now(run));
+            while more && in_flight.len() < self.parts.store.parallelism().claims {
+                let min_runs = if in_flight.is_empty() { 1 } else { MAX_CLAIM };
+                let Some(max_runs) =
+                    self.room_to_continue(current).filter(|room| *room >= min_runs)
+                else {
+                    break;
+                };
+                in_flight.push_back(Box::pin(maybe_done(self.claim_lane(current, max_runs))));
             }
             let launched = self.launch(token, std::mem::take(&mut runs));
-            let (next, ()) = join(first_of(&mut asked), launched).await;
+            let (next, ()) = join(next_in_order(&mut in_flight), launched).await;
             match next {
-                None => return failed.map_or(Ok(got), Err),
-                Some(Ok((next, under, taken))) => {
-                    more &= next == Got::All;
-                    (token, runs) = (under, taken);
+                None => return failed.map_or(Ok(claim_yield), Err),
+                Some(Ok((next, claim_token, run))) => {
+                    more &= next == ClaimYield::Full;
+                    (token, runs) = (claim_token, run);
                 }
-                // What else is asked for is heard of first.
+                // The claims that are already under way are finished before the error is returned.
                 Some(Err(error)) => {
                     more = false;
                     failed.get_or_insert(error);
@@ -223,144 +239,150 @@ impl Worker {
         }
     }
 
-    /// How many claims are under way at once where there is much to take, and room for a whole claim each. SQLite takes one
-    /// after the other: the next is there when it has done with one. Elsewhere it would be in the way of the one before.
-    fn ahead(&self) -> usize {
-        match self.parts.store.dialect() {
-            Dialect::Sqlite => 2,
-            Dialect::Postgres | Dialect::MySql => 1,
-        }
-    }
-
-    /// How many more it may take on its course without looking elsewhere, and without taking only a few.
-    fn room_on(&self, course: Course) -> Option<u32> {
-        if self.is_aside() || self.parts.clock.boottime() >= course.until || self.is_crowded() {
+    /// Free slots to continue this lane with. `None`: the other lanes must be read first, too few slots are free, or
+    /// the worker takes no new runs.
+    fn room_to_continue(&self, current: CurrentLane) -> Option<u32> {
+        if self.is_suspended()
+            || self.parts.clock.boottime() >= current.until
+            || self.is_nearly_full()
+        {
             return None;
         }
-        let most = free(&self.state(), self.source(course.lane).pool);
-        (most > 0).then_some(most)
+        let max_runs = free_slots(&self.state(), self.lane(current.lane).pool);
+        (max_runs > 0).then_some(max_runs)
     }
 
-    /// Claims from a lane, from where it was there: what it gets is to be launched. If that is all it asks for, the lane
-    /// is its course. The room for it is taken at once, before anybody waits for what this returns.
-    fn claim_from(
+    /// Claims from a lane, after the cursor if there is one. The caller launches the returned runs. If the lane fills
+    /// the claim, it becomes the current lane. The slots are reserved at once, before the returned future is polled.
+    fn claim_lane(
         &self,
-        course: Course,
-        most: u32,
-    ) -> impl Future<Output = Result<(Got, LeaseToken, Vec<Taken>), Error>> {
+        current: CurrentLane,
+        max_runs: u32,
+    ) -> impl Future<Output = Result<(ClaimYield, LeaseToken, Vec<StartedRun>), Error>> {
         let now = self.parts.clock.boottime();
         let mut state = self.state();
-        state.course = None;
-        let onward = state.onward.remove(&course.lane);
-        let onward = onward.filter(|onward| now < onward.since + ONWARD);
-        let pool = self.source(course.lane).pool;
-        let asked = self.ask(&mut state, pool, most.min(MOST_CLAIMED));
+        state.current_lane = None;
+        let cursor = state.lane_cursors.remove(&current.lane);
+        let cursor = cursor.filter(|cursor| now < cursor.started_at + CURSOR_TTL_MICROS);
+        let pool = self.lane(current.lane).pool;
+        let sent_claim = self.register_claim(&mut state, pool, max_runs.min(MAX_CLAIM));
         drop(state);
-        self.hear_from(course, onward, asked)
+        self.await_claim(current, cursor, sent_claim)
     }
 
-    /// What comes of asking.
-    async fn hear_from(
+    /// Sends a registered claim, waits for its answer and records it.
+    async fn await_claim(
         &self,
-        course: Course,
-        onward: Option<Onward>,
-        asked: Asked,
-    ) -> Result<(Got, LeaseToken, Vec<Taken>), Error> {
-        let batch = self.batch(&asked, &self.source(course.lane).lane);
-        let store = &self.parts.store;
-        let claimed = match onward {
-            Some(onward) => within(store.claim_after(&batch, onward.behind)).await,
-            None => within(store.claim(&batch)).await,
+        current: CurrentLane,
+        cursor: Option<LaneCursor>,
+        sent_claim: SentClaim,
+    ) -> Result<(ClaimYield, LeaseToken, Vec<StartedRun>), Error> {
+        let request = ClaimRequest {
+            after: cursor.map(|cursor| cursor.after),
+            ..self.claim_request(&sent_claim, &self.lane(current.lane).lane)
         };
-        let runs = self.hear_of(&asked, claimed)?;
-        let full = runs.len() as u32 >= asked.most;
+        let claimed = with_timeout(self.parts.store.claim(&request)).await;
+        let runs = self.record_claim(&sent_claim, claimed)?;
+        let full = runs.len() as u32 >= sent_claim.max_runs;
         let mut state = self.state();
         if !runs.is_empty() {
-            state.last = Some(course.lane);
+            state.last_lane = Some(current.lane);
         }
-        let got = match runs.last().filter(|_| full) {
+        let claim_yield = match runs.last().filter(|_| full) {
             Some(last) => {
-                let (behind, since) =
-                    ((last.due_at, last.id), onward.map_or(asked.sent, |on| on.since));
-                state.onward.insert(course.lane, Onward { behind, since });
-                state.course = Some(course);
-                Got::All
+                let (after, started_at) =
+                    ((last.due_at, last.id), cursor.map_or(sent_claim.sent_at, |on| on.started_at));
+                state.lane_cursors.insert(current.lane, LaneCursor { after, started_at });
+                state.current_lane = Some(current);
+                ClaimYield::Full
             }
-            None if !runs.is_empty() || onward.is_some() => Got::Less,
-            None => Got::Nothing,
+            None if !runs.is_empty() || cursor.is_some() => ClaimYield::Partial,
+            None => ClaimYield::Empty,
         };
-        Ok((got, asked.token, runs))
+        Ok((claim_yield, sent_claim.token, runs))
     }
 
-    /// A lease to ask for so many with. It is known before it is sent: nobody else may take what is found under it for
-    /// lost.
-    pub(super) fn ask(&self, state: &mut State, pool: Pool, most: u32) -> Asked {
-        let token = LeaseToken::from_random(self.parts.dice.roll());
-        let sent = self.parts.clock.boottime();
-        let (since, claim, claimed, asked) = (Some(sent), Claim::Sent, true, most);
-        let lease = Lease { since, claim, claimed, pool, asked, ..Lease::default() };
-        self.carry(state, token, lease);
-        Asked { token, sent, most, settings: Arc::clone(&state.settings) }
-    }
-
-    pub(super) fn batch<'l>(&self, asked: &Asked, lane: &'l str) -> ClaimBatch<'l> {
-        let (token, most, lease_ttl) = (asked.token, asked.most, asked.settings.lease_ttl());
-        ClaimBatch { worker: self.id(), token, lane, most, lease_ttl }
-    }
-
-    /// What came of asking: what is to be launched now.
-    pub(super) fn hear_of(
+    /// Registers a claim of at most `max_runs` runs under a new lease token and reserves the slots. The lease is in the
+    /// table before the claim is sent, so that a heartbeat that sees its runs does not take them for missed ones.
+    pub(super) fn register_claim(
         &self,
-        asked: &Asked,
+        state: &mut State,
+        pool: SlotPool,
+        max_runs: u32,
+    ) -> SentClaim {
+        let token = LeaseToken::from_random(self.parts.random.next_u128());
+        let sent_at = self.parts.clock.boottime();
+        let (renewed_at, claim, claimed, requested) =
+            (Some(sent_at), ClaimStatus::Sent, true, max_runs);
+        let lease =
+            HeldLease { renewed_at, claim, claimed, pool, requested, ..HeldLease::default() };
+        self.add_lease(state, token, lease);
+        SentClaim { token, sent_at, max_runs, settings: Arc::clone(&state.settings) }
+    }
+
+    pub(super) fn claim_request<'l>(
+        &self,
+        sent_claim: &SentClaim,
+        lane: &'l str,
+    ) -> ClaimRequest<'l> {
+        let (token, max_runs, lease_ttl) =
+            (sent_claim.token, sent_claim.max_runs, sent_claim.settings.lease_ttl());
+        ClaimRequest { worker: self.id(), token, lane, max_runs, lease_ttl, after: None }
+    }
+
+    /// Records the answer of a claim. Returns the runs to be launched now.
+    pub(super) fn record_claim(
+        &self,
+        sent_claim: &SentClaim,
         claimed: Result<ClaimResult, Error>,
-    ) -> Result<Vec<Taken>, Error> {
+    ) -> Result<Vec<StartedRun>, Error> {
         let mut state = self.state();
-        let Some(lease) = state.leases.get_mut(&asked.token) else { return Ok(Vec::new()) };
+        let Some(lease) = state.leases.get_mut(&sent_claim.token) else { return Ok(Vec::new()) };
         let runs = match claimed {
             Ok(ClaimResult::Runs(runs)) if runs.is_empty() => {
-                state.leases.remove(&asked.token);
+                state.leases.remove(&sent_claim.token);
                 return Ok(runs);
             }
             Ok(ClaimResult::Runs(runs)) => {
-                lease.claim = Claim::Known;
-                lease.runs.extend(runs.iter().map(|taken| (taken.id, Here::Starting)));
+                lease.claim = ClaimStatus::Answered;
+                lease.runs.extend(runs.iter().map(|run| (run.id, RunStatus::Starting)));
                 runs
             }
-            Ok(ClaimResult::Before) => {
-                lease.claim = Claim::Unanswered;
+            Ok(ClaimResult::AlreadyClaimed) => {
+                lease.claim = ClaimStatus::Unanswered;
                 return Ok(Vec::new());
             }
             Err(error) => {
-                lease.claim = Claim::Unanswered;
+                lease.claim = ClaimStatus::Unanswered;
                 return Err(error);
             }
         };
         drop(state);
-        let kill_at = asked.sent + asked.settings.kill_after().as_micros() as u64;
-        self.parts.executor.lease(asked.token, kill_at);
+        let kill_at = sent_claim.sent_at + sent_claim.settings.kill_after().as_micros() as u64;
+        self.parts.executor.set_lease_deadline(sent_claim.token, kill_at);
         Ok(runs)
     }
 
-    fn source(&self, lane: usize) -> &Source {
+    fn lane(&self, lane: usize) -> &ClaimLane {
         &self.parts.lanes[lane]
     }
 
-    /// How many more each pool has room for.
-    fn all_free(&self) -> BTreeMap<Pool, u32> {
+    /// Number of free slots of each pool.
+    fn free_slots_by_pool(&self) -> BTreeMap<SlotPool, u32> {
         let mut state = self.state();
-        let all: BTreeMap<Pool, u32> =
-            state.slots.pools().map(|pool| (pool, free(&state, pool))).collect();
-        // Under one lock with what ends, which asks for it.
-        state.full = self.parts.lanes.iter().any(|lane| all[&lane.pool] == 0);
+        let all: BTreeMap<SlotPool, u32> =
+            state.slots.pools().map(|pool| (pool, free_slots(&state, pool))).collect();
+        // Written under the same lock that completions take before they read it in `lacks_slots`.
+        state.lacked_slots = self.parts.lanes.iter().any(|lane| all[&lane.pool] == 0);
         all
     }
 }
 
-/// What comes of the first of these; all of them go on meanwhile. `None`: there is none.
-async fn first_of<F: Future>(all: &mut VecDeque<Pin<Box<MaybeDone<F>>>>) -> Option<F::Output> {
+/// Waits for the first of these futures while all of them make progress. `None`: there is none.
+async fn next_in_order<F: Future>(all: &mut VecDeque<Pin<Box<MaybeDone<F>>>>) -> Option<F::Output> {
     poll_fn(|context| {
-        for one in all.iter_mut() {
-            let _ = one.as_mut().poll(context);
+        for future in all.iter_mut() {
+            let _ = future.as_mut().poll(context);
         }
         let Some(first) = all.front_mut() else { return Poll::Ready(None) };
         let Some(done) = first.as_mut().take_output() else { return Poll::Pending };
@@ -370,12 +392,13 @@ async fn first_of<F: Future>(all: &mut VecDeque<Pin<Box<MaybeDone<F>>>>) -> Opti
     .await
 }
 
-/// How many more of a pool can run. No more results than it has slots may be on their way: what ends faster than it is
-/// reported must not pile up.
-pub(super) fn free(state: &State, pool: Pool) -> u32 {
-    let (slots, taken) = (state.slots.of(pool), count(state, pool));
+/// Number of free slots of a pool. At most as many results as it has slots may be unreported: attempts that end faster
+/// than they are reported must not pile up.
+pub(super) fn free_slots(state: &State, pool: SlotPool) -> u32 {
+    let (slots, used) = (state.slots.in_pool(pool), used_slots(state, pool));
     let of_pool = state.leases.values().filter(|lease| lease.pool == pool);
-    let unheard = of_pool.map(|lease| lease.unheard + lease.ending()).sum::<usize>() as u32;
-    let with_ends = slots.saturating_mul(2).saturating_sub(taken.saturating_add(unheard));
-    slots.saturating_sub(taken).min(with_ends)
+    let unreported =
+        of_pool.map(|lease| lease.unreported + lease.unreported_ends()).sum::<usize>() as u32;
+    let report_limit = slots.saturating_mul(2).saturating_sub(used.saturating_add(unreported));
+    slots.saturating_sub(used).min(report_limit)
 }

@@ -1,267 +1,282 @@
-//! T15: a worker that was cut off. It takes nothing new, asks once what it may go on with, stops the rest, and when
-//! nothing is left begins anew under another id.
+//! T15: the procedure of a detached worker. It takes no new runs, asks the leader which attempts it may continue, stops
+//! the others, and registers again under a new id when nothing is left.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::select_ok;
-use tasuki_core::exit::Stopped;
+use tasuki_core::exit::StopReason;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{Error, NewWorker};
 
-use super::super::within::within;
-use super::{Worker, running_in};
-use crate::node::coordination::peers::{Peer, Peers, Question};
-use crate::node::leader::plan;
-use crate::node::worker::carry::{Claim, Here};
+use super::super::store_timeout::with_timeout;
+use super::{Worker, running_attempts};
+use crate::node::coordination::peers::{ContinuationRequest, Peer, Peers};
+use crate::node::leader::decisions;
+use crate::node::worker::lease_table::{ClaimStatus, RunStatus};
 
-/// How long a question may take beyond what the settings say: for the writes before and after it.
-const SLACK: Duration = Duration::from_secs(1);
+/// Extra time for continuation requests beyond the settings, for the writes before and after them.
+const CONFIRM_SLACK: Duration = Duration::from_secs(1);
 
-/// How far a worker is that was cut off.
+/// How far the procedure of a detached worker is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Apart {
-    /// It has just heard of it.
+pub(crate) enum DetachState {
+    /// The worker has just found out that it is detached.
     #[default]
-    New,
-    /// It asks whether it may go on with these.
-    Asking {
+    Detached,
+    /// It asks whether it may continue its live attempts.
+    Confirming {
+        /// The runs of its live attempts, with their leases.
         runs: Vec<(RunId, LeaseToken)>,
-        /// Whom.
+        /// The leader and the nodes that may decide.
         peers: Vec<Peer>,
-        /// How often it did.
-        asked: u32,
+        /// Number of requests so far that got no answer.
+        attempts: u32,
     },
-    /// It goes on with these, and stops whatever else it may have.
+    /// It continues these runs and stops all others.
     Settled(BTreeSet<RunId>),
-    /// Nothing is left: it becomes this one.
+    /// Nothing is left: it registers again under this id.
     Rejoining(WorkerId),
 }
 
 impl Worker {
-    /// Somebody cut this worker off; or declared it dead, and then it may go on with nothing. Where it is somebody
-    /// else by now, that is an old story.
-    pub(super) fn part(&self, whom: WorkerId, dead: bool) {
+    /// Starts the procedure after the worker was detached. If it was declared dead, it may continue nothing. Ignored if
+    /// the worker has another id by now.
+    pub(super) fn mark_detached(&self, worker: WorkerId, dead: bool) {
         let mut state = self.state();
-        if self.id() != whom {
+        if self.id() != worker {
             return;
         }
-        if state.apart.is_none() {
-            tracing::warn!(worker_id = %self.id(), dead, "this worker was cut off: it takes no new work");
-            state.apart = Some(Apart::New);
+        if state.detach.is_none() {
+            tracing::warn!(worker_id = %self.id(), dead, "this worker was detached: it takes no new runs");
+            state.detach = Some(DetachState::Detached);
         }
-        if dead && !matches!(state.apart, Some(Apart::Rejoining(_))) {
-            state.apart = Some(Apart::Settled(BTreeSet::new()));
+        if dead && !matches!(state.detach, Some(DetachState::Rejoining(_))) {
+            state.detach = Some(DetachState::Settled(BTreeSet::new()));
         }
         drop(state);
-        self.orders.notify_one();
-        self.parted.notify_one();
+        self.start_wakeup.notify_one();
+        self.detach_wakeup.notify_one();
     }
 
-    /// Waits until it was cut off, or something of that is to be looked at again.
-    pub(crate) async fn parted(&self) {
-        self.parted.notified().await;
+    /// Waits until the procedure must go on: the worker was detached or declared dead.
+    pub(crate) async fn wait_for_detach_change(&self) {
+        self.detach_wakeup.notified().await;
     }
 
-    /// One step of a worker that was cut off. Returns when the next is due; `None`: it is not, or no longer.
-    pub(crate) async fn step_apart(&self, peers: &dyn Peers) -> Result<Option<u64>, Error> {
-        let Some(apart) = self.state().apart.clone() else { return Ok(None) };
+    /// Executes one step of the procedure. Returns when the next step is due, by the local clock; `None`: the worker is
+    /// not detached.
+    pub(crate) async fn step_detached(&self, peers: &dyn Peers) -> Result<Option<u64>, Error> {
+        let Some(detach) = self.state().detach.clone() else { return Ok(None) };
         let settings = self.settings();
         let now = self.parts.clock.boottime();
-        let pause = settings.continuation_retry_interval().as_micros() as u64;
-        match apart {
-            // What is being started is asked about, too, once it is known.
-            Apart::New if self.is_unsure() => Ok(Some(now + pause)),
-            Apart::New => {
-                let runs = self.live();
+        let retry_interval = settings.continuation_retry_interval().as_micros() as u64;
+        match detach {
+            // Wait for starts and claims without an answer, so that their runs are asked about, too.
+            DetachState::Detached if self.has_unconfirmed() => Ok(Some(now + retry_interval)),
+            DetachState::Detached => {
+                let runs = self.live_runs();
                 let next = match runs.is_empty() {
-                    true => Apart::Settled(BTreeSet::new()),
+                    true => DetachState::Settled(BTreeSet::new()),
                     false => {
-                        // Before the marks: from then on time counts.
-                        let peers = self.in_charge().await?;
-                        self.mark(&runs).await?;
-                        Apart::Asking { runs, peers, asked: 0 }
+                        // Before `begin_confirming`: its deadline begins to count there.
+                        let peers = self.find_confirming_peers().await?;
+                        self.begin_confirming(&runs).await?;
+                        DetachState::Confirming { runs, peers, attempts: 0 }
                     }
                 };
-                self.turn_to(&apart, next);
+                self.advance(&detach, next);
                 Ok(Some(now))
             }
-            Apart::Asking { ref runs, peers: ref asks, asked } => {
-                let last = asked + 1 >= settings.continuation_retry_count();
-                let rest = if last { SLACK / 2 } else { Duration::ZERO };
-                let limit = settings.continuation_retry_interval() + rest;
-                let may = self.ask_around(peers, asks, runs, limit).await;
-                let next = match may {
-                    Some(may) => Apart::Settled(self.go_on_with(runs, &may).await?),
-                    None if !last => {
-                        Apart::Asking { runs: runs.clone(), peers: asks.clone(), asked: asked + 1 }
+            DetachState::Confirming { ref runs, peers: ref confirming, attempts } => {
+                let last = attempts + 1 >= settings.continuation_retry_count();
+                let slack = if last { CONFIRM_SLACK / 2 } else { Duration::ZERO };
+                let limit = settings.continuation_retry_interval() + slack;
+                let confirmed = self.request_continuation(peers, confirming, runs, limit).await;
+                let next = match confirmed {
+                    Some(confirmed) => {
+                        DetachState::Settled(self.end_confirming(runs, &confirmed).await?)
                     }
+                    None if !last => DetachState::Confirming {
+                        runs: runs.clone(),
+                        peers: confirming.clone(),
+                        attempts: attempts + 1,
+                    },
                     None => {
-                        tracing::warn!(worker_id = %self.id(), "nobody says that it may go on: what it runs is stopped");
-                        Apart::Settled(BTreeSet::new())
+                        tracing::warn!(worker_id = %self.id(), "no continuation was confirmed: all attempts are stopped");
+                        DetachState::Settled(BTreeSet::new())
                     }
                 };
-                let asks_again = matches!(next, Apart::Asking { .. });
-                self.turn_to(&apart, next);
-                Ok(Some(if asks_again { now + pause } else { now }))
+                let retries = matches!(next, DetachState::Confirming { .. });
+                self.advance(&detach, next);
+                Ok(Some(if retries { now + retry_interval } else { now }))
             }
-            Apart::Settled(may) => {
-                self.stop_but(&may);
-                // What landed late under the old name is taken up by the heartbeat, or lapses.
-                let left = within(self.parts.store.carried_by(self.id())).await?;
-                if !left.is_empty() || !self.is_idle() || self.is_draining() {
-                    return Ok(Some(now + pause));
+            DetachState::Settled(confirmed) => {
+                self.stop_except(&confirmed);
+                // Claims of the old id that took effect late are adopted by the heartbeat, or their leases expire.
+                let leased = with_timeout(self.parts.store.list_leased_runs(self.id())).await?;
+                if !leased.is_empty() || !self.is_idle() || self.is_draining() {
+                    return Ok(Some(now + retry_interval));
                 }
-                let new = WorkerId::from_random(self.parts.dice.roll());
-                (self.parts.settle_in)(new);
-                self.turn_to(&Apart::Settled(may), Apart::Rejoining(new));
+                let new = WorkerId::from_random(self.parts.random.next_u128());
+                (self.parts.prepare_incarnation)(new);
+                self.advance(&DetachState::Settled(confirmed), DetachState::Rejoining(new));
                 Ok(Some(now))
             }
-            Apart::Rejoining(new) => {
+            DetachState::Rejoining(new) => {
                 self.rejoin(new).await?;
                 Ok(None)
             }
         }
     }
 
-    /// Goes one step on, unless something has happened to it meanwhile.
-    fn turn_to(&self, from: &Apart, to: Apart) {
+    /// Moves to the next state, unless another task has changed the state meanwhile.
+    fn advance(&self, from: &DetachState, to: DetachState) {
         let mut state = self.state();
-        if state.apart.as_ref() == Some(from) {
-            state.apart = Some(to);
+        if state.detach.as_ref() == Some(from) {
+            state.detach = Some(to);
         }
     }
 
-    /// Whether it is not known of something whether it runs.
-    fn is_unsure(&self) -> bool {
+    /// Whether a start or a claim has no answer yet, so that the worker does not know whether a run is RUNNING.
+    fn has_unconfirmed(&self) -> bool {
         let state = self.state();
         state.leases.values().any(|lease| {
-            lease.claim != Claim::Known
-                || lease.runs.values().any(|here| matches!(here, Here::Starting | Here::Unsure))
+            lease.claim != ClaimStatus::Answered
+                || lease
+                    .runs
+                    .values()
+                    .any(|status| matches!(status, RunStatus::Starting | RunStatus::Unconfirmed))
         })
     }
 
-    /// What runs here, and nobody stops.
-    fn live(&self) -> Vec<(RunId, LeaseToken)> {
+    /// Runs of the attempts that are running and not being stopped, with their leases.
+    fn live_runs(&self) -> Vec<(RunId, LeaseToken)> {
         let state = self.state();
         let all = state.leases.iter().flat_map(|(token, lease)| {
             let live = lease.runs.iter().filter(
-                |(_, here)| matches!(here, Here::Running(running) if running.stopped.is_none()),
+                |(_, status)| matches!(status, RunStatus::Running(running) if running.stop_reason.is_none()),
             );
             live.map(|(run, _)| (*run, *token))
         });
         all.collect()
     }
 
-    /// Those who may say whether it goes on.
-    async fn in_charge(&self) -> Result<Vec<Peer>, Error> {
+    /// Finds the nodes that may confirm a continuation.
+    async fn find_confirming_peers(&self) -> Result<Vec<Peer>, Error> {
         let store = &self.parts.store;
-        let (leader, workers) = (within(store.leader()).await?, within(store.workers()).await?);
-        let fresh = self.settings().heartbeat_ttl();
-        let in_charge = plan::in_charge(&workers, &leader, self.id(), fresh).into_iter();
-        Ok(in_charge
+        let (leader, workers) =
+            (with_timeout(store.find_leader()).await?, with_timeout(store.list_workers()).await?);
+        let ttl = self.settings().heartbeat_ttl();
+        let confirming =
+            decisions::continuation_targets(&workers, &leader, self.id(), ttl).into_iter();
+        Ok(confirming
             .map(|worker| Peer { worker: worker.id, address: worker.address.clone() })
             .collect())
     }
 
-    /// Marks what runs here as asked about: until the deadline nobody else takes it.
-    async fn mark(&self, runs: &[(RunId, LeaseToken)]) -> Result<(), Error> {
+    /// Marks the runs as CONFIRMING: until the deadline no other worker gets them.
+    async fn begin_confirming(&self, runs: &[(RunId, LeaseToken)]) -> Result<(), Error> {
         let settings = self.settings();
-        let tries = settings.continuation_retry_count();
-        let patience = settings.continuation_retry_interval() * tries + SLACK;
-        // Lost: the next renewal tells what is to be done. Marked before an answer was lost: ask on.
-        within(self.parts.store.confirm(runs, patience)).await.map(drop)
+        let attempts = settings.continuation_retry_count();
+        let ttl = settings.continuation_retry_interval() * attempts + CONFIRM_SLACK;
+        // Ignore the outcome: after a lost guard the next renewal shows what to do, and if only the answer was lost,
+        // the marks are there.
+        with_timeout(self.parts.store.begin_confirming(runs, ttl)).await.map(drop)
     }
 
-    /// Asks all who may answer, once. `None`: nobody did in time.
-    async fn ask_around(
+    /// Asks all confirming nodes at once. Returns the runs that may go on; `None`: no answer in time.
+    async fn request_continuation(
         &self,
         peers: &dyn Peers,
-        asks: &[Peer],
+        confirming: &[Peer],
         runs: &[(RunId, LeaseToken)],
         limit: Duration,
     ) -> Option<Vec<RunId>> {
-        if asks.is_empty() {
+        if confirming.is_empty() {
             return None;
         }
-        let question = &Question { worker: self.id(), runs: runs.to_vec() };
-        // All at once: those who do not answer must not use up the time of who does.
-        let asked =
-            asks.iter().map(|peer| Box::pin(async move { peers.confirm(peer, question).await }));
-        // Who was cut off is often still not heard, and then nobody answers before the call's own deadline.
-        match tokio::time::timeout(limit, select_ok(asked)).await {
-            Ok(Ok((may, _))) => return Some(may),
-            Ok(Err(silent)) => {
-                tracing::debug!(worker_id = %self.id(), %silent, "whether it may go on was not told");
+        let request = &ContinuationRequest { worker: self.id(), runs: runs.to_vec() };
+        // All at once: a node that does not answer must not use up the time of the others.
+        let attempts = confirming
+            .iter()
+            .map(|peer| Box::pin(async move { peers.confirm(peer, request).await }));
+        // A detached worker is often still unreachable, and then no call returns before its own deadline.
+        match tokio::time::timeout(limit, select_ok(attempts)).await {
+            Ok(Ok((confirmed, _))) => return Some(confirmed),
+            Ok(Err(error)) => {
+                tracing::debug!(worker_id = %self.id(), %error, "continuation request failed");
             }
             Err(_) => {
-                tracing::debug!(worker_id = %self.id(), "nobody said in time whether it may go on");
+                tracing::debug!(worker_id = %self.id(), "continuation request timed out");
             }
         }
         None
     }
 
-    /// What it was told that it may go on with, and what the database agrees to.
-    async fn go_on_with(
+    /// Ends the CONFIRMING mark of the runs in `confirmed`. Returns those that the database still lets this worker
+    /// continue.
+    async fn end_confirming(
         &self,
         runs: &[(RunId, LeaseToken)],
-        may: &[RunId],
+        confirmed: &[RunId],
     ) -> Result<BTreeSet<RunId>, Error> {
-        let may: BTreeSet<&RunId> = may.iter().collect();
-        let runs: Vec<_> = runs.iter().filter(|(run, _)| may.contains(run)).copied().collect();
-        Ok(within(self.parts.store.confirmed(&runs)).await?.into_iter().collect())
+        let confirmed: BTreeSet<&RunId> = confirmed.iter().collect();
+        let runs: Vec<_> =
+            runs.iter().filter(|(run, _)| confirmed.contains(run)).copied().collect();
+        Ok(with_timeout(self.parts.store.end_confirming(&runs)).await?.into_iter().collect())
     }
 
-    /// Stops whatever it may not go on with.
-    fn stop_but(&self, may: &BTreeSet<RunId>) {
+    /// Stops all attempts except those of the confirmed runs.
+    fn stop_except(&self, confirmed: &BTreeSet<RunId>) {
         let mut state = self.state();
         for lease in state.leases.values_mut() {
-            for running in running_in(lease) {
-                // Once: a second word might be taken for "at once".
-                if running.stopped.is_none() && !may.contains(&RunId(running.key.run)) {
-                    self.stop(running, Stopped::Detach);
+            for running in running_attempts(lease) {
+                // Only once: a second stop could shorten the grace of the first one.
+                if running.stop_reason.is_none() && !confirmed.contains(&RunId(running.key.run)) {
+                    self.stop(running, StopReason::Detach);
                 }
             }
         }
     }
 
-    /// Begins anew: nothing of what it was is left. Each part of it may be done again.
+    /// Registers the worker under a new id, once nothing of the old one is left. Every step may be repeated.
     async fn rejoin(&self, new: WorkerId) -> Result<(), Error> {
         let (old, store) = (self.id(), &self.parts.store);
-        let before = within(store.worker(old)).await?;
+        let before = with_timeout(store.find_worker(old)).await?;
         if before.is_some_and(|worker| worker.draining_at.is_some()) {
             self.drain();
         }
-        if within(store.worker(new)).await?.is_none() {
+        if with_timeout(store.find_worker(new)).await?.is_none() {
             let (slots, function_slots) = {
                 let state = self.state();
-                (state.slots.commands, state.slots.functions())
+                (state.slots.commands, state.slots.function_total())
             };
             let new =
                 NewWorker { id: new, slots, function_slots, ..self.parts.registration.clone() };
-            match within(store.register_worker(&new)).await {
-                // It landed after all.
-                Err(error) if error.is_conflict() => {}
-                told => told?,
+            match with_timeout(store.register_worker(&new)).await {
+                // An earlier registration took effect although its answer was lost.
+                Err(error) if error.is_duplicate_key() => {}
+                registered => registered?,
             }
         }
-        within(store.worker_gone(old)).await?;
-        let drains = {
+        with_timeout(store.mark_worker_gone(old)).await?;
+        let draining = {
             let mut state = self.state();
-            if state.apart != Some(Apart::Rejoining(new)) {
+            if state.detach != Some(DetachState::Rejoining(new)) {
                 return Ok(());
             }
-            self.me.becomes(new);
-            state.apart = None;
+            self.identity.replace(new);
+            state.detach = None;
             state.draining
         };
-        tracing::info!(worker_id = %new, was = %old, "this worker begins anew");
-        if drains {
-            // Somebody stops it: the new one takes nothing either.
-            within(store.drain_worker(new.to_string().as_str(), new)).await?;
+        tracing::info!(worker_id = %new, previous_worker_id = %old, "this worker has registered again under a new id");
+        if draining {
+            // The node is stopping: the new worker takes no new runs either.
+            with_timeout(store.drain_worker(new.to_string().as_str(), new)).await?;
         }
-        self.look_now();
-        self.parts.wake.all();
+        self.request_heartbeat();
+        self.parts.wakeups.wake_all();
         Ok(())
     }
 }

@@ -1,432 +1,455 @@
-//! The worker: starts what it is given, claims what it may, keeps its leases, reports how things ended.
+//! The worker: starts assigned runs, claims waiting runs, renews its leases and reports how attempts ended.
 //!
-//! Each of its ticks reads, decides and writes with a guard; the loops around them own pace and stopping.
-//! What it carries is remembered here, but only the database says whether it still does.
+//! Each method that a loop calls does one step: it reads, decides and writes with a guard. The loops (`node/loops.rs`)
+//! own the intervals, the retries and the shutdown. The worker remembers its leases in memory, but only the database
+//! decides whether it still holds them.
 
-pub(crate) mod continuation;
-pub(crate) mod carry;
 mod claims;
-mod intake;
-pub(crate) mod me;
+pub(crate) mod continuation;
+pub(crate) mod lease_table;
 pub(crate) mod queues;
-pub(crate) mod recipes;
 mod renewals;
 mod reports;
 mod starts;
+mod submit_and_claim;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::exit::Stopped;
+use tasuki_core::exit::StopReason;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
-use tasuki_store::{Error, FirstLines, NewWorker, Store};
+use tasuki_store::{CapturedOutput, Error, NewWorker, Store};
 use tokio::sync::{Notify, watch};
 
-use self::continuation::Apart;
-use super::within::within;
-use super::world::{Clock, Dice};
-use crate::Wake;
+use self::continuation::DetachState;
+use super::clock_and_random::{Clock, Random};
+use super::store_timeout::with_timeout;
+use crate::Wakeups;
 use crate::node::coordination::peers::StartOrder;
-use crate::node::executor::attempt::{Executor, Mail};
-use crate::node::worker::carry::{Claim, Here, Lease, Running};
-use crate::node::worker::me::Me;
-use crate::node::worker::queues::{Pool, Slots, Source};
-use crate::node::worker::recipes::Recipes;
+use crate::node::executor::attempt::{CompletionQueue, Executor};
+use crate::node::identity::WorkerIdentity;
+use crate::node::job_cache::JobCache;
+use crate::node::worker::lease_table::{ClaimStatus, HeldLease, RunStatus, RunningAttempt};
+use crate::node::worker::queues::{ClaimLane, SlotCounts, SlotPool};
 
-/// How much two clocks part from one heartbeat to the next, in microseconds, at most.
-const CLOCKS_PART: i64 = 200;
-/// Who finds them further apart than this must not go by what was.
-const CLOCK_WAS_SET: i64 = 50_000;
-/// Who was given nothing for so long, in microseconds, and carries nothing, waits until it does: sooner, it would be woken for
-/// every single task.
-const QUIET: u64 = 10_000_000;
+/// Maximum drift between the local clock and the database clock from one heartbeat to the next, in microseconds.
+const MAX_DRIFT_PER_HEARTBEAT_MICROS: i64 = 200;
+/// A clock offset that falls by more than this, in microseconds, means that a clock was set: the old offset is dropped.
+const CLOCK_SET_THRESHOLD_MICROS: i64 = 50_000;
+/// A worker without leases that got no new lease for so long, in microseconds, stops its periodic checks until it gets
+/// one. With a shorter time, every single task would pause and wake those loops.
+const IDLE_AFTER_MICROS: u64 = 10_000_000;
 
-/// What a worker is made of.
-pub(crate) struct Parts {
+/// What a worker is built from.
+pub(crate) struct WorkerParts {
     pub(crate) store: Store,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) dice: Arc<dyn Dice>,
+    pub(crate) random: Arc<dyn Random>,
     pub(crate) executor: Arc<dyn Executor>,
-    pub(crate) mail: Mail,
-    pub(crate) wake: Wake,
-    /// How many at once, under these settings.
-    pub(crate) slots: Box<dyn Fn(&Settings) -> Slots + Send + Sync>,
-    /// Where it claims from.
-    pub(crate) lanes: Vec<Source>,
-    /// What it says of itself when it begins anew.
+    pub(crate) completions: CompletionQueue,
+    pub(crate) wakeups: Wakeups,
+    /// Computes its slots from the settings.
+    pub(crate) slot_counts: Box<dyn Fn(&Settings) -> SlotCounts + Send + Sync>,
+    /// The lanes it claims from.
+    pub(crate) lanes: Vec<ClaimLane>,
+    /// The row it registers when it starts again under a new id; id and slots are replaced.
     pub(crate) registration: NewWorker,
-    /// Makes room on this host for another incarnation.
-    pub(crate) settle_in: Box<dyn Fn(WorkerId) + Send + Sync>,
+    /// Prepares the data directory of this host for a new worker id.
+    pub(crate) prepare_incarnation: Box<dyn Fn(WorkerId) + Send + Sync>,
 }
 
-/// One incarnation of a worker.
+/// The worker of a node, with the leases it holds.
 pub struct Worker {
-    me: Me,
-    parts: Parts,
-    recipes: Recipes,
+    identity: WorkerIdentity,
+    parts: WorkerParts,
+    jobs: JobCache,
     state: Mutex<State>,
-    orders: Notify,
-    looks: Notify,
-    parted: Notify,
-    /// It carries something; heard by those who wait for that.
-    begun: watch::Sender<()>,
+    start_wakeup: Notify,
+    heartbeat_wakeup: Notify,
+    detach_wakeup: Notify,
+    /// Notifies the loops that wait for the first lease.
+    lease_added: watch::Sender<()>,
 }
 
 struct State {
-    leases: BTreeMap<LeaseToken, Lease>,
+    leases: BTreeMap<LeaseToken, HeldLease>,
     settings: Arc<Settings>,
-    /// Which these are; `None`: those it was born with.
+    /// Version of `settings`. `None`: the settings that it was created with.
     settings_version: Option<i64>,
-    /// How many at once.
-    slots: Slots,
-    /// How much the database's clock is ahead of ours, in microseconds; at least.
-    ahead: Option<i64>,
+    /// Slots of each pool, from the settings.
+    slots: SlotCounts,
+    /// Lower bound of the difference between the database clock and the local clock, in microseconds. `None`: no
+    /// heartbeat yet.
+    clock_offset: Option<i64>,
     draining: bool,
-    /// Somebody cut it off.
-    apart: Option<Apart>,
-    /// The newest term, as the database last said.
+    /// State of the detach procedure. `None`: the worker is not detached.
+    detach: Option<DetachState>,
+    /// The newest leader epoch that a heartbeat has read.
     epoch: Epoch,
-    /// Where it is in the lanes it claims from without an end, by their numbers.
-    onward: BTreeMap<usize, claims::Onward>,
-    /// Which of them it goes on with.
-    course: Option<claims::Course>,
-    /// Which of them gave something last.
-    last: Option<usize>,
-    /// Which will be the next to, if it may be guessed.
-    guess: Option<usize>,
-    /// Whether it had no room for what may wait in one of them.
-    full: bool,
-    /// Claims that were given up and may still land: when, and whose slots.
-    late: BTreeMap<LeaseToken, (u64, Pool)>,
-    /// Whether nothing was due in any of them when it last looked, and it has heard of nothing since.
-    calm: bool,
-    /// What those printed that it carries no longer, as long as it is not kept.
-    unkept: Vec<FirstLines>,
-    /// When it was last given anything.
-    carried_at: u64,
+    /// Positions in lanes that returned as many runs as requested, by lane index.
+    lane_cursors: BTreeMap<usize, claims::LaneCursor>,
+    /// The lane that the next claim continues.
+    current_lane: Option<claims::CurrentLane>,
+    /// Index of the lane that last returned a run.
+    last_lane: Option<usize>,
+    /// Index of the lane that probably has the next run: it is tried first after a wake-up.
+    likely_lane: Option<usize>,
+    /// Whether a lane was skipped because its pool had no free slot.
+    lacked_slots: bool,
+    /// Claims that were given up and may still take effect: when they were given up (local clock, microseconds), and
+    /// the pool they would use.
+    late_claims: BTreeMap<LeaseToken, (u64, SlotPool)>,
+    /// Whether no lane had a due run at the last poll, and no wake-up has arrived since.
+    nothing_due: bool,
+    /// Captured output of attempts that the worker no longer leases; it is still to be stored.
+    unsaved_output: Vec<CapturedOutput>,
+    /// When it last got a lease, by the local clock in microseconds.
+    last_lease_at: u64,
 }
 
-/// What a heartbeat says.
+/// Result of a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Pulse {
-    /// Go on.
+pub(crate) enum HeartbeatResult {
+    /// The worker is registered and may go on.
     Alive,
-    /// It was declared dead: it must begin anew under another id.
-    CutOff,
+    /// The worker was declared dead: it must register again under a new id.
+    DeclaredDead,
 }
 
 impl Worker {
-    pub(crate) fn new(me: Me, parts: Parts, settings: Arc<Settings>) -> Self {
-        let slots = (parts.slots)(&settings);
+    pub(crate) fn new(
+        identity: WorkerIdentity,
+        parts: WorkerParts,
+        settings: Arc<Settings>,
+    ) -> Self {
+        let slots = (parts.slot_counts)(&settings);
         let state = State {
             leases: BTreeMap::new(),
             settings,
             settings_version: None,
             slots,
-            ahead: None,
+            clock_offset: None,
             draining: false,
-            apart: None,
+            detach: None,
             epoch: Epoch(0),
-            onward: BTreeMap::new(),
-            course: None,
-            last: None,
-            guess: None,
-            full: false,
-            late: BTreeMap::new(),
-            calm: false,
-            unkept: Vec::new(),
-            carried_at: 0,
+            lane_cursors: BTreeMap::new(),
+            current_lane: None,
+            last_lane: None,
+            likely_lane: None,
+            lacked_slots: false,
+            late_claims: BTreeMap::new(),
+            nothing_due: false,
+            unsaved_output: Vec::new(),
+            last_lease_at: 0,
         };
         Self {
-            me,
+            identity,
             parts,
-            recipes: Recipes::default(),
+            jobs: JobCache::default(),
             state: Mutex::new(state),
-            orders: Notify::new(),
-            looks: Notify::new(),
-            parted: Notify::new(),
-            begun: watch::Sender::new(()),
+            start_wakeup: Notify::new(),
+            heartbeat_wakeup: Notify::new(),
+            detach_wakeup: Notify::new(),
+            lease_added: watch::Sender::new(()),
         }
     }
 
-    /// Which incarnation.
+    /// Current worker id.
     pub fn id(&self) -> WorkerId {
-        self.me.id()
+        self.identity.id()
     }
 
-    /// Whom it has been, this one included.
-    pub(crate) fn been(&self) -> Vec<WorkerId> {
-        self.me.all()
+    /// All ids that this process has used, the current one last.
+    pub(crate) fn all_ids(&self) -> Vec<WorkerId> {
+        self.identity.all_ids()
     }
 
-    /// The settings it goes by.
+    /// The settings that the worker uses.
     pub(crate) fn settings(&self) -> Arc<Settings> {
         Arc::clone(&self.state().settings)
     }
 
-    /// A leader gave it something. `false`: it knew.
-    pub(crate) fn hear(&self, order: &StartOrder) -> bool {
-        let new = self.adopt(order.token, &order.runs);
-        self.orders.notify_one();
+    /// Accepts an order of the leader: runs that are assigned to this worker. `false`: the lease was known already.
+    pub(crate) fn accept_order(&self, order: &StartOrder) -> bool {
+        let new = self.adopt_lease(order.token, &order.runs);
+        self.start_wakeup.notify_one();
         new
     }
 
-    /// The newest term, as the database last said: an order of an older one is refused.
+    /// The newest leader epoch that a heartbeat has read. Orders of older epochs are refused.
     pub(crate) fn newest_epoch(&self) -> Epoch {
         self.state().epoch
     }
 
-    /// Something about it changed: its next look at the database is now.
-    pub(crate) fn look_now(&self) {
-        self.looks.notify_one();
+    /// Makes the heartbeat loop send a heartbeat now, because something about this worker has changed.
+    pub(crate) fn request_heartbeat(&self) {
+        self.heartbeat_wakeup.notify_one();
     }
 
-    /// Waits until it is to look.
-    pub(crate) async fn looks(&self) {
-        self.looks.notified().await;
+    /// Waits until a heartbeat is requested.
+    pub(crate) async fn wait_for_heartbeat_request(&self) {
+        self.heartbeat_wakeup.notified().await;
     }
 
     pub(crate) fn is_detached(&self) -> bool {
-        self.state().apart.is_some()
+        self.state().detach.is_some()
     }
 
-    /// Whether it takes no new work.
-    pub(crate) fn is_aside(&self) -> bool {
-        is_aside(&self.state())
+    /// Whether it takes no new runs: it drains or is detached.
+    pub(crate) fn is_suspended(&self) -> bool {
+        is_suspended(&self.state())
     }
 
     pub(crate) fn settings_version(&self) -> Option<i64> {
         self.state().settings_version
     }
 
-    /// What it carries.
-    pub(crate) fn carried(&self) -> Vec<RunId> {
+    /// The runs that it leases.
+    pub(crate) fn leased_runs(&self) -> Vec<RunId> {
         self.state().leases.values().flat_map(|lease| lease.runs.keys().copied()).collect()
     }
 
-    /// Waits until something was ordered.
-    pub(crate) async fn ordered(&self) {
-        self.orders.notified().await;
+    /// Waits until there may be a run to start: an order arrived, or the worker drains or is detached.
+    pub(crate) async fn wait_for_start_request(&self) {
+        self.start_wakeup.notified().await;
     }
 
-    /// Takes no new work from now on.
+    /// Stops taking new runs.
     pub(crate) fn drain(&self) {
         self.state().draining = true;
-        self.orders.notify_one();
+        self.start_wakeup.notify_one();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
         self.state().draining
     }
 
-    /// Has something to look after, from now on.
-    fn carry(&self, state: &mut State, token: LeaseToken, lease: Lease) {
+    /// Adds a lease and wakes the loops that wait for one.
+    fn add_lease(&self, state: &mut State, token: LeaseToken, lease: HeldLease) {
         state.leases.insert(token, lease);
-        state.carried_at = self.parts.clock.boottime();
-        if self.begun.receiver_count() > 0 {
-            self.begun.send_replace(());
+        state.last_lease_at = self.parts.clock.boottime();
+        if self.lease_added.receiver_count() > 0 {
+            self.lease_added.send_replace(());
         }
     }
 
-    /// Waits so long; or, if it carries nothing and was given nothing for a while, until it is: whoever looks after what it
-    /// carries need not look then.
-    pub(crate) async fn carries(&self, pace: Duration) {
-        // Before the look: what comes after that is heard of.
-        let mut begun = self.begun.subscribe();
-        let is_quiet = {
+    /// Waits for `interval`. If the worker holds no lease and got none for [`IDLE_AFTER_MICROS`], waits until it gets
+    /// one: without leases there is nothing to check.
+    pub(crate) async fn wait_for_next_check(&self, interval: Duration) {
+        // Subscribe before reading the state: a lease that is added afterwards is not missed.
+        let mut lease_added = self.lease_added.subscribe();
+        let is_idle = {
             let state = self.state();
             let now = self.parts.clock.boottime();
-            state.leases.is_empty() && state.unkept.is_empty() && now >= state.carried_at + QUIET
+            state.leases.is_empty()
+                && state.unsaved_output.is_empty()
+                && now >= state.last_lease_at + IDLE_AFTER_MICROS
         };
-        match is_quiet {
-            true => drop(begun.changed().await),
+        match is_idle {
+            true => drop(lease_added.changed().await),
             false => {
-                drop(begun);
-                tokio::time::sleep(pace).await;
+                drop(lease_added);
+                tokio::time::sleep(interval).await;
             }
         }
     }
 
-    /// Whether it carries nothing.
+    /// Whether it leases no runs and no claim is open.
     pub(crate) fn is_idle(&self) -> bool {
         self.state().leases.values().all(|lease| lease.runs.is_empty() && !lease.is_live())
     }
 
-    /// The longest grace of what runs.
+    /// Longest stop grace of the running attempts.
     pub(crate) fn longest_grace(&self) -> Duration {
         let mut state = self.state();
-        let all = state.leases.values_mut().flat_map(running_in).map(|running| running.grace);
+        let all =
+            state.leases.values_mut().flat_map(running_attempts).map(|running| running.stop_grace);
         all.max().unwrap_or_default()
     }
 
-    /// Tells all that runs to stop.
-    pub(crate) fn stop_all(&self, why: Stopped) {
+    /// Stops all running attempts.
+    pub(crate) fn stop_all(&self, reason: StopReason) {
         let mut state = self.state();
-        for running in state.leases.values_mut().flat_map(running_in) {
-            self.stop(running, why);
+        for running in state.leases.values_mut().flat_map(running_attempts) {
+            self.stop(running, reason);
         }
     }
 
-    /// Shows that it is alive, reads the clock and the settings, and finds what was given to it without a
-    /// word.
-    pub(crate) async fn pulse(&self) -> Result<Pulse, Error> {
+    /// Sends a heartbeat, reads the database clock and changed settings, and adopts runs that were assigned to this
+    /// worker while the order did not arrive.
+    pub(crate) async fn heartbeat(&self) -> Result<HeartbeatResult, Error> {
         let store = &self.parts.store;
         let me = self.id();
-        let Some(now) = within(store.heartbeat(me)).await? else {
-            self.part(me, true);
-            return Ok(Pulse::CutOff);
+        let Some(now) = with_timeout(store.heartbeat(me)).await? else {
+            self.mark_detached(me, true);
+            return Ok(HeartbeatResult::DeclaredDead);
         };
         if now.worker.detached_at.is_some() {
-            self.part(me, false);
+            self.mark_detached(me, false);
         }
-        let ours = self.parts.clock.boottime() as i64;
+        let local_now = self.parts.clock.boottime() as i64;
         let known = {
             let mut state = self.state();
-            state.ahead = Some(steadied(state.ahead, now.clock.as_microsecond() - ours));
+            state.clock_offset = Some(smoothed_clock_offset(
+                state.clock_offset,
+                now.clock.as_microsecond() - local_now,
+            ));
             state.epoch = now.epoch;
             state.settings_version
         };
         if known != Some(now.settings_version) {
-            let read = within(store.settings()).await?;
+            let read = with_timeout(store.load_settings()).await?;
             let mut state = self.state();
-            state.slots = (self.parts.slots)(&read.settings);
+            state.slots = (self.parts.slot_counts)(&read.settings);
             state.settings = Arc::new(read.settings);
             state.settings_version = Some(read.version);
         }
         if now.worker.draining_at.is_some() && !self.is_draining() {
-            tracing::warn!(worker_id = %self.id(), "somebody drains this worker: it takes no new work");
+            tracing::warn!(worker_id = %self.id(), "this worker is being drained: it takes no new runs");
             self.drain();
         }
-        self.tell_room((now.worker.slots, now.worker.function_slots)).await?;
-        if now.carries {
-            self.adopt_unknown().await?;
+        self.update_slot_counts((now.worker.slots, now.worker.function_slots)).await?;
+        if now.has_leases {
+            self.adopt_missed_runs().await?;
         }
-        Ok(Pulse::Alive)
+        Ok(HeartbeatResult::Alive)
     }
 
-    /// Takes on what was given to it without its hearing of it.
-    async fn adopt_unknown(&self) -> Result<(), Error> {
-        let mut unknown: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
-        for carried in within(self.parts.store.carried_by(self.id())).await? {
-            if carried.state == RunState::Running {
-                self.adopt_late(carried.token);
-            } else if carried.state == RunState::Assigned {
-                unknown.entry(carried.token).or_default().push((carried.run, carried.due_at));
+    /// Adopts leased runs of this worker that are in the database and not in memory: assigned runs whose order was
+    /// lost, and late claims.
+    async fn adopt_missed_runs(&self) -> Result<(), Error> {
+        let mut missed: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
+        for leased in with_timeout(self.parts.store.list_leased_runs(self.id())).await? {
+            if leased.state == RunState::Running {
+                self.adopt_late_claim(leased.token);
+            } else if leased.state == RunState::Assigned {
+                missed.entry(leased.token).or_default().push((leased.run, leased.due_at));
             }
         }
-        for (token, runs) in unknown {
-            if self.adopt(token, &runs) {
-                self.orders.notify_one();
+        for (token, runs) in missed {
+            if self.adopt_lease(token, &runs) {
+                self.start_wakeup.notify_one();
             }
         }
         Ok(())
     }
 
-    /// Tells how much it does at once, where that is not what is known. What runs has its room until it ends.
-    async fn tell_room(&self, known: (u32, u32)) -> Result<(), Error> {
+    /// Updates the slots in the worker row if they differ from `known`. A running attempt keeps its slot until it ends,
+    /// even if the settings now allow fewer.
+    async fn update_slot_counts(&self, known: (u32, u32)) -> Result<(), Error> {
         let (slots, function_slots) = {
             let state = self.state();
-            let room = |pool| state.slots.of(pool).max(count(&state, pool));
-            let functions = state.slots.pools().filter(|pool| matches!(pool, Pool::Queue(_)));
-            (room(Pool::Commands), functions.map(room).fold(0, u32::saturating_add))
+            let room = |pool| state.slots.in_pool(pool).max(used_slots(&state, pool));
+            let functions = state.slots.pools().filter(|pool| matches!(pool, SlotPool::Queue(_)));
+            (room(SlotPool::Commands), functions.map(room).fold(0, u32::saturating_add))
         };
         if known == (slots, function_slots) {
             return Ok(());
         }
-        within(self.parts.store.resize_worker(self.id(), slots, function_slots)).await?;
-        self.parts.wake.leader();
-        self.parts.wake.claims();
+        with_timeout(self.parts.store.resize_worker(self.id(), slots, function_slots)).await?;
+        self.parts.wakeups.wake_planner();
+        self.parts.wakeups.wake_claims();
         Ok(())
     }
 
-    /// Claims that were given up and may still land.
+    /// Tokens of the claims that were given up and may still take effect.
     #[cfg(test)]
-    pub(crate) fn late(&self) -> Vec<LeaseToken> {
-        self.state().late.keys().copied().collect()
+    pub(crate) fn late_claims(&self) -> Vec<LeaseToken> {
+        self.state().late_claims.keys().copied().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn roll(&self) -> u32 {
-        self.parts.dice.roll() as u32
+    fn random_u32(&self) -> u32 {
+        self.parts.random.next_u128() as u32
     }
 
-    /// Remembers what is assigned to it. `false`: it knew.
-    fn adopt(&self, token: LeaseToken, runs: &[(RunId, Timestamp)]) -> bool {
-        // What is long due when it comes has its whole patience before it.
+    /// Adds the lease of assigned runs. `false`: the lease was known already.
+    fn adopt_lease(&self, token: LeaseToken, runs: &[(RunId, Timestamp)]) -> bool {
+        // A run that is overdue on arrival still waits the full time for a slot.
         let not_before = self.parts.clock.boottime();
         let mut state = self.state();
         if state.leases.contains_key(&token) {
             return false;
         }
-        let waiting = |due_at: Timestamp| Here::Waiting { due_at, not_before };
+        let waiting = |due_at: Timestamp| RunStatus::Waiting { due_at, not_before };
         let runs = runs.iter().map(|&(run, due_at)| (run, waiting(due_at))).collect();
-        self.carry(&mut state, token, Lease { runs, ..Lease::default() });
+        self.add_lease(&mut state, token, HeldLease { runs, ..HeldLease::default() });
         true
     }
 
-    /// A claim landed after nobody waited for its answer any more: the next renewal tells what is under it.
-    fn adopt_late(&self, token: LeaseToken) {
+    /// Adopts a claim that took effect after it was given up. The next renewal returns its runs.
+    fn adopt_late_claim(&self, token: LeaseToken) {
         let mut state = self.state();
-        if let Some((_, pool)) = state.late.remove(&token) {
-            let (claim, claimed) = (Claim::Unanswered, true);
-            self.carry(&mut state, token, Lease { claim, claimed, pool, ..Lease::default() });
-            self.parts.wake.leases();
+        if let Some((_, pool)) = state.late_claims.remove(&token) {
+            let (claim, claimed) = (ClaimStatus::Unanswered, true);
+            self.add_lease(
+                &mut state,
+                token,
+                HeldLease { claim, claimed, pool, ..HeldLease::default() },
+            );
+            self.parts.wakeups.wake_leases();
         }
     }
 
-    fn stop(&self, running: &mut Running, why: Stopped) {
-        if running.signs.have_ended() {
+    fn stop(&self, running: &mut RunningAttempt, reason: StopReason) {
+        if running.liveness.has_ended() {
             return;
         }
-        let why = *running.stopped.get_or_insert(why);
-        self.parts.executor.stop(running.key, why, running.grace);
+        let reason = *running.stop_reason.get_or_insert(reason);
+        self.parts.executor.stop(running.key, reason, running.stop_grace);
     }
 }
 
-/// Whether it takes no new work: it drains, or was cut off.
-fn is_aside(state: &State) -> bool {
-    state.draining || state.apart.is_some()
+/// Whether the worker takes no new runs: it drains or is detached.
+fn is_suspended(state: &State) -> bool {
+    state.draining || state.detach.is_some()
 }
 
-/// How many run that use the slots of a pool.
-fn count(state: &State, pool: Pool) -> u32 {
-    state.leases.values().map(|lease| lease.running(pool)).sum::<usize>() as u32
+/// Number of used or reserved slots of a pool.
+fn used_slots(state: &State, pool: SlotPool) -> u32 {
+    state.leases.values().map(|lease| lease.used_slots(pool)).sum::<usize>() as u32
 }
 
-fn running_in(lease: &mut Lease) -> impl Iterator<Item = &mut Running> {
-    lease.runs.values_mut().filter_map(|here| match here {
-        Here::Running(running) => Some(&mut **running),
-        Here::Waiting { .. } | Here::Starting | Here::Unsure | Here::Ended(_) => None,
+fn running_attempts(lease: &mut HeldLease) -> impl Iterator<Item = &mut RunningAttempt> {
+    lease.runs.values_mut().filter_map(|status| match status {
+        RunStatus::Running(running) => Some(&mut **running),
+        RunStatus::Waiting { .. }
+        | RunStatus::Starting
+        | RunStatus::Unconfirmed
+        | RunStatus::Ended(_) => None,
     })
 }
 
-fn drop_if_empty(state: &mut State, token: LeaseToken) {
-    let empty = |lease: &Lease| lease.runs.is_empty() && lease.claim == Claim::Known;
+fn drop_lease_if_empty(state: &mut State, token: LeaseToken) {
+    let empty = |lease: &HeldLease| lease.runs.is_empty() && lease.claim == ClaimStatus::Answered;
     if state.leases.get(&token).is_some_and(empty) {
         state.leases.remove(&token);
     }
 }
 
-/// How much the database's clock is ahead of ours, from what was known and what was measured. That is too little by as long as
-/// the answer took, a commit included, now more and now less; the clocks themselves part slowly, unless somebody sets one.
-fn steadied(known: Option<i64>, measured: i64) -> i64 {
+/// Offset of the database clock, from the known offset and a new measurement. A measurement is too small by the
+/// response time, which varies and includes a commit; the clocks themselves drift slowly, unless one of them is set. So
+/// the larger value wins, less the drift of one heartbeat interval.
+fn smoothed_clock_offset(known: Option<i64>, measured: i64) -> i64 {
     match known {
-        Some(known) if known - measured < CLOCK_WAS_SET => measured.max(known - CLOCKS_PART),
+        Some(known) if known - measured < CLOCK_SET_THRESHOLD_MICROS => {
+            measured.max(known - MAX_DRIFT_PER_HEARTBEAT_MICROS)
+        }
         _ => measured,
     }
 }
 
-fn database_time(ours: u64, ahead: i64) -> Timestamp {
-    Timestamp::from_microsecond(ours as i64 + ahead).unwrap_or(Timestamp::MAX)
+fn database_time(local_now: u64, clock_offset: i64) -> Timestamp {
+    Timestamp::from_microsecond(local_now as i64 + clock_offset).unwrap_or(Timestamp::MAX)
 }
 
-fn our_time(at: Timestamp, ahead: i64) -> u64 {
-    (at.as_microsecond().saturating_sub(ahead)).max(0) as u64
+fn local_time(at: Timestamp, clock_offset: i64) -> u64 {
+    (at.as_microsecond().saturating_sub(clock_offset)).max(0) as u64
 }
 
 #[cfg(test)]
@@ -434,12 +457,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_that_took_long_does_not_move_the_clock() {
-        assert_eq!(steadied(None, 1_000), 1_000);
-        assert_eq!(steadied(Some(1_000), 1_500), 1_500, "it was quicker this time");
-        assert_eq!(steadied(Some(1_000), -9_000), 800, "it was slower");
-        assert_eq!(steadied(Some(1_000), 900), 900);
-        assert_eq!(steadied(Some(1_000), -60_000), -60_000, "somebody has set a clock back");
-        assert_eq!(steadied(Some(1_000), 60_000), 60_000, "or forward");
+    fn slow_responses_do_not_move_the_clock_offset() {
+        assert_eq!(smoothed_clock_offset(None, 1_000), 1_000);
+        assert_eq!(smoothed_clock_offset(Some(1_000), 1_500), 1_500, "a faster response");
+        assert_eq!(smoothed_clock_offset(Some(1_000), -9_000), 800, "a slower response");
+        assert_eq!(smoothed_clock_offset(Some(1_000), 900), 900);
+        assert_eq!(smoothed_clock_offset(Some(1_000), -60_000), -60_000, "a clock was set back");
+        assert_eq!(smoothed_clock_offset(Some(1_000), 60_000), 60_000, "a clock was set forward");
     }
 }

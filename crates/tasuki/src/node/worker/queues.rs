@@ -1,80 +1,82 @@
-//! Which slots a worker has, and which lanes it claims from: for every function it has, each queue it serves and each
-//! priority.
+//! The slots of a worker and the lanes it claims from: one lane for each combination of a function it has, a queue it
+//! serves and a priority.
 
 use std::collections::BTreeMap;
 
-use tasuki_core::job_spec::COMMAND_LANE;
-use tasuki_core::{Invalid, Lane, Priority, Queue, Settings};
+use tasuki_core::work_spec::COMMAND_LANE;
+use tasuki_core::{InvalidInput, Lane, Priority, Queue, Settings};
 
-/// Whose slots a run uses.
+/// The group of slots that a run uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Pool {
-    /// Those for commands that a leader assigns.
+pub(crate) enum SlotPool {
+    /// Slots for commands that a leader assigns.
     Commands,
-    /// Those for commands that it claims: as many again, so that neither keeps the other from its turn.
+    /// Slots for commands that the worker claims: as many again, so that assigned and claimed commands do not delay
+    /// each other.
     Claimed,
-    /// Those of a queue of functions, by its number on this node. The default queue is number 0, and what a leader
-    /// assigns counts there, too.
+    /// Slots of a queue of functions, by the number of the queue on this node. The default queue is number 0; functions
+    /// that a leader assigns use its slots, too.
     Queue(usize),
 }
 
-/// How many a worker runs at once.
+/// Number of slots of each pool of a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Slots {
+pub(crate) struct SlotCounts {
+    /// Slots for commands that a leader assigns; there are as many again for commands that the worker claims.
     pub(crate) commands: u32,
-    /// Of each queue, by its number.
+    /// Slots of each queue of functions, by the number of the queue.
     pub(crate) queues: Vec<u32>,
 }
 
-impl Slots {
-    pub(crate) fn of(&self, pool: Pool) -> u32 {
+impl SlotCounts {
+    pub(crate) fn in_pool(&self, pool: SlotPool) -> u32 {
         match pool {
-            Pool::Commands | Pool::Claimed => self.commands,
-            Pool::Queue(number) => self.queues.get(number).copied().unwrap_or(0),
+            SlotPool::Commands | SlotPool::Claimed => self.commands,
+            SlotPool::Queue(number) => self.queues.get(number).copied().unwrap_or(0),
         }
     }
 
-    /// Of all queues together.
-    pub(crate) fn functions(&self) -> u32 {
+    /// Sum of the slots of all queues.
+    pub(crate) fn function_total(&self) -> u32 {
         self.queues.iter().fold(0, |sum, slots| sum.saturating_add(*slots))
     }
 
-    /// All there are.
-    pub(crate) fn pools(&self) -> impl Iterator<Item = Pool> + use<> {
-        let commands = [Pool::Commands, Pool::Claimed];
-        commands.into_iter().chain((0..self.queues.len()).map(Pool::Queue))
+    /// All pools that have slots here.
+    pub(crate) fn pools(&self) -> impl Iterator<Item = SlotPool> + use<> {
+        let commands = [SlotPool::Commands, SlotPool::Claimed];
+        commands.into_iter().chain((0..self.queues.len()).map(SlotPool::Queue))
     }
 }
 
-/// A lane that a worker claims from.
+/// A lane that a worker claims from, and the slots that its runs use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Source {
+pub(crate) struct ClaimLane {
     pub(crate) lane: String,
-    pub(crate) pool: Pool,
+    pub(crate) pool: SlotPool,
     pub(crate) priority: Priority,
 }
 
-impl Source {
-    /// Where commands wait that any worker may claim.
+impl ClaimLane {
+    /// The lane of commands that any worker may claim.
     pub(crate) fn commands() -> Self {
         let lane = COMMAND_LANE.to_owned();
-        Self { lane, pool: Pool::Claimed, priority: Priority::Normal }
+        Self { lane, pool: SlotPool::Claimed, priority: Priority::Normal }
     }
 }
 
-/// The queues a node takes from.
+/// The queues that a node serves, with their slots.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Queues {
-    /// `None`: as many as the settings say.
+pub(crate) struct ServedQueues {
+    /// Slots of the default queue. `None`: the setting `function_slots`.
     default: Option<u32>,
     others: BTreeMap<Queue, u32>,
 }
 
-impl Queues {
-    /// Those that were asked for, and the default one.
-    pub(crate) fn new(asked: &[(String, u32)]) -> Result<Self, Invalid> {
+impl ServedQueues {
+    /// The default queue and the queues of `configured`, each a name and a number of slots.
+    pub(crate) fn new(configured: &[(String, u32)]) -> Result<Self, InvalidInput> {
         let mut queues = Self::default();
-        for (name, slots) in asked {
+        for (name, slots) in configured {
             let queue: Queue = name.parse()?;
             match queue.is_default() {
                 true => queues.default = Some(*slots),
@@ -84,29 +86,30 @@ impl Queues {
         Ok(queues)
     }
 
-    /// How many functions of each at once, under these settings.
-    pub(crate) fn slots(&self, settings: &Settings) -> Vec<u32> {
+    /// Slots of each queue, by its number, under these settings.
+    pub(crate) fn function_slots(&self, settings: &Settings) -> Vec<u32> {
         let default = self.default.unwrap_or_else(|| settings.function_slots());
         std::iter::once(default).chain(self.others.values().copied()).collect()
     }
 
-    /// Where these functions wait. What counts alike goes by this order: the higher priority first.
-    pub(crate) fn sources<'h>(&self, handlers: impl Iterator<Item = &'h str>) -> Vec<Source> {
+    /// Lanes of these functions, the highest priority first. Among lanes whose first runs are equally urgent, the
+    /// earlier one in this list is claimed from first.
+    pub(crate) fn lanes<'h>(&self, handlers: impl Iterator<Item = &'h str>) -> Vec<ClaimLane> {
         let default = (Queue::default(), self.default != Some(0));
         let others = self.others.iter().map(|(queue, slots)| (queue.clone(), *slots > 0));
         let queues: Vec<_> = std::iter::once(default).chain(others).collect();
-        let mut sources = Vec::new();
+        let mut lanes = Vec::new();
         for handler in handlers {
             for (number, (queue, served)) in queues.iter().enumerate() {
                 for &priority in Priority::ALL.iter().filter(|_| *served) {
                     let lane = Lane { queue: queue.clone(), priority, ..Lane::new(handler) };
-                    let (lane, pool) = (lane.to_string(), Pool::Queue(number));
-                    sources.push(Source { lane, pool, priority });
+                    let (lane, pool) = (lane.to_string(), SlotPool::Queue(number));
+                    lanes.push(ClaimLane { lane, pool, priority });
                 }
             }
         }
-        sources.sort_by_key(|source| std::cmp::Reverse(source.priority));
-        sources
+        lanes.sort_by_key(|lane| std::cmp::Reverse(lane.priority));
+        lanes
     }
 }
 
@@ -114,41 +117,48 @@ impl Queues {
 mod tests {
     use super::*;
 
-    fn queues(asked: &[(&str, u32)]) -> Queues {
-        let asked: Vec<_> =
-            asked.iter().map(|(name, slots)| ((*name).to_owned(), *slots)).collect();
-        Queues::new(&asked).unwrap()
+    fn queues(configured: &[(&str, u32)]) -> ServedQueues {
+        let configured: Vec<_> =
+            configured.iter().map(|(name, slots)| ((*name).to_owned(), *slots)).collect();
+        ServedQueues::new(&configured).unwrap()
     }
 
     #[test]
-    fn a_worker_looks_in_every_lane_of_what_it_serves() {
-        let sources = queues(&[("slow", 2), ("closed", 0)]).sources(["f", "g"].into_iter());
-        assert_eq!(sources.len(), 2 * 2 * Priority::ALL.len());
-        let of = |lane: &str| sources.iter().find(|source| source.lane == lane);
-        assert_eq!(of("function f").unwrap().pool, Pool::Queue(0));
-        assert_eq!(of("highest slow/g").unwrap().pool, Pool::Queue(2));
+    fn lanes_cover_every_function_queue_and_priority() {
+        let lanes = queues(&[("slow", 2), ("closed", 0)]).lanes(["f", "g"].into_iter());
+        assert_eq!(lanes.len(), 2 * 2 * Priority::ALL.len());
+        let of = |name: &str| lanes.iter().find(|lane| lane.lane == name);
+        assert_eq!(of("function f").unwrap().pool, SlotPool::Queue(0));
+        assert_eq!(of("highest slow/g").unwrap().pool, SlotPool::Queue(2));
         assert_eq!(of("low default/g").unwrap().priority, Priority::Low);
         assert!(of("normal closed/f").is_none());
-        assert_eq!(sources[0].priority, Priority::Highest);
+        assert_eq!(lanes[0].priority, Priority::Highest);
     }
 
     #[test]
-    fn the_default_queue_has_what_the_settings_say_unless_it_is_told() {
+    fn default_queue_uses_the_setting_unless_configured() {
         let settings = Settings::default();
-        let usual = settings.function_slots();
-        assert_eq!(queues(&[]).slots(&settings), [usual]);
-        assert_eq!(queues(&[("slow", 2)]).slots(&settings), [usual, 2]);
-        assert_eq!(queues(&[("default", 7), ("slow", 2), ("slow", 3)]).slots(&settings), [7, 3]);
-        let closed = queues(&[("default", 0), ("slow", 2)]);
-        assert_eq!(closed.slots(&settings), [0, 2]);
-        let served = closed.sources(["f"].into_iter());
-        assert!(served.iter().all(|source| source.pool == Pool::Queue(1)));
-        let slots = Slots { commands: 4, queues: closed.slots(&settings) };
+        let setting = settings.function_slots();
+        assert_eq!(queues(&[]).function_slots(&settings), [setting]);
+        assert_eq!(queues(&[("slow", 2)]).function_slots(&settings), [setting, 2]);
         assert_eq!(
-            (slots.functions(), slots.of(Pool::Commands), slots.of(Pool::Queue(1))),
+            queues(&[("default", 7), ("slow", 2), ("slow", 3)]).function_slots(&settings),
+            [7, 3]
+        );
+        let closed = queues(&[("default", 0), ("slow", 2)]);
+        assert_eq!(closed.function_slots(&settings), [0, 2]);
+        let served_lanes = closed.lanes(["f"].into_iter());
+        assert!(served_lanes.iter().all(|lane| lane.pool == SlotPool::Queue(1)));
+        let slots = SlotCounts { commands: 4, queues: closed.function_slots(&settings) };
+        assert_eq!(
+            (
+                slots.function_total(),
+                slots.in_pool(SlotPool::Commands),
+                slots.in_pool(SlotPool::Queue(1))
+            ),
             (2, 4, 2)
         );
-        let asked = [("a/b".to_owned(), 1)];
-        assert_eq!(Queues::new(&asked).unwrap_err().field, "queue");
+        let configured = [("a/b".to_owned(), 1)];
+        assert_eq!(ServedQueues::new(&configured).unwrap_err().field, "queue");
     }
 }

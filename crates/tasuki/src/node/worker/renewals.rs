@@ -1,203 +1,219 @@
-//! T3: leases are renewed, and what the answers ask for is done; what overstays is stopped.
+//! T3: renews the leases of the worker, applies what the answers require, and stops attempts whose limits have passed.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::exit::Stopped;
+use tasuki_core::exit::StopReason;
 use tasuki_core::{ErrorCode, LeaseToken, RunId};
-use tasuki_store::{Error, Renewed, Taken};
+use tasuki_store::{Error, RenewResult, StartedRun};
 
-use super::super::within::within;
-use super::{Worker, drop_if_empty, running_in};
+use super::super::store_timeout::with_timeout;
+use super::{Worker, drop_lease_if_empty, running_attempts};
 use crate::node::executor::attempt;
-use crate::node::worker::carry::{Claim, Ended, Here, Lease, Todo, after_renewal};
-use crate::spawner::JobKey;
+use crate::node::worker::lease_table::{
+    ClaimStatus, HeldLease, PendingReport, RenewalAction, RunStatus, renewal_actions,
+};
+use crate::spawner::AttemptKey;
 
-/// For how long, in microseconds, a claim that was given up may still land.
-const LATEST: u64 = 600_000_000;
+/// How long, in microseconds, a claim that was given up may still take effect.
+const LATE_CLAIM_TTL_MICROS: u64 = 600_000_000;
 
 impl Worker {
-    /// Renews its leases, those whose time it is or all, and does what the answers ask for.
+    /// Renews the leases that are due (or all of them) and applies what the answers require.
     pub(crate) async fn renew(&self, all: bool) -> Result<(), Error> {
-        let sent = self.parts.clock.boottime();
+        let sent_at = self.parts.clock.boottime();
         let settings = self.settings();
-        let pace = settings.lease_renew().as_micros() as u64;
+        let interval = settings.lease_renew().as_micros() as u64;
         let tokens: Vec<LeaseToken> = {
             let state = self.state();
-            let is_time = |lease: &Lease| {
-                all || lease.claim == Claim::Unanswered
-                    || lease.since.is_none_or(|since| sent >= since + pace)
-                    || lease.runs.values().any(|here| matches!(here, Here::Unsure))
+            let is_due = |lease: &HeldLease| {
+                all || lease.claim == ClaimStatus::Unanswered
+                    || lease.renewed_at.is_none_or(|renewed_at| sent_at >= renewed_at + interval)
+                    || lease.runs.values().any(|status| matches!(status, RunStatus::Unconfirmed))
             };
-            let wanted = state.leases.iter().filter(|(_, lease)| {
-                lease.is_live() && lease.claim != Claim::Sent && is_time(lease)
+            let due = state.leases.iter().filter(|(_, lease)| {
+                lease.is_live() && lease.claim != ClaimStatus::Sent && is_due(lease)
             });
-            wanted.map(|(token, _)| *token).collect()
+            due.map(|(token, _)| *token).collect()
         };
         if tokens.is_empty() {
             return Ok(());
         }
-        let asked = self.parts.store.renew_many(self.id(), &tokens, settings.lease_ttl());
-        let told = within(asked).await?;
-        for (token, told) in tokens.into_iter().zip(told) {
-            match told {
-                Renewed::Gone => self.lose(token),
-                Renewed::Held { runs, .. } => {
-                    let until = sent + settings.kill_after().as_micros() as u64;
-                    self.parts.executor.lease(token, until);
-                    let todo = {
+        let renewal = self.parts.store.renew_many(self.id(), &tokens, settings.lease_ttl());
+        let answers = with_timeout(renewal).await?;
+        for (token, answer) in tokens.into_iter().zip(answers) {
+            match answer {
+                RenewResult::Gone => self.drop_lease(token),
+                RenewResult::Held { runs, .. } => {
+                    let until = sent_at + settings.kill_after().as_micros() as u64;
+                    self.parts.executor.set_lease_deadline(token, until);
+                    let actions = {
                         let mut state = self.state();
                         let Some(lease) = state.leases.get_mut(&token) else { continue };
-                        lease.since = Some(sent);
-                        after_renewal(lease, sent, &runs)
+                        lease.renewed_at = Some(sent_at);
+                        renewal_actions(lease, sent_at, &runs)
                     };
-                    self.follow(token, todo).await;
+                    self.apply_actions(token, actions).await;
                 }
             }
         }
         Ok(())
     }
 
-    /// Stops what overstays its time or its silence, and everything under a lease that could not be
-    /// renewed; that is given no longer than the lease lasts. Returns when it is to look again.
-    pub(crate) fn tend(&self) -> Option<u64> {
+    /// Stops attempts whose timeout or maximum silence has passed, and all attempts of a lease that could not be
+    /// renewed in time. Those are killed at the latest when the lease ends. Returns when to check again, by the local
+    /// clock.
+    pub(crate) fn enforce_deadlines(&self) -> Option<u64> {
         let now = self.parts.clock.boottime();
         let mut state = self.state();
         let term_after = state.settings.term_after().as_micros() as u64;
         let kill_after = state.settings.kill_after().as_micros() as u64;
         let mut next: Option<u64> = None;
         for lease in state.leases.values_mut() {
-            let lapses = lease.since.map(|since| since + term_after);
-            let lapsed = lapses.is_some_and(|at| at <= now);
-            let ends = lease.since.map(|since| since + kill_after);
-            let over = ends.is_some_and(|at| at <= now);
-            for running in running_in(lease) {
-                // Somebody else may have it soon, however long it may take to stop.
-                if over {
-                    running.grace = Duration::ZERO;
+            let stop_at = lease.renewed_at.map(|renewed_at| renewed_at + term_after);
+            let must_stop = stop_at.is_some_and(|at| at <= now);
+            let lease_ends_at = lease.renewed_at.map(|renewed_at| renewed_at + kill_after);
+            let lease_ended = lease_ends_at.is_some_and(|at| at <= now);
+            for running in running_attempts(lease) {
+                // The lease has ended and another worker may get the run soon, so there is no time for a grace.
+                if lease_ended {
+                    running.stop_grace = Duration::ZERO;
                 }
-                let why = running.overstays(now).or(lapsed.then_some(Stopped::Silence));
-                if let Some(why) = why {
-                    self.stop(running, why);
+                let reason =
+                    running.timeout_reason(now).or(must_stop.then_some(StopReason::Silence));
+                if let Some(reason) = reason {
+                    self.stop(running, reason);
                 }
-                let leased = if lapsed { ends } else { lapses };
-                let look = [running.next_look(), leased.filter(|_| !over)];
-                next = look.into_iter().chain([next]).flatten().min();
+                let lease_check_at = if must_stop { lease_ends_at } else { stop_at };
+                let checks = [running.next_check_at(), lease_check_at.filter(|_| !lease_ended)];
+                next = checks.into_iter().chain([next]).flatten().min();
             }
         }
         next
     }
 
-    /// Does what a renewal asked for.
-    async fn follow(&self, token: LeaseToken, todo: Vec<Todo>) {
+    /// Applies the actions that a renewal requires.
+    async fn apply_actions(&self, token: LeaseToken, actions: Vec<RenewalAction>) {
         let mut launches = Vec::new();
-        let mut ghosts = Vec::new();
-        for one in todo {
-            match one {
-                Todo::Stop(run) => {
+        let mut not_running = Vec::new();
+        for action in actions {
+            match action {
+                RenewalAction::Stop(run) => {
                     let mut state = self.state();
                     let lease = state.leases.get_mut(&token);
-                    if let Some(Here::Running(running)) = lease.and_then(|l| l.runs.get_mut(&run)) {
-                        self.stop(running, Stopped::Cancel);
+                    if let Some(RunStatus::Running(running)) =
+                        lease.and_then(|l| l.runs.get_mut(&run))
+                    {
+                        self.stop(running, StopReason::Cancel);
                     }
                 }
-                Todo::Drop(run) => self.drop_run(token, run),
-                Todo::Launch(run, canceled) => launches.push((run, canceled)),
-                Todo::WaitOn(run) => {
+                RenewalAction::DropRun(run) => self.drop_run(token, run),
+                RenewalAction::Launch(run, canceled) => launches.push((run, canceled)),
+                RenewalAction::WaitAgain(run) => {
                     let not_before = self.parts.clock.boottime();
-                    let waiting = Here::Waiting { due_at: Timestamp::MIN, not_before };
-                    self.put(token, run, waiting);
-                    self.orders.notify_one();
+                    let waiting = RunStatus::Waiting { due_at: Timestamp::MIN, not_before };
+                    self.set_status(token, run, waiting);
+                    self.start_wakeup.notify_one();
                 }
-                Todo::Ghost(run) => ghosts.push(run),
+                RenewalAction::ReportNotRunning(run) => not_running.push(run),
             }
         }
-        if launches.is_empty() && ghosts.is_empty() {
-            self.answered(token);
+        if launches.is_empty() && not_running.is_empty() {
+            self.mark_claim_answered(token);
             return;
         }
-        let Ok(running) = within(self.parts.store.running_under(token)).await else { return };
-        for taken in running {
-            let wanted = launches.iter().find(|(run, _)| *run == taken.id);
-            match wanted {
-                Some(_) if !self.take_unsure(token, taken.id) => {}
-                Some((_, false)) => self.launch(token, vec![taken]).await,
-                Some((_, true)) => self.end_unlaunched(token, &taken, Stopped::Cancel.error_code()),
-                None if ghosts.contains(&taken.id) => {
-                    self.end_unlaunched(token, &taken, ErrorCode::HEARTBEAT_TIMEOUT);
+        let Ok(running) = with_timeout(self.parts.store.list_started_runs(token)).await else {
+            return;
+        };
+        for run in running {
+            let due = launches.iter().find(|(id, _)| *id == run.id);
+            match due {
+                Some(_) if !self.mark_starting_if_unconfirmed(token, run.id) => {}
+                Some((_, false)) => self.launch(token, vec![run]).await,
+                Some((_, true)) => {
+                    self.report_not_running(token, &run, StopReason::Cancel.error_code())
+                }
+                None if not_running.contains(&run.id) => {
+                    self.report_not_running(token, &run, ErrorCode::HEARTBEAT_TIMEOUT);
                 }
                 None => {}
             }
         }
-        self.answered(token);
+        self.mark_claim_answered(token);
     }
 
-    /// Marks as being started what nobody was sure of. `false`: somebody is by now, and whoever that is has
-    /// launched or ended it.
-    fn take_unsure(&self, token: LeaseToken, run: RunId) -> bool {
+    /// Marks an unconfirmed run as starting, so that only one task launches or ends it. `false`: another task was
+    /// first.
+    fn mark_starting_if_unconfirmed(&self, token: LeaseToken, run: RunId) -> bool {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return false };
-        let unsure = match lease.runs.get(&run) {
-            Some(here) => matches!(here, Here::Unsure),
-            None => lease.claim == Claim::Unanswered && !lease.done.contains_key(&run),
+        let unconfirmed = match lease.runs.get(&run) {
+            Some(status) => matches!(status, RunStatus::Unconfirmed),
+            None => lease.claim == ClaimStatus::Unanswered && !lease.reported.contains_key(&run),
         };
-        if unsure {
-            lease.put(run, Here::Starting);
+        if unconfirmed {
+            lease.set_status(run, RunStatus::Starting);
         }
-        unsure
+        unconfirmed
     }
 
-    /// What is under a lease is known now.
-    fn answered(&self, token: LeaseToken) {
+    /// Marks the claim of a lease as answered: its runs are known now.
+    fn mark_claim_answered(&self, token: LeaseToken) {
         let mut state = self.state();
         if let Some(lease) = state.leases.get_mut(&token)
-            && lease.claim == Claim::Unanswered
+            && lease.claim == ClaimStatus::Unanswered
         {
-            lease.claim = Claim::Known;
+            lease.claim = ClaimStatus::Answered;
         }
-        drop_if_empty(&mut state, token);
+        drop_lease_if_empty(&mut state, token);
     }
 
-    /// It runs in the database, and nothing of it was or will be launched here.
-    pub(super) fn end_unlaunched(&self, token: LeaseToken, taken: &Taken, code: ErrorCode) {
-        let failure = tasuki_core::exit::FailureRules::default().failure(code, None);
-        let finish = attempt::failed(failure, "it was not running on its worker", self.roll());
-        let key = JobKey { run: taken.id.0, attempt: taken.attempt_no };
-        let ended = Ended::unheard(key, finish, self.parts.clock.boottime());
-        self.put(token, taken.id, Here::Ended(Box::new(ended)));
-        self.parts.mail.ring();
+    /// Ends a run that is RUNNING in the database while nothing of it is or will be launched here.
+    pub(super) fn report_not_running(&self, token: LeaseToken, run: &StartedRun, code: ErrorCode) {
+        let failure = tasuki_core::exit::FailureRules::default().classify_code(code, None);
+        let result = attempt::failed_result(
+            failure,
+            "the run was not running on its worker",
+            self.random_u32(),
+        );
+        let key = AttemptKey { run: run.id.0, attempt: run.attempt_no };
+        let report = PendingReport::without_output(key, result, self.parts.clock.boottime());
+        self.set_status(token, run.id, RunStatus::Ended(Box::new(report)));
+        self.parts.completions.notify();
     }
 
-    /// The lease is gone: kill what runs under it and write nothing.
-    fn lose(&self, token: LeaseToken) {
+    /// Kills everything that runs under a lost lease. It writes nothing to the database.
+    fn drop_lease(&self, token: LeaseToken) {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return };
-        for running in running_in(lease) {
-            tracing::warn!(run_id = running.key.run, worker_id = %self.id(), "its lease was lost: it is killed");
-            self.parts.executor.stop(running.key, Stopped::Silence, Duration::ZERO);
+        for running in running_attempts(lease) {
+            tracing::warn!(run_id = running.key.run, worker_id = %self.id(), "lease lost: the attempt is killed");
+            self.parts.executor.stop(running.key, StopReason::Silence, Duration::ZERO);
         }
-        // What is being started or reported learns for itself that it lost.
-        lease.runs.retain(|_, here| matches!(here, Here::Starting | Here::Ended(_)));
-        let (unanswered, pool) = (lease.claim == Claim::Unanswered, lease.pool);
-        lease.claim = Claim::Known;
-        drop_if_empty(&mut state, token);
+        // Starts and reports that are being written find out themselves that the lease is lost.
+        lease.runs.retain(|_, status| matches!(status, RunStatus::Starting | RunStatus::Ended(_)));
+        let (unanswered, pool) = (lease.claim == ClaimStatus::Unanswered, lease.pool);
+        lease.claim = ClaimStatus::Answered;
+        drop_lease_if_empty(&mut state, token);
         if unanswered {
-            // Nothing is there yet, which is not to say that nothing comes.
+            // The claim has had no effect yet, and may still have one.
             let now = self.parts.clock.boottime();
-            state.late.retain(|_, (since, _)| now < *since + LATEST);
-            state.late.insert(token, (now, pool));
+            state
+                .late_claims
+                .retain(|_, (renewed_at, _)| now < *renewed_at + LATE_CLAIM_TTL_MICROS);
+            state.late_claims.insert(token, (now, pool));
         }
     }
 
-    /// One run is no longer ours.
+    /// Removes one run that the worker no longer leases, and kills its attempt.
     pub(super) fn drop_run(&self, token: LeaseToken, run: RunId) {
         let mut state = self.state();
         if let Some(lease) = state.leases.get_mut(&token)
-            && let Some(Here::Running(running)) = lease.take(run)
+            && let Some(RunStatus::Running(running)) = lease.remove_run(run)
         {
-            tracing::warn!(run_id = %run, worker_id = %self.id(), "it is no longer ours: it is killed");
-            self.parts.executor.stop(running.key, Stopped::Silence, Duration::ZERO);
+            tracing::warn!(run_id = %run, worker_id = %self.id(), "run no longer leased: the attempt is killed");
+            self.parts.executor.stop(running.key, StopReason::Silence, Duration::ZERO);
         }
-        drop_if_empty(&mut state, token);
+        drop_lease_if_empty(&mut state, token);
     }
 }

@@ -1,34 +1,33 @@
-//! T4 to T6, T11: what has ended is reported, and reported again until somebody has heard it.
+//! T4 to T6, T11: reports attempts that have ended, and repeats each report until the database has it.
+
+use std::collections::HashSet;
 
 use futures_util::future::join_all;
 use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{Dialect, AttemptReport, Error, FirstLines, Outcome, Succeeded};
+use tasuki_store::{AttemptReport, CapturedOutput, Error, FinishedRun, Outcome};
 
-use super::super::within::within;
-use super::{State, Worker, drop_if_empty};
-use crate::node::executor::attempt::{self, End, Happened};
-use crate::node::worker::carry::{Ended, Here, Lease};
-use crate::spawner::JobKey;
+use super::super::store_timeout::with_timeout;
+use super::{State, Worker, drop_lease_if_empty};
+use crate::node::executor::attempt::{self, Completion, ExecutionEnd};
+use crate::node::worker::lease_table::{HeldLease, PendingReport, RunStatus};
+use crate::spawner::AttemptKey;
 
-/// How many ends are told at the same time where they cannot be told together.
-const AT_ONCE: usize = 4;
-
-/// What is to be reported.
-struct Ends {
-    endings: Vec<AttemptReport>,
-    /// What else is known of each.
-    known: Vec<Known>,
-    /// Leases under which there is nothing else.
-    closing: Vec<LeaseToken>,
+/// Reports to be written together.
+struct ReportBatch {
+    reports: Vec<AttemptReport>,
+    /// Details of each report, in the same order.
+    details: Vec<ReportDetails>,
+    /// Leases of which no other run is left.
+    leases_to_close: Vec<LeaseToken>,
 }
 
-/// The leases of which ends are being reported, until that is over, however it ends: nobody else reports them meanwhile.
-struct Reporting<'w> {
+/// Marks leases as being reported until it is dropped, so that no other task reports their runs meanwhile.
+struct ReportingGuard<'w> {
     worker: &'w Worker,
     tokens: Vec<LeaseToken>,
 }
 
-impl Drop for Reporting<'_> {
+impl Drop for ReportingGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.worker.state();
         for token in &self.tokens {
@@ -37,31 +36,34 @@ impl Drop for Reporting<'_> {
     }
 }
 
-/// What is known of an end, besides what is told.
+/// What the worker needs to know of a report besides its content.
 #[derive(Clone, Copy)]
-struct Known {
-    /// Which attempt it is.
-    key: JobKey,
-    stirs: bool,
+struct ReportDetails {
+    /// The attempt.
+    key: AttemptKey,
+    frees_claim: bool,
 }
 
 impl Worker {
-    /// Reports what has ended. What cannot be reported now is kept and tried again. Returns when it is to look
-    /// again: ends wait a moment for the others under their lease, so that those of one batch travel together.
+    /// Writes the reports that are due. Reports that fail are kept and tried again. Returns when to check again, by the
+    /// local clock: a report waits a moment for the others of its lease, so that one statement writes them all.
     pub(crate) async fn report(&self) -> Result<Option<u64>, Error> {
-        self.open_mail();
-        // What has ended makes room, heard or not.
-        if self.lacks_room() && self.state().leases.values().any(|lease| lease.ending() > 0) {
-            self.parts.wake.claims();
+        self.drain_completions();
+        // A command that has ended frees its slot before its result is known.
+        if self.lacks_slots()
+            && self.state().leases.values().any(|lease| lease.unreported_ends() > 0)
+        {
+            self.parts.wakeups.wake_claims();
         }
         let next = {
             let state = self.state();
-            let unkept = (!state.unkept.is_empty()).then_some(0);
-            state.leases.values().filter_map(Lease::report_at).chain(unkept).min()
+            let unsaved_output = (!state.unsaved_output.is_empty()).then_some(0);
+            state.leases.values().filter_map(HeldLease::report_due_at).chain(unsaved_output).min()
         };
         match next {
             Some(at) if at <= self.parts.clock.boottime() => {
-                // Boxed: every end wakes us, most of them only to be looked at, and what is large is moved about each time.
+                // Boxed: every completion wakes this task, mostly without anything to write, and a large future would
+                // be moved each time.
                 Box::pin(self.report_all()).await?;
                 Ok(Some(0))
             }
@@ -69,189 +71,224 @@ impl Worker {
         }
     }
 
-    /// Reports what has ended, and waits for nothing.
+    /// Writes all reports now, without waiting for others of their leases.
     pub(crate) async fn report_all(&self) -> Result<(), Error> {
-        self.open_mail();
-        let (Ends { endings, known, closing }, _reporting) = self.ended();
-        if endings.is_empty() {
-            return self.keep_unkept().await;
+        self.drain_completions();
+        let (ReportBatch { reports, details, leases_to_close }, _reporting) =
+            self.take_report_batch();
+        if reports.is_empty() {
+            return self.save_pending_output().await;
         }
-        // What has ended makes room, heard or not.
-        if self.lacks_room() {
-            self.parts.wake.claims();
+        // An attempt that has ended frees its slot before its report is written.
+        if self.lacks_slots() {
+            self.parts.wakeups.wake_claims();
         }
         let store = &self.parts.store;
+        let (successes, mut single): (Vec<_>, Vec<_>) = reports
+            .into_iter()
+            .zip(&details)
+            .partition(|(report, _)| report.attempt_result.failure.is_none());
+        let failed_leases: HashSet<LeaseToken> =
+            single.iter().map(|(report, _)| report.token).collect();
+        let (mut late_closing, closing): (Vec<_>, Vec<_>) =
+            leases_to_close.into_iter().partition(|token| failed_leases.contains(token));
         let mut failed = None;
-        let Succeeded { ended, open } =
-            within(store.succeed_all(&endings, &closing)).await.unwrap_or_else(|error| {
+        let (batch, batch_details): (Vec<AttemptReport>, Vec<&ReportDetails>) =
+            successes.into_iter().unzip();
+        match with_timeout(store.finish(&batch, &closing)).await {
+            Ok(outcomes) => self.mark_written(batch.iter().zip(batch_details).zip(&outcomes)),
+            // Perhaps one of the reports cannot be written. It must not keep back the others.
+            Err(error) => {
                 failed = Some(error);
-                Succeeded { open: closing, ..Succeeded::default() }
-            });
-        // Mostly all of them have, and nobody has to look for each.
-        let all = ended.len() == endings.len();
-        let (told, left): (Vec<_>, Vec<_>) = endings
-            .iter()
-            .zip(&known)
-            .partition(|(ending, _)| all || ended.contains(&(ending.run, ending.token)));
-        self.done(&told);
-        // The rest a few at a time, and each for itself: what cannot be told now keeps no other from being told, and
-        // what was told is not told again.
-        for some in left.chunks(self.at_once()) {
-            let each = some.iter().map(|(ending, _)| within(store.finish_open(ending)));
-            for (one, outcome) in some.iter().zip(join_all(each).await) {
-                match outcome {
-                    Ok(Outcome::Lost(lost)) => {
-                        tracing::info!(run_id = %one.0.run, worker_id = %self.id(), state = ?lost.state, "a result came too late");
-                        self.done(&[*one]);
+                single.extend(batch.into_iter().zip(batch_details));
+                late_closing.extend(closing);
+            }
+        }
+        // Failures are written a few at a time, each in a transaction of its own: a report that cannot be written does not hold
+        // up the others, and a report that was written is not sent again.
+        for chunk in single.chunks(store.parallelism().single_reports) {
+            let each = chunk
+                .iter()
+                .map(|(report, _)| with_timeout(store.finish(std::slice::from_ref(report), &[])));
+            for ((report, details), outcomes) in chunk.iter().zip(join_all(each).await) {
+                match outcomes {
+                    Ok(outcomes) => {
+                        self.mark_written([(report, *details)].into_iter().zip(&outcomes))
                     }
-                    Ok(_) => self.done(&[*one]),
                     Err(error) => failed = failed.or(Some(error)),
                 }
             }
         }
-        for token in open {
-            if let Err(error) = within(store.close_if_empty(token)).await {
-                failed = failed.or(Some(error));
-            }
+        if !late_closing.is_empty()
+            && let Err(error) = with_timeout(store.finish(&[], &late_closing)).await
+        {
+            failed = failed.or(Some(error));
         }
-        let kept = self.keep_unkept().await;
-        failed.map_or(kept, Err)
+        let saved = self.save_pending_output().await;
+        failed.map_or(saved, Err)
     }
 
-    /// How many ends are told at the same time where they cannot be told together.
-    fn at_once(&self) -> usize {
-        match self.parts.store.dialect() {
-            Dialect::Sqlite => 1,
-            Dialect::Postgres | Dialect::MySql => AT_ONCE,
-        }
-    }
-
-    /// Keeps what those printed that it no longer carries: nobody else will.
-    async fn keep_unkept(&self) -> Result<(), Error> {
-        let printed = std::mem::take(&mut self.state().unkept);
-        if printed.is_empty() {
+    /// Stores the captured output of attempts that the worker no longer leases: no other process has it.
+    async fn save_pending_output(&self) -> Result<(), Error> {
+        let output = std::mem::take(&mut self.state().unsaved_output);
+        if output.is_empty() {
             return Ok(());
         }
-        match within(self.parts.store.open_logs(&printed)).await {
+        match with_timeout(self.parts.store.create_logs(&output)).await {
             Err(error) if error.is_unavailable() || error.is_contention() => {
-                self.state().unkept.extend(printed);
+                self.state().unsaved_output.extend(output);
                 return Err(error);
             }
             Err(error) => {
-                tracing::warn!(worker_id = %self.id(), %error, "what was printed cannot be kept");
+                tracing::warn!(worker_id = %self.id(), %error, "captured output cannot be stored");
             }
             Ok(_) => {}
         }
-        let key = |log: &FirstLines| JobKey { run: log.run.0, attempt: log.attempt_no };
-        self.parts.executor.forget_all(&printed.iter().map(key).collect::<Vec<_>>());
+        let key = |log: &CapturedOutput| AttemptKey { run: log.run.0, attempt: log.attempt_no };
+        self.parts.executor.forget_all(&output.iter().map(key).collect::<Vec<_>>());
         Ok(())
     }
 
-    /// It is not ours any more; what it printed is kept all the same.
-    fn let_go(&self, state: &mut State, key: JobKey, printed: Option<FirstLines>) {
-        match printed {
-            Some(printed) => state.unkept.push(printed),
+    /// Forgets an attempt that the worker no longer leases, or keeps its captured output until that is stored.
+    fn release_or_keep_output(
+        &self,
+        state: &mut State,
+        key: AttemptKey,
+        output: Option<CapturedOutput>,
+    ) {
+        match output {
+            Some(output) => state.unsaved_output.push(output),
             None => self.parts.executor.forget(key),
         }
     }
 
-    /// Turns what executors told into ends to be reported.
-    fn open_mail(&self) {
-        let letters = self.parts.mail.drain();
-        let at = self.parts.clock.boottime();
+    /// Takes the completions of the executors and turns them into pending reports.
+    fn drain_completions(&self) {
+        let completions = self.parts.completions.drain();
+        let now = self.parts.clock.boottime();
         let mut state = self.state();
-        for Happened { key, token, mut end } in letters {
+        for Completion { key, token, mut end } in completions {
             let run = RunId(key.run);
-            let printed = end.take_printed();
+            let output = end.take_output();
             let Some(lease) = state.leases.get_mut(&token) else {
-                self.let_go(&mut state, key, printed);
+                self.release_or_keep_output(&mut state, key, output);
                 continue;
             };
             match lease.runs.get(&run) {
-                Some(Here::Running(running)) if running.key == key => {
-                    let (recipe, stopped) = (&running.recipe, running.stopped);
-                    // Who succeeded is not tried again, so there is nothing to roll for.
-                    // Those of commands have had company on their way.
-                    let waited = matches!(end, End::Exited { .. });
-                    let good = stopped.is_none() && matches!(end, End::Returned(Ok(_)));
-                    let dice = if good { 0 } else { self.roll() };
-                    let finish = attempt::finish(recipe, end, stopped, dice);
-                    let stirs = finish.failure.is_some() || recipe.spec.concurrency.needs_hold();
-                    let at = if waited { 0 } else { at };
-                    let ended = Here::Ended(Box::new(Ended { key, finish, printed, at, stirs }));
-                    lease.put(run, ended);
+                Some(RunStatus::Running(running)) if running.key == key => {
+                    let (job, stop_reason) = (&running.job, running.stop_reason);
+                    // Completions of commands have already waited for others in the executor.
+                    let waited = matches!(end, ExecutionEnd::Exited { .. });
+                    // A run that succeeded is not retried, so its backoff needs no random number.
+                    let succeeded =
+                        stop_reason.is_none() && matches!(end, ExecutionEnd::Returned(Ok(_)));
+                    let random = if succeeded { 0 } else { self.random_u32() };
+                    let result = attempt::attempt_result(job, end, stop_reason, random);
+                    let frees_claim = result.failure.is_some() || job.spec.concurrency.needs_hold();
+                    let ended_at = if waited { 0 } else { now };
+                    let status = RunStatus::Ended(Box::new(PendingReport {
+                        key,
+                        result,
+                        output,
+                        ended_at,
+                        frees_claim,
+                    }));
+                    lease.set_status(run, status);
                 }
-                // Told twice.
-                Some(Here::Ended(ended)) if ended.key == key => {}
-                // Dropped before: somebody else carries it, or nobody. So it was, too, where an old order has
-                // named it again since.
+                // The completion arrived twice.
+                Some(RunStatus::Ended(report)) if report.key == key => {}
+                // The worker dropped the run before. That is also true if an old order has assigned it again since.
                 Some(
-                    Here::Waiting { .. }
-                    | Here::Starting
-                    | Here::Unsure
-                    | Here::Running(_)
-                    | Here::Ended(_),
+                    RunStatus::Waiting { .. }
+                    | RunStatus::Starting
+                    | RunStatus::Unconfirmed
+                    | RunStatus::Running(_)
+                    | RunStatus::Ended(_),
                 )
-                | None => self.let_go(&mut state, key, printed),
+                | None => self.release_or_keep_output(&mut state, key, output),
             }
         }
     }
 
-    /// What has ended and nobody reports yet.
-    fn ended(&self) -> (Ends, Reporting<'_>) {
-        let mut reporting = Reporting { worker: self, tokens: Vec::new() };
+    /// Takes the pending reports that no other task is writing, and marks their leases as being reported.
+    fn take_report_batch(&self) -> (ReportBatch, ReportingGuard<'_>) {
+        let mut reporting = ReportingGuard { worker: self, tokens: Vec::new() };
         let mut state = self.state();
-        let unheard = state.leases.values().filter(|lease| !lease.reporting);
-        let unheard = unheard.map(|lease| lease.unheard).sum();
-        let (endings, known) = (Vec::with_capacity(unheard), Vec::with_capacity(unheard));
-        let mut ends = Ends { endings, known, closing: Vec::new() };
+        let unreported = state.leases.values().filter(|lease| !lease.reporting);
+        let unreported = unreported.map(|lease| lease.unreported).sum();
+        let (reports, details) = (Vec::with_capacity(unreported), Vec::with_capacity(unreported));
+        let mut batch = ReportBatch { reports, details, leases_to_close: Vec::new() };
         for (&token, lease) in &mut state.leases {
-            if lease.reporting || lease.unheard == 0 {
+            if lease.reporting || lease.unreported == 0 {
                 continue;
             }
-            for (&run, here) in &lease.runs {
-                if let Here::Ended(ended) = here {
-                    ends.known.push(Known { key: ended.key, stirs: ended.stirs });
-                    let Ended { finish, printed, .. } = (**ended).clone();
-                    ends.endings.push(AttemptReport { token, run, finish, printed });
+            for (&run, status) in &lease.runs {
+                if let RunStatus::Ended(report) = status {
+                    batch
+                        .details
+                        .push(ReportDetails { key: report.key, frees_claim: report.frees_claim });
+                    let PendingReport { result, output, .. } = (**report).clone();
+                    batch.reports.push(AttemptReport {
+                        token,
+                        run,
+                        attempt_result: result,
+                        output,
+                    });
                 }
             }
-            if lease.report_at() == Some(0) {
-                ends.closing.push(token);
+            if lease.report_due_at() == Some(0) {
+                batch.leases_to_close.push(token);
             }
             lease.reporting = true;
             reporting.tokens.push(token);
         }
         drop(state);
-        (ends, reporting)
+        (batch, reporting)
     }
 
-    /// What was carried and is reported: there is room again.
-    fn done(&self, told: &[(&AttemptReport, &Known)]) {
-        if told.is_empty() {
+    /// Handles the outcomes of reports that the database has answered.
+    fn mark_written<'r>(
+        &self,
+        written: impl Iterator<
+            Item = ((&'r AttemptReport, &'r ReportDetails), &'r Outcome<FinishedRun>),
+        >,
+    ) {
+        let mut reported = Vec::new();
+        for ((report, details), outcome) in written {
+            if let Outcome::Lost(lost) = outcome {
+                tracing::info!(run_id = %report.run, worker_id = %self.id(), state = ?lost.state, "report lost: the worker no longer leases the run");
+            }
+            reported.push((report, details));
+        }
+        self.mark_reported(&reported);
+    }
+
+    /// Removes reported runs from their leases, and wakes the loops that wait for free slots or claimable runs.
+    fn mark_reported(&self, written: &[(&AttemptReport, &ReportDetails)]) {
+        if written.is_empty() {
             return;
         }
         let now = self.parts.clock.boottime();
-        let (mut assigned, mut stirs) = (false, false);
+        let (mut assigned, mut frees_claim) = (false, false);
         let mut state = self.state();
-        for (AttemptReport { token, run, .. }, known) in told {
-            stirs |= known.stirs;
+        for (AttemptReport { token, run, .. }, details) in written {
+            frees_claim |= details.frees_claim;
             let Some(lease) = state.leases.get_mut(token) else { continue };
             assigned |= !lease.claimed;
-            lease.take(*run);
-            lease.done.insert(*run, now);
-            drop_if_empty(&mut state, *token);
+            lease.remove_run(*run);
+            lease.reported.insert(*run, now);
+            drop_lease_if_empty(&mut state, *token);
         }
         drop(state);
-        let keys: Vec<JobKey> = told.iter().map(|(_, known)| known.key).collect();
+        let keys: Vec<AttemptKey> = written.iter().map(|(_, details)| details.key).collect();
         self.parts.executor.forget_all(&keys);
-        // Room for what was claimed is no business of the leader's.
+        // Slots for claimed runs do not concern the leader, which only assigns runs.
         if assigned {
-            self.parts.wake.leader();
+            self.parts.wakeups.wake_planner();
         }
-        if stirs || self.lacks_room() {
-            self.parts.wake.claims();
+        if frees_claim || self.lacks_slots() {
+            self.parts.wakeups.wake_claims();
         }
-        self.orders.notify_one();
+        self.start_wakeup.notify_one();
     }
 }

@@ -1,69 +1,73 @@
-//! T2: what was assigned is started on the instant and launched; what finds no room goes back.
+//! T2: starts assigned runs when they are due and launches them; releases runs that find no free slot (T7w).
 
 use std::sync::Arc;
 
 use jiff::Timestamp;
 use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Settings};
-use tasuki_store::{Error, AttemptResult, Outcome, Taken};
+use tasuki_store::{AttemptResult, Error, Outcome, StartedRun};
 
-use super::super::within::within;
-use super::{Worker, count, database_time, drop_if_empty, is_aside, our_time};
-use crate::node::executor::attempt::{self, Attempt, End};
-use crate::node::worker::carry::{Ended, Here, Running};
-use crate::node::worker::queues::Pool;
-use crate::node::worker::recipes::Recipe;
-use crate::spawner::JobKey;
+use super::super::store_timeout::with_timeout;
+use super::{Worker, database_time, drop_lease_if_empty, is_suspended, local_time, used_slots};
+use crate::node::executor::attempt::{self, Attempt, ExecutionEnd};
+use crate::node::job_cache::RunnableJob;
+use crate::node::worker::lease_table::{PendingReport, RunStatus, RunningAttempt};
+use crate::node::worker::queues::SlotPool;
+use crate::spawner::AttemptKey;
 
-/// How long after a start that came too early it is tried again.
-const TOO_EARLY: u64 = 500;
-/// How long what is due waits for room before it goes back.
-const PATIENCE: u64 = 1_000_000;
+/// Delay in microseconds before a start that came too early is tried again.
+const EARLY_START_RETRY_MICROS: u64 = 500;
+/// How long, in microseconds, a due run waits for a free slot before it is released.
+const MAX_SLOT_WAIT_MICROS: u64 = 1_000_000;
 
 impl Worker {
-    /// Starts what is due, gives back what it cannot start. Returns when it is to look again.
+    /// Starts the runs that are due and releases the runs that cannot be started. Returns when to check again, by the
+    /// local clock.
     pub(crate) async fn start_due(&self) -> Result<Option<u64>, Error> {
-        let due = self.take_due();
+        let due = self.mark_due_as_starting();
         let settings = self.settings();
         let mut failed = None;
         for (token, runs) in due {
-            let sent = self.parts.clock.boottime();
-            let asked = self.parts.store.start(self.id(), token, &runs, settings.lease_ttl());
-            match within(asked).await {
-                Ok(told) => {
-                    // As long as it was asked for, whatever the settings say by now.
-                    let until = sent + settings.kill_after().as_micros() as u64;
-                    let started = self.started(token, (sent, until), &runs, told);
+            let sent_at = self.parts.clock.boottime();
+            let start = self.parts.store.start(self.id(), token, &runs, settings.lease_ttl());
+            match with_timeout(start).await {
+                Ok(outcomes) => {
+                    // The start used the settings from before it was sent; newer ones do not change its lease.
+                    let until = sent_at + settings.kill_after().as_micros() as u64;
+                    let started =
+                        self.apply_start_outcomes(token, (sent_at, until), &runs, outcomes);
                     self.launch(token, started).await;
                 }
                 Err(error) => {
-                    self.each(token, &runs, |here| *here = Here::Unsure);
+                    self.update_runs(token, &runs, |status| *status = RunStatus::Unconfirmed);
                     failed = Some(error);
                 }
             }
         }
-        // What could not be started, now that everything that finds room has been.
-        self.give_back().await?;
+        // Only now, after every run that found a free slot was started.
+        self.release_waiting().await?;
         match failed {
             Some(error) => Err(error),
-            None => Ok(self.next_start()),
+            None => Ok(self.next_start_at()),
         }
     }
 
-    /// What is due now and finds room, marked as being started.
-    fn take_due(&self) -> Vec<(LeaseToken, Vec<RunId>)> {
-        let ours = self.parts.clock.boottime();
+    /// Takes the due runs that find a free slot, and marks them as starting.
+    fn mark_due_as_starting(&self) -> Vec<(LeaseToken, Vec<RunId>)> {
+        let local_now = self.parts.clock.boottime();
         let mut state = self.state();
-        let Some(ahead) = state.ahead.filter(|_| !is_aside(&state)) else { return Vec::new() };
-        let now = database_time(ours, ahead);
-        let mut room = state.slots.commands.saturating_sub(count(&state, Pool::Commands));
+        let Some(clock_offset) = state.clock_offset.filter(|_| !is_suspended(&state)) else {
+            return Vec::new();
+        };
+        let now = database_time(local_now, clock_offset);
+        let mut free = state.slots.commands.saturating_sub(used_slots(&state, SlotPool::Commands));
         let mut due = Vec::new();
         for (token, lease) in &mut state.leases {
             let mut runs = Vec::new();
-            for (run, here) in &mut lease.runs {
-                let Here::Waiting { due_at, not_before } = here else { continue };
-                if *due_at <= now && *not_before <= ours && room > 0 {
-                    room -= 1;
-                    *here = Here::Starting;
+            for (run, status) in &mut lease.runs {
+                let RunStatus::Waiting { due_at, not_before } = status else { continue };
+                if *due_at <= now && *not_before <= local_now && free > 0 {
+                    free -= 1;
+                    *status = RunStatus::Starting;
                     runs.push(*run);
                 }
             }
@@ -74,196 +78,219 @@ impl Worker {
         due
     }
 
-    /// When the next of what waits is due, by our clock.
-    fn next_start(&self) -> Option<u64> {
-        let ours = self.parts.clock.boottime();
+    /// When the next waiting run is due, by the local clock.
+    fn next_start_at(&self) -> Option<u64> {
+        let local_now = self.parts.clock.boottime();
         let state = self.state();
-        let ahead = state.ahead?;
+        let clock_offset = state.clock_offset?;
         let waiting = state.leases.values().flat_map(|lease| lease.runs.values());
         waiting
-            .filter_map(|here| match here {
-                Here::Waiting { due_at, not_before } => {
-                    let start = our_time(*due_at, ahead).max(*not_before);
-                    // What is due already waits for room, not for time.
-                    Some(if start <= ours { start + PATIENCE } else { start })
+            .filter_map(|status| match status {
+                RunStatus::Waiting { due_at, not_before } => {
+                    let start = local_time(*due_at, clock_offset).max(*not_before);
+                    // A run that is already due waits for a slot: it is checked again when that wait ends.
+                    Some(if start <= local_now { start + MAX_SLOT_WAIT_MICROS } else { start })
                 }
-                Here::Starting | Here::Unsure | Here::Running(_) | Here::Ended(_) => None,
+                RunStatus::Starting
+                | RunStatus::Unconfirmed
+                | RunStatus::Running(_)
+                | RunStatus::Ended(_) => None,
             })
             .min()
     }
 
-    /// T7w: what has not started goes back. All of it if it takes no new work, else what found no room for so
-    /// long that it is not worth waiting here.
-    async fn give_back(&self) -> Result<(), Error> {
+    /// T7w: releases runs that have not started. If the worker takes no new runs, all of them; else those that have
+    /// waited [`MAX_SLOT_WAIT_MICROS`] for a slot, because another worker may be free.
+    async fn release_waiting(&self) -> Result<(), Error> {
         let waiting: Vec<(LeaseToken, RunId)> = {
             let state = self.state();
-            let aside = is_aside(&state);
-            let ours = self.parts.clock.boottime();
-            let goes = |here: &Here| match here {
-                Here::Waiting { due_at, not_before } => {
-                    let patience = |ahead| our_time(*due_at, ahead).max(*not_before) + PATIENCE;
-                    aside || state.ahead.is_some_and(|ahead| patience(ahead) <= ours)
+            let suspended = is_suspended(&state);
+            let local_now = self.parts.clock.boottime();
+            let must_go = |status: &RunStatus| match status {
+                RunStatus::Waiting { due_at, not_before } => {
+                    let give_up_at = |clock_offset| {
+                        local_time(*due_at, clock_offset).max(*not_before) + MAX_SLOT_WAIT_MICROS
+                    };
+                    suspended
+                        || state
+                            .clock_offset
+                            .is_some_and(|clock_offset| give_up_at(clock_offset) <= local_now)
                 }
-                Here::Starting | Here::Unsure | Here::Running(_) | Here::Ended(_) => false,
+                RunStatus::Starting
+                | RunStatus::Unconfirmed
+                | RunStatus::Running(_)
+                | RunStatus::Ended(_) => false,
             };
             let all = state.leases.iter().flat_map(|(token, lease)| {
-                lease.runs.iter().filter(|(_, here)| goes(here)).map(|(run, _)| (*token, *run))
+                lease
+                    .runs
+                    .iter()
+                    .filter(|(_, status)| must_go(status))
+                    .map(|(run, _)| (*token, *run))
             });
             all.collect()
         };
         for (token, run) in waiting {
-            // Lost or not, it is no longer ours to start.
-            let _ = within(self.parts.store.release(token, run)).await?;
+            // Also if the release was lost: then the worker no longer leases the run.
+            let _ = with_timeout(self.parts.store.release(token, run)).await?;
             self.drop_run(token, run);
-            self.parts.wake.leader();
+            self.parts.wakeups.wake_planner();
         }
         Ok(())
     }
 
-    /// What of a start is a fact.
-    fn started(
+    /// Applies the outcomes of a start. Returns the runs that are now RUNNING.
+    fn apply_start_outcomes(
         &self,
         token: LeaseToken,
-        (sent, until): (u64, u64),
+        (sent_at, until): (u64, u64),
         runs: &[RunId],
-        told: Vec<Outcome<Taken>>,
-    ) -> Vec<Taken> {
+        outcomes: Vec<Outcome<StartedRun>>,
+    ) -> Vec<StartedRun> {
         let mut started = Vec::new();
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return started };
-        for (run, outcome) in runs.iter().zip(told) {
+        for (run, outcome) in runs.iter().zip(outcomes) {
             match outcome {
-                Outcome::Applied(taken) => started.push(taken),
+                Outcome::Applied(applied) => started.push(applied),
                 Outcome::NotYet => {
-                    if let Some(here) = lease.runs.get_mut(run) {
-                        let not_before = sent + TOO_EARLY;
-                        // Its time is near, whatever our clock says of it.
+                    if let Some(status) = lease.runs.get_mut(run) {
+                        let not_before = sent_at + EARLY_START_RETRY_MICROS;
+                        // The run is due soon by the database clock, whatever the local clock says.
                         let due_at = Timestamp::MIN;
-                        *here = Here::Waiting { due_at, not_before };
+                        *status = RunStatus::Waiting { due_at, not_before };
                     }
                 }
-                // An earlier start of ours landed after all: the next renewal tells.
+                // An earlier start of this worker took effect after all: the next renewal shows it.
                 Outcome::Lost(lost)
                     if lost.state == Some(RunState::Running) && lost.worker == Some(self.id()) =>
                 {
-                    lease.put(*run, Here::Unsure);
+                    lease.set_status(*run, RunStatus::Unconfirmed);
                 }
                 Outcome::Lost(lost) => {
-                    tracing::info!(run_id = %run, worker_id = %self.id(), state = ?lost.state, "a start was lost");
-                    lease.take(*run);
+                    tracing::info!(run_id = %run, worker_id = %self.id(), state = ?lost.state, "start lost: the worker no longer leases the run");
+                    lease.remove_run(*run);
                 }
             }
         }
         if !started.is_empty() {
-            lease.since = Some(lease.since.map_or(sent, |since| since.max(sent)));
-            self.parts.executor.lease(token, until);
+            lease.renewed_at = Some(lease.renewed_at.map_or(sent_at, |since| since.max(sent_at)));
+            self.parts.executor.set_lease_deadline(token, until);
         }
-        drop_if_empty(&mut state, token);
+        drop_lease_if_empty(&mut state, token);
         started
     }
 
-    /// Launches what is RUNNING in the database. What cannot be put together now is asked for again with
-    /// the next renewal; what never can is ended.
-    pub(super) async fn launch(&self, token: LeaseToken, taken: Vec<Taken>) {
-        let versions = taken.iter().map(|taken| (taken.job, taken.job_version));
-        if let Err(error) = within(self.recipes.fetch(&self.parts.store, versions)).await {
-            tracing::debug!(worker_id = %self.id(), %error, "definitions could not be read together");
+    /// Launches runs that are RUNNING in the database. A run whose data cannot be read now is tried again after the
+    /// next renewal; a run that can never be launched is ended.
+    pub(super) async fn launch(&self, token: LeaseToken, started: Vec<StartedRun>) {
+        let versions = started.iter().map(|started| (started.job, started.job_version));
+        if let Err(error) = with_timeout(self.jobs.load_missing(&self.parts.store, versions)).await
+        {
+            tracing::debug!(worker_id = %self.id(), %error, "job versions could not be read with one query");
         }
         let now = self.parts.clock.boottime();
-        self.state().leases.get_mut(&token).into_iter().for_each(|lease| lease.launched = now);
+        self.state().leases.get_mut(&token).into_iter().for_each(|lease| lease.launched_at = now);
         let settings = self.settings();
-        let mut launches = Vec::with_capacity(taken.len());
-        for taken in taken {
-            let run = taken.id;
-            let key = JobKey { run: run.0, attempt: taken.attempt_no };
-            // Mostly there is nothing to wait for, and what would wait is large.
-            let prepared = match self.at_hand(&taken) {
-                Some(recipe) => Ok(self.attempt(token, taken, &recipe, None)),
+        let mut launches = Vec::with_capacity(started.len());
+        for started in started {
+            let run = started.id;
+            let key = AttemptKey { run: run.0, attempt: started.attempt_no };
+            // Mostly everything is cached, and then the large future of `prepare_attempt` is not needed.
+            let prepared = match self.cached_job(&started) {
+                Some(job) => Ok(self.build_attempt(token, started, &job, None)),
                 None => {
-                    // What has to be asked for keeps nobody from being launched.
+                    // The attempts that are ready are launched before the query for this one.
                     self.parts.executor.launch_all(std::mem::take(&mut launches));
-                    Box::pin(self.prepare(token, taken)).await
+                    Box::pin(self.prepare_attempt(token, started)).await
                 }
             };
-            let here = match prepared {
+            let status = match prepared {
                 Err(error) => {
-                    tracing::warn!(run_id = %run, worker_id = %self.id(), %error, "a run cannot be launched yet");
-                    Here::Unsure
+                    tracing::warn!(run_id = %run, worker_id = %self.id(), %error, "run cannot be launched yet: its data could not be read");
+                    RunStatus::Unconfirmed
                 }
-                Ok(Err(finish)) => {
-                    self.parts.mail.ring();
+                Ok(Err(result)) => {
+                    self.parts.completions.notify();
                     let at = self.parts.clock.boottime();
-                    Here::Ended(Box::new(Ended::unheard(key, *finish, at)))
+                    RunStatus::Ended(Box::new(PendingReport::without_output(key, *result, at)))
                 }
                 Ok(Ok(mut attempt)) => {
-                    let running = running(&attempt, self.parts.clock.boottime(), &settings);
+                    let running = running_attempt(&attempt, self.parts.clock.boottime(), &settings);
                     attempt.deadline = running.deadline;
-                    if self.put(token, run, Here::Running(Box::new(running))) {
+                    if self.set_status(token, run, RunStatus::Running(Box::new(running))) {
                         launches.push(attempt);
                     }
                     continue;
                 }
             };
-            self.put(token, run, here);
+            self.set_status(token, run, status);
         }
         self.parts.executor.launch_all(launches);
     }
 
-    /// Whether all that it needs is known here.
-    pub(super) fn is_at_hand(&self, taken: &Taken) -> bool {
-        self.at_hand(taken).is_some()
+    /// Whether a run can be launched without a query.
+    pub(super) fn can_launch_now(&self, started: &StartedRun) -> bool {
+        self.cached_job(started).is_some()
     }
 
-    /// What it is made from, if nothing else is needed.
-    fn at_hand(&self, taken: &Taken) -> Option<Arc<Recipe>> {
-        let known = || self.recipes.at_hand(taken.job, taken.job_version);
-        taken.event.is_none().then(known).flatten()
+    /// The job version of a run, if it is cached and the run needs no other data (an event's payload).
+    fn cached_job(&self, started: &StartedRun) -> Option<Arc<RunnableJob>> {
+        let known = || self.jobs.get_cached(started.job, started.job_version);
+        started.event.is_none().then(known).flatten()
     }
 
-    /// Everything an attempt needs, or why it cannot be.
-    async fn prepare(
+    /// Reads everything that an attempt needs. The inner error is the result of a run that can never be launched.
+    async fn prepare_attempt(
         &self,
         token: LeaseToken,
-        taken: Taken,
+        started: StartedRun,
     ) -> Result<Result<Attempt, Box<AttemptResult>>, Error> {
         let store = &self.parts.store;
-        let recipe = match self.recipes.at_hand(taken.job, taken.job_version) {
-            Some(recipe) => Some(recipe),
-            None => within(self.recipes.get(store, taken.job, taken.job_version)).await?,
+        let job = match self.jobs.get_cached(started.job, started.job_version) {
+            Some(job) => Some(job),
+            None => with_timeout(self.jobs.get(store, started.job, started.job_version)).await?,
         };
-        let Some(recipe) = recipe else {
+        let Some(job) = job else {
             let failure = tasuki_core::exit::FailureRules::default();
-            let failure = failure.failure(ErrorCode::INVALID_INPUT, None);
-            let why = "this tasuki cannot read its definition";
-            return Ok(Err(Box::new(attempt::failed(failure, why, self.roll()))));
+            let failure = failure.classify_code(ErrorCode::INVALID_INPUT, None);
+            let message = "the job version cannot be parsed by this version of tasuki";
+            return Ok(Err(Box::new(attempt::failed_result(failure, message, self.random_u32()))));
         };
-        let payload = match taken.event {
-            Some(event) => within(store.event(event)).await?.and_then(|event| event.payload),
+        let payload = match started.event {
+            Some(event) => {
+                with_timeout(store.find_event(event)).await?.and_then(|event| event.payload)
+            }
             None => None,
         };
-        Ok(self.attempt(token, taken, &recipe, payload))
+        Ok(self.build_attempt(token, started, &job, payload))
     }
 
-    fn attempt(
+    fn build_attempt(
         &self,
         token: LeaseToken,
-        taken: Taken,
-        recipe: &Arc<Recipe>,
+        started: StartedRun,
+        job: &Arc<RunnableJob>,
         payload: Option<String>,
     ) -> Result<Attempt, Box<AttemptResult>> {
-        Attempt::new(token, taken, Arc::clone(recipe), payload).map_err(|refused| {
-            Box::new(attempt::finish(recipe, End::Unfit(refused), None, self.roll()))
+        Attempt::new(token, started, Arc::clone(job), payload).map_err(|error| {
+            Box::new(attempt::attempt_result(
+                job,
+                ExecutionEnd::InvalidArguments(error),
+                None,
+                self.random_u32(),
+            ))
         })
     }
 
-    /// `false`: its lease is no longer ours, and neither is it.
-    pub(super) fn put(&self, token: LeaseToken, run: RunId, here: Here) -> bool {
+    /// Sets the state of a run. `false`: the worker no longer holds the lease, and therefore not the run.
+    pub(super) fn set_status(&self, token: LeaseToken, run: RunId, status: RunStatus) -> bool {
         let mut state = self.state();
         let lease = state.leases.get_mut(&token);
-        lease.map(|lease| lease.put(run, here)).is_some()
+        lease.map(|lease| lease.set_status(run, status)).is_some()
     }
 
-    fn each(&self, token: LeaseToken, runs: &[RunId], change: impl Fn(&mut Here)) {
+    fn update_runs(&self, token: LeaseToken, runs: &[RunId], change: impl Fn(&mut RunStatus)) {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return };
         for run in runs {
@@ -272,21 +299,21 @@ impl Worker {
     }
 }
 
-/// An attempt that is launched now.
-fn running(attempt: &Attempt, now: u64, settings: &Settings) -> Running {
-    let work = &attempt.recipe.work;
-    attempt.signs.show(now);
-    Running {
+/// The entry of an attempt that is launched at `now` (local clock, microseconds).
+fn running_attempt(attempt: &Attempt, now: u64, settings: &Settings) -> RunningAttempt {
+    let work = &attempt.job.work;
+    attempt.liveness.touch(now);
+    RunningAttempt {
         key: attempt.key(),
-        recipe: Arc::clone(&attempt.recipe),
-        signs: attempt.signs.clone(),
+        job: Arc::clone(&attempt.job),
+        liveness: attempt.liveness.clone(),
         deadline: now + work.timeout.unwrap_or(settings.timeout()).as_micros() as u64,
-        silence: work.heartbeat_timeout.or(settings.heartbeat_timeout()),
-        silence_after_progress: work
+        max_silence: work.heartbeat_timeout.or(settings.heartbeat_timeout()),
+        max_silence_after_progress: work
             .heartbeat_timeout
             .or(settings.progress_heartbeat_timeout())
             .or(settings.heartbeat_timeout()),
-        grace: work.stop_grace.unwrap_or(settings.stop_grace()),
-        stopped: None,
+        stop_grace: work.stop_grace.unwrap_or(settings.stop_grace()),
+        stop_reason: None,
     }
 }

@@ -1,4 +1,4 @@
-//! Every state, told.
+//! Tests of the explanations of every state.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use super::*;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::Counters;
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
-use tasuki_core::job_spec::WorkKind;
+use tasuki_core::work_spec::WorkKind;
 use tasuki_core::{Epoch, EventId, JobId, LeaseToken, Scope, WorkerId};
 
 fn at(time: &str) -> Timestamp {
@@ -17,14 +17,14 @@ fn worker_id() -> WorkerId {
     WorkerId::from_random(7)
 }
 
-/// A run as it looks in a state, at noon; a test says what else is special.
+/// A run in this state at noon. Tests change individual fields.
 fn run(state: RunState) -> Run {
-    let carried = state.is_carried();
+    let leased = state.is_leased();
     let started = matches!(
         state,
         RunState::Running | RunState::Succeeded | RunState::Failed | RunState::TimedOut
     );
-    let has_worker = carried || started;
+    let has_worker = leased || started;
     Run {
         id: RunId(17),
         job: JobId(3),
@@ -40,7 +40,7 @@ fn run(state: RunState) -> Run {
             tries: u32::from(started),
             tries_allowed: 3,
             releases: 0,
-            alone: false,
+            isolated: false,
         },
         version: 4,
         scheduled_for: at("11:59:00"),
@@ -52,7 +52,7 @@ fn run(state: RunState) -> Run {
         token: has_worker.then(|| LeaseToken::from_random(1)),
         epoch: has_worker.then_some(Epoch(5)),
         assigned_at: has_worker.then(|| at("11:58:40")),
-        start_by: carried.then(|| at("12:00:15")),
+        start_by: leased.then(|| at("12:00:15")),
         started_at: started.then(|| at("11:59:01")),
         finished_at: state.is_ended().then(|| at("11:59:30")),
         cancel_requested_at: None,
@@ -73,8 +73,8 @@ fn run(state: RunState) -> Run {
     }
 }
 
-fn worker() -> Worker {
-    Worker {
+fn worker() -> WorkerRecord {
+    WorkerRecord {
         id: worker_id(),
         address: None,
         node: "tokyo-1".parse().unwrap(),
@@ -105,106 +105,113 @@ fn spec() -> JobSpec {
     }
 }
 
-/// All is well: somebody leads, two workers are active.
-fn told<'a>(run: &Run, change: impl FnOnce(&mut Around<'a>)) -> String {
-    let mut around: Around<'a> = Around {
+/// The explanation of a run in a healthy cluster with a leader and two active workers. `change` adjusts the context.
+fn explanation<'a>(run: &Run, change: impl FnOnce(&mut ExplainContext<'a>)) -> String {
+    let mut context: ExplainContext<'a> = ExplainContext {
         clock: at("12:00:00"),
         job: "report",
         schedule: None,
-        has_job: true,
+        job_exists: true,
         spec: Some(Box::leak(Box::new(spec()))),
         worker: run.worker.map(|_| &*Box::leak(Box::new(worker()))),
         active_workers: 2,
         has_leader: true,
-        holder: None,
+        hold_owner: None,
         settings: Box::leak(Box::new(Settings::default())),
         executions: &[],
-        notes: &[],
+        transitions: &[],
     };
-    change(&mut around);
-    explain(run, &around).join("\n")
+    change(&mut context);
+    explain(run, &context).join("\n")
 }
 
 #[track_caller]
-fn assert_told(text: &str, expected: &[&str]) {
+fn assert_contains_all(text: &str, expected: &[&str]) {
     for sentence in expected {
         assert!(text.contains(sentence), "{sentence:?} is not in:\n{text}");
     }
 }
 
 #[test]
-fn where_it_came_from() {
+fn the_first_sentence_names_the_origin() {
     let pending = || run(RunState::Pending);
     let timed =
         Run { origin: Origin::Time, slot: Some("2026-11-15T20:59:00".to_owned()), ..pending() };
     let schedule =
         Schedule::parse(ScheduleKind::DailyAt, "20:59", "Asia/Tokyo", DstChoice::default())
             .unwrap();
-    let text = told(&timed, |around| around.schedule = Some(schedule));
-    assert_told(
+    let text = explanation(&timed, |context| context.schedule = Some(schedule));
+    assert_contains_all(
         &text,
         &[
-            "run 17 was made for slot 2026-11-15T20:59:00 of job report, which fires every day at 20:59 (Asia/Tokyo), at version 2 of the job, planned for 2026-11-15T11:59:00Z",
+            "run 17 was created for slot 2026-11-15T20:59:00 of job report, which fires every day at 20:59 (Asia/Tokyo), at version 2 of the job, planned for 2026-11-15T11:59:00Z",
         ],
     );
     for (origin, sentence) in [
-        (Origin::Event, "was made by event 9 for job report"),
+        (Origin::Event, "was created by event 9 for job report"),
         (Origin::Task, "was submitted as a task of job report"),
-        (Origin::Manual, "was started by hand from job report"),
-        (Origin::Rerun, "runs run 8 of job report again"),
+        (Origin::Manual, "was triggered manually for job report"),
+        (Origin::Rerun, "is a rerun of run 8 of job report"),
     ] {
         let run = Run { origin, event: Some(EventId(9)), rerun_of: Some(RunId(8)), ..pending() };
-        assert_told(&told(&run, |_| {}), &[sentence]);
+        assert_contains_all(&explanation(&run, |_| {}), &[sentence]);
     }
     let scoped = Run { scope: Scope::new("tenant", "42").unwrap(), ..pending() };
-    assert_told(&told(&scoped, |_| {}), &["of job report for tenant/42, at version"]);
+    assert_contains_all(
+        &explanation(&scoped, |_| {}),
+        &["of job report for tenant/42, at version"],
+    );
 }
 
 #[test]
-fn what_waits_tells_for_what() {
+fn a_waiting_run_names_what_it_waits_for() {
     let due = run(RunState::Pending);
-    assert_told(
-        &told(&due, |_| {}),
+    assert_contains_all(
+        &explanation(&due, |_| {}),
         &[
             "it has been due since 2026-11-15T11:59:00Z, for 1m",
-            "the leader gives it to the least busy of 2 active workers, from 30s before its time on",
+            "the leader assigns it to the least loaded of 2 active workers, at the earliest 30s before its planned time",
         ],
     );
     let early = Run { scheduled_for: at("14:05:00"), skip_at: Some(at("14:10:00")), ..due.clone() };
-    assert_told(
-        &told(&early, |_| {}),
+    assert_contains_all(
+        &explanation(&early, |_| {}),
         &[
-            "it waits for its time, 2026-11-15T14:05:00Z, in 2h 5m",
-            "if it has not started by 2026-11-15T14:10:00Z it is SKIPPED as late",
+            "it is due at 2026-11-15T14:05:00Z, in 2h 5m",
+            "if it has not started by 2026-11-15T14:10:00Z, it becomes SKIPPED (LATE)",
         ],
     );
     let expiring = Run { expires_at: Some(at("13:00:00")), ..due.clone() };
-    assert_told(
-        &told(&expiring, |_| {}),
-        &["if it has not ended by 2026-11-15T13:00:00Z it is EXPIRED"],
+    assert_contains_all(
+        &explanation(&expiring, |_| {}),
+        &["if it is still waiting at 2026-11-15T13:00:00Z, it becomes EXPIRED"],
     );
-    assert_told(
-        &told(&due, |around| around.holder = Some(RunId(16))),
-        &[
-            "run 16 of the same job and scope has the only place there is, so this one waits until it ends",
-        ],
+    assert_contains_all(
+        &explanation(&due, |context| context.hold_owner = Some(RunId(16))),
+        &["run 16 of the same job and scope owns the hold, so this run waits until that run ends"],
     );
-    assert_told(
-        &told(&due, |around| around.has_leader = false),
-        &["but nobody leads at the moment"],
+    assert_contains_all(
+        &explanation(&due, |context| context.has_leader = false),
+        &["but there is no leader at the moment"],
     );
-    assert_told(&told(&due, |around| around.active_workers = 0), &["but no worker is active"]);
+    assert_contains_all(
+        &explanation(&due, |context| context.active_workers = 0),
+        &["but no worker is active"],
+    );
     let labelled = JobSpec { labels: ["gpu".to_owned()].into(), ..spec() };
-    assert_told(
-        &told(&due, |around| around.spec = Some(&labelled)),
-        &["of 2 active workers (it must have the labels gpu), from"],
+    assert_contains_all(
+        &explanation(&due, |context| context.spec = Some(&labelled)),
+        &["of 2 active workers (the worker must have the labels gpu), at the earliest"],
     );
     let lane = Run { lane: "function pay".to_owned(), ..due };
-    assert_told(
-        &told(&lane, |_| {}),
-        &["the first of 2 active workers with room in lane \"function pay\" claims it"],
+    assert_contains_all(
+        &explanation(&lane, |_| {}),
+        &["the first of 2 active workers with a free slot for lane \"function pay\" claims it"],
     );
-    assert_told(&told(&lane, |around| around.active_workers = 0), &["but no worker is active"]);
+    assert_contains_all(
+        &explanation(&lane, |context| context.active_workers = 0),
+        &["but no worker is active"],
+    );
 }
 
 fn past(attempt_no: u32, outcome: AttemptOutcome) -> Execution {
@@ -227,7 +234,7 @@ fn past(attempt_no: u32, outcome: AttemptOutcome) -> Execution {
 }
 
 #[test]
-fn what_was_tried_before_is_told() {
+fn earlier_attempts_are_listed() {
     let mut again = run(RunState::RetryWait);
     again.counters = Counters { attempt_no: 3, tries: 2, ..again.counters };
     again.next_retry_at = Some(at("12:01:00"));
@@ -236,19 +243,19 @@ fn what_was_tried_before_is_told() {
         past(2, AttemptOutcome::Released),
         past(3, AttemptOutcome::Lost),
     ];
-    let text = told(&again, |around| around.executions = &executions);
+    let text = explanation(&again, |context| context.executions = &executions);
     let id = worker_id();
-    assert_told(
+    assert_contains_all(
         &text,
         &[
             &format!("attempt 1 on worker {id} ended as FAILED with UNEXPECTED_ERROR"),
-            &format!("attempt 2 was given to worker {id}, which did not start it"),
+            &format!("attempt 2 was assigned to worker {id}, which did not start it"),
             &format!("attempt 3 was lost: worker {id} stopped renewing its lease"),
-            "2 of 3 tries are used; the next is not before 2026-11-15T12:01:00Z",
-            "it waits for its time, 2026-11-15T12:01:00Z, in 1m",
+            "it has used 2 of 3 tries; the next try starts at 2026-11-15T12:01:00Z at the earliest",
+            "it is due at 2026-11-15T12:01:00Z, in 1m",
         ],
     );
-    let note = RunNote {
+    let transition = TransitionRecord {
         attempt_no: 3,
         verb: Verb::Retry,
         actor: "ann".to_owned(),
@@ -257,83 +264,92 @@ fn what_was_tried_before_is_told() {
         token_hash: None,
         at: at("11:59:00"),
     };
-    let notes = [note];
-    assert_told(
-        &told(&again, |around| around.notes = &notes),
-        &["ann gave it one more try at 2026-11-15T11:59:00Z: disk was full"],
+    let transitions = [transition];
+    assert_contains_all(
+        &explanation(&again, |context| context.transitions = &transitions),
+        &["ann retried it at 2026-11-15T11:59:00Z: disk was full"],
     );
     let orphaned = run(RunState::Orphaned);
-    assert_told(
-        &told(&orphaned, |around| around.executions = &executions[1..2]),
+    assert_contains_all(
+        &explanation(&orphaned, |context| context.executions = &executions[1..2]),
         &["which did not start it", "it has been due since"],
     );
 }
 
 #[test]
-fn what_is_carried_tells_by_whom_and_why() {
+fn a_leased_run_names_its_worker_and_the_reason() {
     let assigned = Run { scheduled_for: at("12:00:05"), ..run(RunState::Assigned) };
     let id = worker_id();
-    assert_told(
-        &told(&assigned, |_| {}),
+    assert_contains_all(
+        &explanation(&assigned, |_| {}),
         &[
             &format!(
-                "the leader gave it to worker {id} on node tokyo-1 at 2026-11-15T11:58:40Z in epoch 5"
+                "the leader assigned it to worker {id} on node tokyo-1 at 2026-11-15T11:58:40Z in epoch 5"
             ),
-            "it was active, had a free slot and was the least busy",
-            "the worker starts it at 2026-11-15T12:00:05Z by its own timer",
-            "if it has not started by 2026-11-15T12:00:15Z it is taken back and given to another",
+            "because that worker was active, had a free slot and was the least loaded",
+            "the worker starts it at 2026-11-15T12:00:05Z with its own timer",
+            "if it has not started by 2026-11-15T12:00:15Z, the leader takes it back and assigns it to another worker",
         ],
     );
-    assert_told(&told(&run(RunState::Assigned), |_| {}), &["its worker is about to start it"]);
+    assert_contains_all(
+        &explanation(&run(RunState::Assigned), |_| {}),
+        &["its worker is about to start it"],
+    );
 
     let running = run(RunState::Running);
-    assert_told(
-        &told(&running, |_| {}),
+    assert_contains_all(
+        &explanation(&running, |_| {}),
         &[
             &format!(
-                "try 1 of 3 has been running since 2026-11-15T11:59:01Z on worker {id} on node tokyo-1; the run was given to it by the leader"
+                "try 1 of 3 has been running since 2026-11-15T11:59:01Z on worker {id} on node tokyo-1; the run was assigned to this worker by the leader"
             ),
-            "2 more follow, the first after at least 30s",
-            "if its worker falls silent for 30s the lease lapses and the run is recovered",
+            "up to 2 more tries follow, the first after at least 30s",
+            "if its worker does not renew the lease for 30s, the lease expires and the run is recovered",
         ],
     );
     let mut last = Run { lane: "commands".to_owned(), ..running.clone() };
     last.counters.tries_allowed = 1;
-    assert_told(
-        &told(&last, |_| {}),
-        &["was claimed by it, because it had room", "no try is left"],
+    assert_contains_all(
+        &explanation(&last, |_| {}),
+        &["was claimed by this worker, which had a free slot", "no try is left"],
     );
-    let asked = Run {
+    let canceling = Run {
         cancel_requested_at: Some(at("11:59:50")),
         cancel_requested_by: Some("ann".to_owned()),
         ..running.clone()
     };
-    assert_told(
-        &told(&asked, |_| {}),
-        &["ann asked it to stop at 2026-11-15T11:59:50Z; it becomes CANCELED"],
+    assert_contains_all(
+        &explanation(&canceling, |_| {}),
+        &["ann requested a cancel at 2026-11-15T11:59:50Z; the run becomes CANCELED"],
     );
 
     let since = Some(at("11:59:55"));
     for (worker, sentence) in [
         (
-            Worker { draining_at: since, ..worker() },
-            "that worker drains since 2026-11-15T11:59:55Z",
+            WorkerRecord { draining_at: since, ..worker() },
+            "that worker has been draining since 2026-11-15T11:59:55Z",
         ),
         (
-            Worker { detached_at: since, ..worker() },
-            "that worker was cut off at 2026-11-15T11:59:55Z",
+            WorkerRecord { detached_at: since, ..worker() },
+            "that worker was detached at 2026-11-15T11:59:55Z",
         ),
-        (Worker { dead_at: since, ..worker() }, "that worker is gone since 2026-11-15T11:59:55Z"),
-        (Worker { gone_at: since, ..worker() }, "so the run will be recovered"),
+        (
+            WorkerRecord { dead_at: since, ..worker() },
+            "that worker has been gone since 2026-11-15T11:59:55Z",
+        ),
+        (WorkerRecord { gone_at: since, ..worker() }, "so the run will be recovered"),
     ] {
-        assert_told(&told(&running, |around| around.worker = Some(&worker)), &[sentence]);
+        assert_contains_all(
+            &explanation(&running, |context| context.worker = Some(&worker)),
+            &[sentence],
+        );
     }
 }
 
 #[test]
-fn what_has_ended_tells_how_and_what_can_still_be_done() {
-    let final_ = "this is final; rerun makes a new run";
-    let again = "retry gives it one more try, rerun makes a new run";
+fn an_ended_run_names_its_outcome_and_the_possible_actions() {
+    let final_ = "this state is final; rerun creates a new run";
+    let again = "retry gives it one more try, rerun creates a new run";
     let plain = run;
     let failed = Run {
         error_code: Some("NO_DATA".parse().unwrap()),
@@ -354,24 +370,24 @@ fn what_has_ended_tells_how_and_what_can_still_be_done() {
         (plain(RunState::Succeeded), [" on node tokyo-1, after 1 try", final_]),
         (failed, ["after 1 try, with NO_DATA, exit code 3: nothing to do", again]),
         (killed, ["after 1 try, signal 9", again]),
-        (plain(RunState::TimedOut), ["no longer than its timeout", again]),
+        (plain(RunState::TimedOut), ["its last attempt exceeded the timeout", again]),
         (canceled, ["by ann, without having started: wrong day", final_]),
-        (skipped("LATE"), ["more than its misfire policy allows", final_]),
+        (skipped("LATE"), ["it was later than its misfire policy allows", final_]),
         (skipped("CONCURRENT"), ["the job forbids two at once", final_]),
         (
             expired,
             ["it EXPIRED at 2026-11-15T11:59:30Z, without having started: EXPIRES_AT", again],
         ),
     ] {
-        assert_told(&told(&run, |_| {}), &sentences);
+        assert_contains_all(&explanation(&run, |_| {}), &sentences);
     }
 }
 
-/// Whatever a run looks like there is something to say, and every sentence is one.
+/// Every state has an explanation, and every sentence is complete and has no final period.
 #[test]
-fn every_state_is_told() {
+fn every_state_is_explained() {
     for &state in RunState::ALL {
-        for sentence in told(&run(state), |_| {}).lines() {
+        for sentence in explanation(&run(state), |_| {}).lines() {
             assert!(sentence.len() > 10 && !sentence.ends_with('.'), "{state}: {sentence}");
         }
     }

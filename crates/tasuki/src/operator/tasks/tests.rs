@@ -1,29 +1,29 @@
-//! What is known of jobs is never old, and those who submit do not wait for it.
+//! Tests of the job cache: it is never outdated for long, and constant submitters never wait for reads.
 
 use tasuki_core::Role;
-use tasuki_core::job_spec::{What, Work};
-use tasuki_store::{Fault, Line, Pause};
+use tasuki_core::work_spec::{WorkAction, WorkSpec};
+use tasuki_store::{BoxFuture, Fault, FaultInjector};
 use tokio::sync::Semaphore;
 
 use super::*;
-use crate::Wake;
+use crate::Wakeups;
 use crate::operator::JobDraft;
 
 const JOB: &str = "tea";
-/// How long something is waited for.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of the tests.
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn somebody() -> Actor {
+fn admin() -> Actor {
     Actor { name: "ann".to_owned(), address: None, role: Role::Admin }
 }
 
-/// With one job.
+/// An operator on a new database with one job.
 async fn operator() -> Operator {
     let store = Store::open("sqlite::memory:", 1).await.unwrap();
     store.migrate().await.unwrap();
-    let operator = Operator::new(store, Wake::default());
-    let draft = JobDraft::new(Work::new(What::Function(JOB.to_owned())));
-    operator.create_job(&somebody(), JOB, &draft).await.unwrap();
+    let operator = Operator::new(store, Wakeups::default());
+    let draft = JobDraft::new(WorkSpec::new(WorkAction::Function(JOB.to_owned())));
+    operator.create_job(&admin(), JOB, &draft).await.unwrap();
     operator
 }
 
@@ -32,100 +32,101 @@ fn task() -> TaskDraft {
 }
 
 impl Operator {
-    fn knows(&self) -> Option<Arc<Known>> {
-        self.submits.known().jobs.get(JOB).cloned()
+    fn cached(&self) -> Option<Arc<CachedJob>> {
+        self.submit_cache.lock_jobs().jobs.get(JOB).cloned()
     }
 }
 
 #[tokio::test]
-async fn who_submits_all_the_time_does_not_wait_for_definitions() {
+async fn a_constant_submitter_never_waits_for_a_read_of_the_job() {
     let operator = operator().await;
-    operator.enqueue(&task()).await.unwrap();
+    operator.submit(&task()).await.unwrap();
     let ahead = async {
-        let mut before = operator.knows().unwrap();
+        let mut before = operator.cached().unwrap();
         loop {
-            operator.enqueue(&task()).await.unwrap();
-            let now = operator.knows().unwrap();
-            // Where this was kept waiting for so long that a submit had to read it, it is tried again.
-            if !Arc::ptr_eq(&now, &before) && now.read - before.read < FRESH {
-                return now.read - before.read;
+            operator.submit(&task()).await.unwrap();
+            let current = operator.cached().unwrap();
+            // If this test was delayed so long that a submit had to read the job itself, check the next refresh.
+            if !Arc::ptr_eq(&current, &before) && current.read_at - before.read_at < CACHE_TTL {
+                return current.read_at - before.read_at;
             }
-            before = now;
+            before = current;
         }
     };
-    let age = tokio::time::timeout(PATIENCE, ahead).await.expect("read ahead of its time");
-    assert!(age >= AHEAD, "read again after {age:?}");
+    let age = tokio::time::timeout(TEST_TIMEOUT, ahead).await.expect("the job is refreshed early");
+    assert!(age >= REFRESH_AFTER, "refreshed after {age:?}");
 }
 
-/// It is switched off by people who use another program.
-async fn switched_off_elsewhere(operator: &Operator) {
-    let other = Operator::new(operator.store.clone(), Wake::default());
-    let job = other.stored_job(JOB).await.unwrap();
-    other.disable_job(&somebody(), job.seen()).await.unwrap();
+/// Disables the job through another operator, as another process would.
+async fn disable_job_elsewhere(operator: &Operator) {
+    let other = Operator::new(operator.store.clone(), Wakeups::default());
+    let job = other.find_stored_job(JOB).await.unwrap();
+    other.disable_job(&admin(), job.expected_version()).await.unwrap();
 }
 
-async fn is_refused(operator: &Operator) -> bool {
-    match operator.enqueue(&task()).await {
+async fn submit_is_rejected(operator: &Operator) -> bool {
+    match operator.submit(&task()).await {
         Ok(_) => false,
         Err(error) => {
-            assert!(error.to_string().contains("is disabled and takes no tasks"), "{error}");
+            assert!(error.to_string().contains("is disabled and accepts no tasks"), "{error}");
             true
         }
     }
 }
 
 #[tokio::test]
-async fn what_others_change_counts_a_moment_later() {
+async fn a_change_by_another_process_applies_after_a_moment() {
     let operator = operator().await;
-    operator.enqueue(&task()).await.unwrap();
-    switched_off_elsewhere(&operator).await;
-    let refused = async { while !is_refused(&operator).await {} };
-    tokio::time::timeout(PATIENCE, refused).await.expect("it is heard of");
+    operator.submit(&task()).await.unwrap();
+    disable_job_elsewhere(&operator).await;
+    let rejected = async { while !submit_is_rejected(&operator).await {} };
+    tokio::time::timeout(TEST_TIMEOUT, rejected).await.expect("the change is noticed");
 }
 
 #[tokio::test]
-async fn what_is_old_is_not_gone_by() {
+async fn an_expired_cache_entry_is_not_used() {
     let operator = operator().await;
-    operator.enqueue(&task()).await.unwrap();
-    switched_off_elsewhere(&operator).await;
-    let known = operator.knows().unwrap();
-    while known.read.elapsed() < FRESH {
+    operator.submit(&task()).await.unwrap();
+    disable_job_elsewhere(&operator).await;
+    let known = operator.cached().unwrap();
+    while known.read_at.elapsed() < CACHE_TTL {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    assert!(is_refused(&operator).await);
+    assert!(submit_is_rejected(&operator).await);
 }
 
-/// Says when somebody waits for an answer, and lets it come when told to.
-struct Held {
-    asked: Semaphore,
-    answers: Semaphore,
+/// Delays every database response until the test permits it.
+struct PausedDatabase {
+    requests: Semaphore,
+    permits: Semaphore,
 }
 
-impl Line for Held {
-    fn send(&self) -> Pause<'_, Fault> {
+impl FaultInjector for PausedDatabase {
+    fn on_request(&self) -> BoxFuture<'_, Fault> {
         Box::pin(std::future::ready(Fault::None))
     }
 
-    fn answer(&self) -> Pause<'_, ()> {
+    fn on_response(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            self.asked.add_permits(1);
-            self.answers.acquire().await.unwrap().forget();
+            self.requests.add_permits(1);
+            self.permits.acquire().await.unwrap().forget();
         })
     }
 }
 
 #[tokio::test]
-async fn what_was_read_before_a_change_is_not_known_after_it() {
+async fn a_job_read_before_a_change_is_not_cached_after_it() {
     let operator = operator().await;
-    let held = Arc::new(Held { asked: Semaphore::new(0), answers: Semaphore::new(0) });
-    let line = Arc::clone(&held) as Arc<dyn Line>;
-    let slow = Operator { store: operator.store.with_line(line), ..operator.clone() };
+    let paused =
+        Arc::new(PausedDatabase { requests: Semaphore::new(0), permits: Semaphore::new(0) });
+    let line = Arc::clone(&paused) as Arc<dyn FaultInjector>;
+    let slow = Operator { store: operator.store.with_fault_injector(line), ..operator.clone() };
     let reading = tokio::spawn(async move { slow.read_job(JOB).await.map(drop) });
-    held.asked.acquire().await.unwrap().forget();
-    let job = operator.stored_job(JOB).await.unwrap();
-    operator.disable_job(&somebody(), job.seen()).await.unwrap();
-    held.answers.add_permits(1);
+    paused.requests.acquire().await.unwrap().forget();
+    let job = operator.find_stored_job(JOB).await.unwrap();
+    operator.disable_job(&admin(), job.expected_version()).await.unwrap();
+    paused.permits.add_permits(1);
     reading.await.unwrap().unwrap();
-    assert!(operator.knows().is_none(), "it is on no more");
-    assert!(operator.enqueue(&task()).await.is_err());
+    assert!(operator.cached().is_none(), "the outdated job is not cached");
+    assert!(operator.submit(&task()).await.is_err());
 }

@@ -1,2 +1,0 @@
--- audit/head: the end of the chain.
-select seq, hash from tasuki_audit_head where id = 1

@@ -1,0 +1,5 @@
+-- cursor/upsert_global: start to schedule a job that has no cursor, at this instant and for the global scope. The row
+-- may exist already, if a concurrent transaction has just inserted it.
+insert into tasuki_cursor (job_id, next_fire)
+values (:job_id, :next_fire)
+on duplicate key update next_fire = values(next_fire)

@@ -1,2 +1,0 @@
--- doctor/clock: the database's clock.
-select :now as clock

@@ -1,0 +1,14 @@
+-- doctor/count_worker_runs: how many runs each worker has under its leases, and how many it may have. Assigned and
+-- claimed commands have separate slots. And a worker claims again while the reports of as many ended runs, which are
+-- still RUNNING here, are on their way. The list of a lease is a JSON text.
+select l.worker_id,
+       3 * w.slots + 2 * w.function_slots as max_runs,
+       count(distinct r.id) as leased,
+       count(distinct case when r.state = 'RUNNING' then r.id end) as running
+  from tasuki_lease l
+ cross join json_each(case when json_valid(l.run_ids) then l.run_ids else '[]' end) x
+ cross join tasuki_run_state r on r.id = x.value
+                   and r.lease_token = l.token
+                   and r.state in ('ASSIGNED', 'RUNNING')
+  left join tasuki_worker w on w.id = l.worker_id
+ group by l.worker_id, w.slots, w.function_slots

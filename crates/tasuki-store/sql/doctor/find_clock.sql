@@ -1,0 +1,2 @@
+-- doctor/find_clock: the database's clock.
+select :now as clock

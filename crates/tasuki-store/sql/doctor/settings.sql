@@ -1,4 +1,0 @@
--- doctor/settings: what has been set.
-select name, value
-  from tasuki_setting
- order by name

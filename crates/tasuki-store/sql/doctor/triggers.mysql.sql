@@ -1,6 +1,0 @@
--- doctor/triggers: those that are there. None can be switched off here.
-select cast(trigger_name as char) as name,
-       cast(event_object_table as char) as table_name,
-       1 as always
-  from information_schema.triggers
- where trigger_schema = database()

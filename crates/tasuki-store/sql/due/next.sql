@@ -1,8 +1,0 @@
--- due/next: when something of a lane is next due.
-select due_at
-  from tasuki_due
- where lane = :lane
-   and due_at > :after
-   and due_at <= :until
- order by due_at
- limit 1

@@ -1,4 +1,0 @@
--- due/take_many: the rows that were locked; the places are a JSON list of (due_at, run_id).
-delete d
-  from json_table(:places, '$[*]' columns (due_at bigint path '$[0]', run_id bigint path '$[1]')) x
-  straight_join tasuki_due d force index (primary) on d.lane = :lane and d.due_at = x.due_at and d.run_id = x.run_id

@@ -1,0 +1,2 @@
+-- event/find: one event.
+select * from tasuki_event where id = :id

@@ -1,2 +1,0 @@
--- event/show: one event.
-select * from tasuki_event where id = :id

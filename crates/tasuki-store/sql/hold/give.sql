@@ -1,7 +1,0 @@
--- hold/give: given back by whoever took it, known by the token.
-delete from tasuki_hold
- where job_id = :job_id
-   and scope_kind = :scope_kind
-   and scope_id = :scope_id
-   and run_id = :run_id
-   and token = :token

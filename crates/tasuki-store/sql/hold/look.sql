@@ -1,6 +1,0 @@
--- hold/look: who has it.
-select h.run_id, h.token
-  from tasuki_hold h
- where h.job_id = :job_id
-   and h.scope_kind = :scope_kind
-   and h.scope_id = :scope_id

@@ -1,5 +1,0 @@
--- leader/glance: what time it is, and the first of all that a leader would have to look at.
-select :now as clock,
-       (select c.next_fire from tasuki_cursor c where c.next_fire <= :now + :ahead order by c.next_fire limit 1) as next_fire,
-       (select e.id from tasuki_event e where e.processed_at is null order by e.id limit 1) as event_id,
-       (select d.lane from tasuki_due d order by d.lane limit 1) as lane

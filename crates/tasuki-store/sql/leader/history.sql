@@ -1,2 +1,0 @@
--- leader/history: every term there was.
-select epoch, holder, minted_at from tasuki_term_history order by epoch

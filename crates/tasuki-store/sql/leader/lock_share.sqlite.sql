@@ -1,2 +1,0 @@
--- leader/lock: one writer at a time.
-select 1

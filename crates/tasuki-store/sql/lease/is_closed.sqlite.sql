@@ -1,2 +1,0 @@
--- lease/is_closed: whether the statement before has closed the lease.
-select changes() as closed

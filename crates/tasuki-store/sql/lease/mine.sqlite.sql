@@ -1,8 +1,0 @@
--- lease/mine: everything a worker carries, however it came by it.
-select l.worker_id, l.token, r.id, r.state, r.start_by, coalesce(r.next_retry_at, r.scheduled_for) as due_at
-  from tasuki_lease l
- cross join json_each(l.run_ids) x
- cross join tasuki_run_life r on r.id = x.value
- where l.worker_id = :worker_id
-   and r.lease_token = l.token
-   and r.state in ('ASSIGNED', 'RUNNING')

@@ -1,3 +1,0 @@
--- log/add: some lines.
-insert into tasuki_log_chunk (run_id, attempt_no, first_line, last_line, at, body)
-values (:run_id, :attempt_no, :first_line, :last_line, :now, :body)

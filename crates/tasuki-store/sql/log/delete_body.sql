@@ -1,9 +1,0 @@
--- log/delete_body: only what is elsewhere: every log is in the database or in an object of the recorded hash.
-delete from tasuki_log_chunk
- where run_id = :run_id
-   and attempt_no = :attempt_no
-   and exists (select 1
-                 from tasuki_log l
-                where l.run_id = :run_id
-                  and l.attempt_no = :attempt_no
-                  and l.archived_at is not null)

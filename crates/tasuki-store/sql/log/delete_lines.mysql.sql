@@ -1,4 +1,0 @@
--- log/delete_lines: retention, with their runs. Joined: a subquery would be asked for every row of the table.
-delete t
-  from json_table(:ids, '$[*]' columns (id bigint path '$')) x
-  straight_join tasuki_log_chunk t force index (primary) on t.run_id = x.id

@@ -1,3 +1,0 @@
--- note/add: a rare move, told.
-insert into tasuki_run_note (run_id, attempt_no, verb, actor, reason, epoch, token_hash, at)
-values (:run_id, :attempt_no, :verb, :actor, :reason, :epoch, :token_hash, :now)

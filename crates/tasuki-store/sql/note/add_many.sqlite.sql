@@ -1,4 +1,0 @@
--- note/add_many: a rare move of several runs, told. Each is a list: run, attempt, hash of its token.
-insert into tasuki_run_note (run_id, attempt_no, verb, actor, reason, epoch, token_hash, at)
-select json_extract(value, '$[0]'), json_extract(value, '$[1]'), :verb, :actor, :reason, null, json_extract(value, '$[2]'), :now
-  from json_each(:runs)

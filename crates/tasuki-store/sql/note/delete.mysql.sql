@@ -1,4 +1,0 @@
--- note/delete: retention, with their runs. Joined: a subquery would be asked for every row of the table.
-delete t
-  from json_table(:ids, '$[*]' columns (id bigint path '$')) x
-  straight_join tasuki_run_note t force index (tasuki_run_note_run) on t.run_id = x.id

@@ -1,4 +1,0 @@
--- run/by_ids: these runs.
-select *
-  from tasuki_run
- where id in (select value from json_each(:ids))

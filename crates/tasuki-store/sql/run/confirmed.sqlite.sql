@@ -1,9 +1,0 @@
--- run/confirmed: T15, RUNNING, CONFIRMING -> NONE, for runs that this transaction found in time.
-update tasuki_run_life
-   set continuation = 'NONE',
-       version = version + 1
-  from json_each(:runs) x
- where tasuki_run_life.id = json_extract(x.value, '$[0]')
-   and state = 'RUNNING'
-   and hex(lease_token) = json_extract(x.value, '$[1]')
-   and continuation in ('NONE', 'CONFIRMING')

@@ -1,5 +1,0 @@
--- run/holding: which of these have a hold to give back.
-select id, lease_token, job_id, scope_kind, scope_id
-  from tasuki_run
- where id in (select value from json_each(:ids))
-   and exclusive = 1

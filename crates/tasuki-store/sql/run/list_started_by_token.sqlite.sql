@@ -1,0 +1,6 @@
+-- run/list_started_by_token: the runs that run under a token, for a worker that got no response to its start or claim.
+select id, job_id, job_version, origin, scope_kind, scope_id, scheduled_for, next_retry_at, attempt_no, tries, event_id, args
+  from tasuki_run
+ where id in (select x.value from tasuki_lease l, json_each(l.run_ids) x where l.token = :token)
+   and lease_token = :token
+   and state = 'RUNNING'

@@ -1,6 +1,0 @@
--- run/running: which of these run, and under which tokens, held still.
-select r.id, r.lease_token
-  from json_table(:ids, '$[*]' columns (id bigint path '$')) x
-  straight_join tasuki_run r force index (primary) on r.id = x.id
- where r.state = 'RUNNING'
-   for update

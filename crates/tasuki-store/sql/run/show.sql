@@ -1,2 +1,0 @@
--- run/show: one run.
-select * from tasuki_run where id = :run_id

@@ -1,0 +1,14 @@
+-- run/succeed_uniform: T4 for runs with one token and the same report.
+-- The clock may have been set back since the start; a run never ends before its start.
+update tasuki_run_state
+   set state = 'SUCCEEDED',
+       outcome = 'SUCCEEDED',
+       finished_at = max(:now, started_at),
+       exit_code = :exit_code,
+       result = :result,
+       rows_affected = :rows_affected,
+       log_ref = :log_ref,
+       version = version + 1
+ where id in (select value from json_each(:ids))
+   and state = 'RUNNING'
+   and lease_token = :token

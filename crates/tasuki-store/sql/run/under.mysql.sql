@@ -1,7 +1,0 @@
--- run/under: what of these is still carried under the token. A list is a JSON text here.
-select r.id, r.state, r.cancel_requested_at
-  from json_table(:ids, '$[*]' columns (id bigint path '$')) x
-  straight_join tasuki_run r force index (primary) on r.id = x.id
- where r.lease_token = :token
-   and r.state in ('ASSIGNED', 'RUNNING')
- order by r.id

@@ -1,7 +1,0 @@
--- run/under: what of these is still carried under the token.
-select id, state, cancel_requested_at
-  from tasuki_run
- where id = any(:ids)
-   and lease_token = :token
-   and state in ('ASSIGNED', 'RUNNING')
- order by id

@@ -1,6 +1,0 @@
--- setting/in_force: the version and every value at that version, in one statement so that they belong together.
-select v.version, s.name, s.value
-  from tasuki_setting_version v
-  left join tasuki_setting s on v.id = 1
- where v.id = 1
- order by s.name

@@ -1,0 +1,21 @@
+-- stat/add_per_job: like stat/add_single_job, for runs of several jobs. Does nothing if the previous statement has
+-- counted the runs.
+insert into tasuki_stat (minute, job_id, outcome, worker_id, shard, runs, wait_us, run_us)
+select max(r.finished_at) / 60000000, r.job_id, 'SUCCEEDED', r.worker_id, 0, count(*),
+       sum(max(r.started_at - coalesce(r.next_retry_at, r.scheduled_for), 0)),
+       sum(max(r.finished_at - r.started_at, 0))
+  from json_each(case when changes() > 0 or exists (
+               select 1
+                 from tasuki_lease
+                where token = :token
+                  and first_run = :first
+                  and last_run = :last
+                  and job_id is not null)
+           then '[]' else :ids end) x
+ cross join tasuki_run r on r.id = x.value
+ where true
+ group by r.job_id, r.worker_id
+on conflict (minute, job_id, outcome, worker_id, shard) do update
+   set runs = tasuki_stat.runs + excluded.runs,
+       wait_us = tasuki_stat.wait_us + excluded.wait_us,
+       run_us = tasuki_stat.run_us + excluded.run_us

@@ -1,0 +1,2 @@
+-- worker/find: one worker.
+select * from tasuki_worker where id = :id

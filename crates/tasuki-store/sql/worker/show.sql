@@ -1,2 +1,0 @@
--- worker/show: one worker.
-select * from tasuki_worker where id = :id

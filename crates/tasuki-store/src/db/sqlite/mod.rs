@@ -1,0 +1,3 @@
+//! What only SQLite needs.
+
+pub(crate) mod group_commit;

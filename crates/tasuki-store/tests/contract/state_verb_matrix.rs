@@ -1,0 +1,117 @@
+//! Every verb in every state: it is applied exactly where the transition table allows it.
+
+use tasuki_core::run::SkipReason;
+use tasuki_core::run::transition::Verb;
+use tasuki_core::{ErrorCode, RunState};
+use tasuki_store::{AttemptResult, RenewResult, Writer};
+
+use crate::fixtures::{GRACE, RunOptions, TTL, TestStore, contract, failed_result};
+
+contract! {
+    async fn every_verb_is_applied_only_in_its_states(store: TestStore) {
+        for &verb in Verb::ALL {
+            if verb == Verb::Create {
+                continue; // a created run has no previous state
+            }
+            for &state in RunState::ALL {
+                store.set_time(0);
+                let applied = try_verb(store, verb, state).await;
+                assert_eq!(applied, verb.applies_to(state), "{verb} in {state}");
+            }
+        }
+    }
+}
+
+/// Applies a verb to a run in this state; all other conditions of the verb are met. Returns whether it was applied.
+pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> bool {
+    let lane = if verb == Verb::Claim { "queue" } else { "" };
+    let options = match verb {
+        // Only a run with such a deadline can be skipped or expire.
+        Verb::Skip => RunOptions { skip_after: Some(5), ..RunOptions::default() },
+        Verb::Expire => RunOptions { expire_after: Some(5), ..RunOptions::default() },
+        _ => RunOptions::default(),
+    };
+    let run = store.given_run_with(state, &options).await;
+    if !lane.is_empty() && state.is_waiting() {
+        // The run was brought into its state by assignment; it is moved into a claimable lane afterwards.
+        let sql = format!(
+            "update tasuki_run set lane = '{lane}' where id = {id}; update tasuki_due set lane = '{lane}' where run_id = {id}",
+            id = run.id
+        );
+        store.execute_script(&sql).await.unwrap();
+    }
+    let before = store.read_run(run.id).await;
+    let token = run.token.unwrap_or_else(|| store.new_token());
+    match verb {
+        Verb::Create => unreachable!("the caller leaves create out"),
+        Verb::Assign => {
+            store.set_time(40);
+            store.try_assign(store.read_due_run(run.id).await).await.is_some()
+        }
+        Verb::Claim => {
+            store.set_time(40);
+            store.try_claim("queue", 10).await.1.iter().any(|claimed| claimed.id == run.id)
+        }
+        Verb::Start => store.try_start(token, run.id).await.is_applied(),
+        Verb::Renew => match store.renew(store.worker, token, TTL).await.unwrap() {
+            RenewResult::Held { runs, .. } => runs.iter().any(|one| one.run == run.id),
+            RenewResult::Gone => false,
+        },
+        Verb::Finish => {
+            let first = store
+                .finish_run(token, run.id, &AttemptResult::default())
+                .await
+                .unwrap()
+                .is_applied();
+            // A repeated report of an ended run is accepted, but it is not a transition.
+            first && before.state == RunState::Running
+        }
+        Verb::Orphan => {
+            store.set_time(20);
+            store.orphan(store.epoch, run.id, token).await.unwrap().is_applied()
+        }
+        Verb::Release => store.release(token, run.id).await.unwrap().is_applied(),
+        Verb::Recover => {
+            store.set_time(100);
+            let expired = store.list_expired_leases(GRACE, 100).await.unwrap();
+            let Some(lease) = expired.into_iter().find(|lease| lease.runs.contains(&run.id)) else {
+                return false;
+            };
+            let recovered = store.recover(store.epoch, &lease, GRACE, 0).await.unwrap().unwrap();
+            recovered.iter().any(|one| one.run == run.id)
+        }
+        Verb::Cancel => store.cancel(Writer::Api, run.id, "test", None).await.unwrap().is_applied(),
+        Verb::Skip => {
+            store.set_time(10);
+            store.skip(store.epoch, run.id, SkipReason::Late).await.unwrap().is_applied()
+        }
+        Verb::Expire => {
+            store.set_time(10);
+            store.expire(store.epoch, run.id).await.unwrap().is_applied()
+        }
+        Verb::Retry => store.retry(run.id, "test", None).await.unwrap().is_applied(),
+        Verb::Confirm => !store.begin_confirming(&[(run.id, token)], TTL).await.unwrap().is_empty(),
+    }
+}
+
+contract! {
+    /// Each possible end of a failed attempt.
+    async fn every_end_of_a_failed_attempt(store: TestStore) {
+        for (max_attempts, code, cancel, expected) in [
+            (3, ErrorCode::UNEXPECTED_ERROR, false, RunState::RetryWait),
+            (1, ErrorCode::UNEXPECTED_ERROR, false, RunState::Failed),
+            (1, ErrorCode::RUNTIME_TIMEOUT, false, RunState::TimedOut),
+            (3, ErrorCode::INVALID_INPUT, false, RunState::Failed),
+            (3, ErrorCode::UNEXPECTED_ERROR, true, RunState::Canceled),
+        ] {
+            let options = RunOptions { max_attempts, ..RunOptions::default() };
+            let run = store.given_run_with(RunState::Running, &options).await;
+            if cancel {
+                assert!(store.cancel(Writer::Api, run.id, "test", None).await.unwrap().is_applied());
+            }
+            let finished = store.finish_run(run.token.unwrap(), run.id, &failed_result(code)).await.unwrap();
+            assert_eq!(finished.applied().unwrap().state, expected);
+            assert_eq!(store.read_run(run.id).await.state, expected);
+        }
+    }
+}
