@@ -2,6 +2,7 @@
 //! the comparison of two builds and the mutation test of the guards.
 
 mod interactive;
+mod mutants;
 mod paired;
 
 use std::path::PathBuf;
@@ -126,6 +127,8 @@ enum Task {
         #[arg(long)]
         list: bool,
     },
+    /// Remove each guard of the transition table in turn, and check that a contract test fails; resumes after an interruption
+    Mutants(mutants::Arguments),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -199,6 +202,7 @@ fn main() -> ExitCode {
                 }
             }
         }
+        Task::Mutants(arguments) => mutants::run(&arguments),
         Task::Chaos { list: true, .. } => {
             for fault in all_faults() {
                 println!("{:<28} {}", fault.name, fault.description);

@@ -299,7 +299,7 @@ fn folders_import_only_what_their_rules_allow() {
         for (from, to) in &arrows {
             match folders.rules.iter().find(|(module, ..)| module == from) {
                 None => {
-                    wrong.push(format!("{}: the module {from} has no rule here", folders.source))
+                    wrong.push(format!("{}: the module {from} has no rule here", folders.source));
                 }
                 Some((_, allowed, reason)) => {
                     for other in to.iter().filter(|other| !allowed.contains(&other.as_str())) {

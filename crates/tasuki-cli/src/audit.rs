@@ -8,7 +8,7 @@ use crate::client::{ApiClient, ApiRequest};
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::pagination;
-use crate::view::{Style, field_items, field_text};
+use crate::view::{OutputStyle, field_items, field_text};
 
 /// List the audit entries
 #[derive(Args)]
@@ -41,14 +41,15 @@ struct List {
     limit: usize,
 }
 
-/// Print sequence number and hash of the last entry. Stored elsewhere, they prove later that no entry was removed
+/// Print the sequence number and the hash of the last entry. Store them outside the database: if an entry is removed later,
+/// a comparison shows it
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki audit head > audit-head.txt")]
 struct Head {}
 
 impl AuditCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.endpoint.run(now, async |client, style| match &self.verb {
+        self.endpoint.with_client(now, async |client, style| match &self.verb {
             Verb::List(List { after, limit }) => {
                 let page = |next, limit| list_request(client, next, *after, limit);
                 let entries = pagination::fetch_items(*limit, page).await?;
@@ -89,7 +90,7 @@ async fn fetch_head(client: &ApiClient) -> Result<Value, Failure> {
     }
 }
 
-fn render_list(style: &Style, entries: &Value) -> String {
+fn render_list(style: &OutputStyle, entries: &Value) -> String {
     let mut table = style.table(["SEQ", "AT", "ACTOR", "ADDRESS", "ACTION", "OBJECT"]);
     for entry in field_items(entries, "items") {
         table.row([

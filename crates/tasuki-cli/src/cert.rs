@@ -19,12 +19,12 @@ Examples:
   tasuki cert dev --dir tls --node one --node two --node three
   tasuki cert dev --dir tls-staging --cluster staging --days 30 --json
 
-Each directory contains tls.crt, tls.key and ca.crt, the files that a node reads from /etc/tasuki/tls.
-The nodes of one cluster may also share one certificate. Nodes load new files without a restart.
+Each node gets a directory DIR/NAME with tls.crt, tls.key and ca.crt. A node reads these files from
+/etc/tasuki/tls, or from --tls-dir, and loads new ones without a restart. The nodes of one cluster may
+also share one certificate. The name in a certificate is the URI tasuki://CLUSTER/node/NAME.
 
-The key of the authority is stored in the same directory: anyone who can read it can impersonate any
-node. In production, sign certificates with your own authority. The name in a certificate is the URI
-tasuki://CLUSTER/node/NAME.")]
+The key of the authority, DIR/ca.key, is stored beside the certificates: anyone who can read it can
+impersonate any node. In production, sign certificates with your own authority.")]
 pub(crate) struct CertDevCommand {
     /// Output directory
     #[arg(long)]

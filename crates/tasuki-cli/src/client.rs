@@ -36,13 +36,13 @@ pub(crate) struct ApiResponse {
 impl ApiResponse {
     /// The value of `If-Match` for a change of exactly this version: the ETag, else the `version` field, else `*`.
     pub(crate) fn if_match_value(&self) -> String {
-        let in_body = || self.body["version"].as_i64().map(etag_of);
+        let in_body = || self.body["version"].as_i64().map(format_etag);
         self.etag.clone().or_else(in_body).unwrap_or_else(|| "*".to_owned())
     }
 }
 
 /// Formats a version as an ETag, for `If-Match`.
-pub(crate) fn etag_of(version: i64) -> String {
+pub(crate) fn format_etag(version: i64) -> String {
     format!("\"{version}\"")
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::config_layers::{CONFIG_KEYS, ConfigFlags, ConfigLayers};
 use crate::failure::Failure;
-use crate::view::Style;
+use crate::view::OutputStyle;
 
 /// Show the start-up configuration of a node
 #[derive(Args)]
@@ -52,7 +52,7 @@ impl ConfigCommand {
                 .collect();
             return Ok(format!("{:#}\n", serde_json::Value::from(all)));
         }
-        let mut table = Style::new(now, false).table(["NAME", "VALUE", "SOURCE"]);
+        let mut table = OutputStyle::new(now, false).table(["NAME", "VALUE", "SOURCE"]);
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         for (name, value, source) in rows {
             table.row([name.to_owned(), or_dash(value), or_dash(source)]);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use toml_edit::{DocumentMut, Item, Value};
 
-use crate::database;
+use crate::database_access;
 use crate::failure::Failure;
 
 /// Configuration file that is read if it exists and no other file is named.
@@ -102,19 +102,19 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
         "rpc_token_key",
         "FILE",
         None,
-        "Key file that signs calls between nodes, used instead of certificates where a service mesh terminates TLS",
+        "File with the key that signs calls between nodes; use it instead of certificates if a service mesh terminates TLS",
     ),
     single_key(
         "rpc_token_key_previous",
         "FILE",
         None,
-        "Second key file that is accepted for verification, for key rotation",
+        "Second key file: calls that are signed with it are accepted too, so that keys can be replaced",
     ),
     single_key(
         "redis_url",
         "URL",
         None,
-        "URL of Redis, for faster coordination: redis://…, rediss://…, redis+sentinel://… or redis+cluster://…",
+        "URL of Redis, which makes coordination faster: redis://…, rediss://…, redis+sentinel://… or redis+cluster://…",
     ),
     single_key("redis_prefix", "TEXT", Some("tasuki"), "Prefix of all Redis keys"),
     list_key(
@@ -129,7 +129,7 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
         "Maximum number of concurrent commands [default: setting max_jobs_per_worker]",
     ),
     list_key("allow_program", "PROGRAM", "Program that this worker may run [default: any program]"),
-    list_key("pass_env", "NAME", "Additional environment variable that is passed to jobs"),
+    list_key("pass_env", "NAME", "Environment variable of this process that commands also receive"),
     single_key(
         "django_project",
         "DIR",
@@ -152,7 +152,7 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
         "drain",
         "DURATION",
         Some("30s"),
-        "Maximum time that running jobs may continue after this node receives a stop signal",
+        "How long runs may continue after this node receives a stop signal; then they are stopped",
     ),
 ];
 
@@ -195,7 +195,7 @@ impl ConfigKey {
     /// Returns `value` in a form that may be displayed: a URL may contain a password, which is removed.
     pub(crate) fn redacted(&self, value: &str) -> String {
         match self.name.ends_with("_url") {
-            true => database::redact_url(value),
+            true => database_access::redact_url(value),
             false => value.to_owned(),
         }
     }
@@ -311,7 +311,7 @@ impl ConfigLayers {
     }
 
     /// The values of a list key. `None`: the key is not set. A list that is set may be empty.
-    pub(crate) fn list(&self, name: &str) -> Option<&[String]> {
+    pub(crate) fn list_values(&self, name: &str) -> Option<&[String]> {
         self.get(name).map(|found| &*found.values)
     }
 

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tasuki_store::{DoctorCheck, DoctorReport, Finding};
 
-use crate::database::DatabaseOrDataDir;
+use crate::database_access::DatabaseOrDataDir;
 use crate::failure::Failure;
 
 /// Check a database for inconsistencies: its schema, triggers, clock, settings and every run. Changes nothing; exits
@@ -32,7 +32,7 @@ impl DoctorCommand {
         let report = self
             .target
             .database()
-            .with_store(false, async |store| store.check_database(clock).await)?;
+            .with_store(false, async |store| store.check_invariants(clock).await)?;
         let text = if self.json { as_json(&report) } else { as_text(&report) };
         match report.findings().count() {
             0 => Ok(text),

@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::client::{ApiClient, block_on};
 use crate::failure::Failure;
-use crate::view::Style;
+use crate::view::OutputStyle;
 
 /// File in the data directory with URL and token of the running server, readable by its owner only.
 pub(crate) const API_FILE: &str = "api.json";
@@ -50,20 +50,20 @@ pub(crate) struct Endpoint {
     )]
     data: PathBuf,
 
-    /// Print the JSON of the server
+    /// Print the response of the server as JSON
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
 impl Endpoint {
     /// Creates the client and runs `work` with it and with the output style.
-    pub(crate) fn run(
+    pub(crate) fn with_client(
         &self,
         now: Timestamp,
-        work: impl AsyncFnOnce(&ApiClient, &Style) -> Result<String, Failure>,
+        work: impl AsyncFnOnce(&ApiClient, &OutputStyle) -> Result<String, Failure>,
     ) -> Result<String, Failure> {
         let client = self.client()?;
-        block_on(work(&client, &Style::new(now, self.json)))
+        block_on(work(&client, &OutputStyle::new(now, self.json)))
     }
 
     /// Creates a client for the selected server, or explains which option is missing.

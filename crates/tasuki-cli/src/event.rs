@@ -11,7 +11,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::pagination;
 use crate::parse;
-use crate::view::{Style, field_items, field_text};
+use crate::view::{OutputStyle, field_items, field_text};
 
 /// Emit events and list the runs that they started
 #[derive(Args)]
@@ -46,10 +46,10 @@ struct Emit {
     /// File with the payload as JSON; - is stdin
     #[arg(long, value_name = "FILE")]
     payload_file: Option<PathBuf>,
-    /// Deduplication key: events with the same key are created once
+    /// Deduplication key: only one event is created for each source and key
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// Name of the only job that may run for this event [default: all matching jobs]
+    /// Run only this job for the event [default: all matching jobs]
     #[arg(long, value_name = "NAME")]
     job: Option<String>,
     /// Source of the event
@@ -82,7 +82,7 @@ struct Show {
 
 impl EventCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.endpoint.run(now, async |client, style| match &self.verb {
+        self.endpoint.with_client(now, async |client, style| match &self.verb {
             Verb::Emit(emit) => emit.run(client, style).await,
             Verb::List(list) => list.run(client, style).await,
             Verb::Show(Show { id }) => {
@@ -94,7 +94,7 @@ impl EventCommand {
 }
 
 impl Emit {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let mut body = json!({ "type": self.kind, "source": self.source });
         let payload = match (&self.payload, &self.payload_file) {
             (Some(input), _) => Some(parse::json("--payload", input)?),
@@ -122,7 +122,7 @@ impl Emit {
 }
 
 impl List {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let request = |next: Option<String>, limit: usize| {
             let before = next.or_else(|| self.before.map(|id| id.to_string()));
             client.get("/events").query_if("before", before).query("limit", &limit)
@@ -132,7 +132,7 @@ impl List {
     }
 }
 
-fn render_list(style: &Style, events: &Value) -> String {
+fn render_list(style: &OutputStyle, events: &Value) -> String {
     let mut table = style.table(["ID", "TYPE", "SOURCE", "CREATED", "RESULT"]);
     for event in field_items(events, "items") {
         table.row([
@@ -146,7 +146,7 @@ fn render_list(style: &Style, events: &Value) -> String {
     table.render_or("there are no events; tasuki event emit --help shows how to emit one")
 }
 
-fn render_details(style: &Style, event: &Value) -> String {
+fn render_details(style: &OutputStyle, event: &Value) -> String {
     let payload = match &event["payload"] {
         Value::Null => String::new(),
         payload => format!("{payload:#}"),

@@ -8,7 +8,7 @@ use crate::client::ApiClient;
 use crate::confirm::Confirmation;
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
-use crate::view::{Style, field_items, field_text};
+use crate::view::{OutputStyle, field_items, field_text};
 
 /// Show or demote the leader, the worker that plans runs
 #[derive(Args)]
@@ -25,7 +25,7 @@ enum Verb {
     Demote(Demote),
 }
 
-/// Show the current leader and its previous terms
+/// Show the current leader and the latest terms
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki leader show\n  tasuki leader show --json")]
 struct Show {}
@@ -35,10 +35,10 @@ struct Show {}
 #[command(after_help = "\
 Examples:
   tasuki leader demote --reason 'its host is slow'
-  tasuki leader demote --yes")]
+  tasuki leader demote --reason 'its host is slow' --yes")]
 struct Demote {
-    /// Reason, for the audit
-    #[arg(long, default_value = "")]
+    /// Reason, for the audit; it must not be empty
+    #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
     confirmation: Confirmation,
@@ -46,7 +46,7 @@ struct Demote {
 
 impl LeaderCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.endpoint.run(now, async |client, style| match &self.verb {
+        self.endpoint.with_client(now, async |client, style| match &self.verb {
             Verb::Show(Show {}) => {
                 let leader = client.get("/leader").send().await?.body;
                 Ok(style.render(&leader, render_terms))
@@ -58,7 +58,7 @@ impl LeaderCommand {
 
 impl Demote {
     /// Ends exactly the term that was shown: the request contains its epoch, so a newer term is not ended.
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let leader = client.get("/leader").send().await?.body;
         let details = render_leader(style, &leader);
         self.confirmation.require(&format!(
@@ -71,7 +71,7 @@ impl Demote {
     }
 }
 
-fn render_leader(style: &Style, leader: &Value) -> String {
+fn render_leader(style: &OutputStyle, leader: &Value) -> String {
     let holder = match field_text(leader, "holder") {
         holder if holder.is_empty() => "none".to_owned(),
         holder => holder,
@@ -84,7 +84,7 @@ fn render_leader(style: &Style, leader: &Value) -> String {
     ])
 }
 
-fn render_terms(style: &Style, leader: &Value) -> String {
+fn render_terms(style: &OutputStyle, leader: &Value) -> String {
     let mut table = style.table(["EPOCH", "LEADER", "STARTED"]);
     for term in field_items(leader, "terms") {
         table.row([

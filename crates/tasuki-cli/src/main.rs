@@ -7,31 +7,31 @@ mod audit;
 mod bench;
 mod cert;
 mod client;
-mod cluster;
 mod completions;
 mod config;
 mod config_layers;
 mod confirm;
-mod database;
-mod demo;
+mod database_access;
+mod demo_jobs;
 mod doctor;
 mod endpoint;
 mod event;
-mod execution_limits;
 mod failure;
 mod job;
 mod leader;
 mod migrate;
 mod node;
+mod node_execution_options;
+mod node_process;
+mod node_rpc_and_coordinator;
 mod pagination;
 mod parse;
 #[cfg(test)]
 mod reference_page;
 mod run;
 mod schedule;
-mod serve;
 mod setting;
-mod task;
+mod task_submit;
 mod token;
 mod trim_memory;
 mod up;
@@ -53,20 +53,20 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Noun {
-    /// Start scheduler, worker, API and a database file in one process
+    /// Start a complete node in one process: scheduler, worker, API and, by default, a SQLite database
     Up(Box<up::UpCommand>),
     /// Start one node of a cluster whose nodes share a database
     Node(Box<node::NodeCommand>),
     /// Show the start-up configuration of a node
     Config(Box<config::ConfigCommand>),
     #[command(hide = true)]
-    Spawner(serve::SpawnerCommand),
+    Spawner(node_process::SpawnerCommand),
     /// Create, change, list, trigger, pause and delete jobs
     Job(Box<job::JobCommand>),
     /// List, inspect, follow, cancel, retry and rerun runs
     Run(run::RunCommand),
     /// Submit tasks: runs of a job on request
-    Task(task::TaskCommand),
+    Task(task_submit::TaskCommand),
     /// Emit events and list the runs that they started
     Event(event::EventCommand),
     /// List, inspect, drain and detach workers
@@ -85,7 +85,7 @@ enum Noun {
     /// Preview the fire times of a schedule
     #[command(subcommand)]
     Schedule(ScheduleVerb),
-    /// Migrate the database schema to this version
+    /// Migrate the database schema to the version that this program needs
     Migrate(migrate::MigrateCommand),
     /// Check a database for inconsistencies
     Doctor(doctor::DoctorCommand),
@@ -99,19 +99,19 @@ enum Noun {
 #[derive(Subcommand)]
 enum BenchVerb {
     /// Measure how fast a database creates, claims, assigns, finishes and renews runs
-    Store(bench::BenchStore),
+    Store(bench::BenchStoreCommand),
     /// Measure how late scheduled runs start
-    Fire(bench::BenchFire),
+    Fire(bench::BenchFireCommand),
     /// Measure how fast a node processes waiting tasks
-    Drain(bench::BenchDrain),
+    Drain(bench::BenchDrainCommand),
     /// Measure how fast tasks are submitted
-    Enqueue(bench::BenchEnqueue),
+    Enqueue(bench::BenchEnqueueCommand),
     /// Measure how long an idle node takes to start a submitted task
-    Latency(bench::BenchLatency),
+    Latency(bench::BenchLatencyCommand),
     /// Measure how fast a node runs commands
-    Spawn(bench::BenchSpawn),
+    Spawn(bench::BenchSpawnCommand),
     /// Measure whether many finished or many future runs slow a node down
-    Growth(bench::BenchGrowth),
+    Growth(bench::BenchGrowthCommand),
 }
 
 impl BenchVerb {
@@ -130,7 +130,7 @@ impl BenchVerb {
         })
     }
 
-    fn database(&self) -> &database::Database {
+    fn database(&self) -> &database_access::Database {
         match self {
             Self::Store(bench) => &bench.database,
             Self::Fire(bench) => &bench.database,

@@ -6,10 +6,10 @@ use clap::Args;
 use serde_json::{Value, json};
 use tasuki_store::Migration;
 
-use crate::database::DatabaseOrDataDir;
+use crate::database_access::DatabaseOrDataDir;
 use crate::failure::Failure;
 
-/// Migrate the database schema to this version. It is safe to run it twice or in several processes at once
+/// Migrate the database schema to the version that this program needs. It is safe to run it twice or in several processes at once
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

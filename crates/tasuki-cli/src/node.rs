@@ -6,12 +6,12 @@ use std::time::Duration;
 use clap::Args;
 use tasuki_core::{NodeName, duration};
 
-use crate::cluster::ClusterOptions;
 use crate::config_layers::{ConfigFlags, ConfigLayers};
-use crate::database;
-use crate::execution_limits::ExecutionLimits;
+use crate::database_access;
 use crate::failure::Failure;
-use crate::serve::{NodeProcess, host_name, print_stderr};
+use crate::node_execution_options::NodeExecutionOptions;
+use crate::node_process::{NodeProcess, host_name, print_stderr};
+use crate::node_rpc_and_coordinator::ClusterOptions;
 
 /// Start one node of a cluster whose nodes share a database; one of the nodes is the leader
 #[derive(Args)]
@@ -24,7 +24,7 @@ Examples:
   tasuki node --database-url postgres://tasuki@db/tasuki --rpc-listen 10.0.0.5:7712
   tasuki node --redis-url redis://cache:6379 --label gpu
 
-SIGTERM and Ctrl-C stop the node after its running jobs have finished; a second signal stops it immediately."
+SIGTERM and Ctrl-C stop the node after its runs have ended; a second signal stops it immediately."
 )]
 pub(crate) struct NodeCommand {
     #[command(flatten)]
@@ -52,12 +52,12 @@ impl NodeCommand {
             duration::parse_field("drain", input).map_err(|error| error.to_string())
         })?;
         let project = layers.path("django_project");
-        let limits = ExecutionLimits {
+        let limits = NodeExecutionOptions {
             node: name.unwrap_or_else(host_name),
-            labels: layers.list("label").unwrap_or_default(),
+            labels: layers.list_values("label").unwrap_or_default(),
             slots,
-            programs: layers.list("allow_program"),
-            environment: layers.list("pass_env").unwrap_or_default(),
+            programs: layers.list_values("allow_program"),
+            environment: layers.list_values("pass_env").unwrap_or_default(),
             django_project: project.as_deref(),
             django_python: layers.text("django_python").unwrap_or("python3"),
             django_settings: layers.text("django_settings"),
@@ -74,7 +74,7 @@ impl NodeCommand {
             demo: false,
             cluster: Some(cluster),
         };
-        let redacted_url = database::redact_url(&process.database_url);
+        let redacted_url = database_access::redact_url(&process.database_url);
         process.run(|url, address| {
             let address = address.unwrap_or_default();
             let is_loopback = address.starts_with("127.") || address.starts_with("[::1]");

@@ -101,7 +101,7 @@ pub(crate) fn instant(
 }
 
 /// Parses an optional value as [`instant`] does and returns it in the format of the API.
-pub(crate) fn optional_instant(
+pub(crate) fn parse_optional_instant(
     flag: &str,
     input: Option<&str>,
     direction: Direction,

@@ -16,20 +16,20 @@ const PREFACE: &str = "\
 
 This page is generated from the `--help` texts.
 
-Every command is a noun followed by a verb. Data goes to stdout, everything else to stderr. Exit codes: 0 success,
-1 refused or failed, 2 bad usage, 130 Ctrl-C while the command waited for a run that goes on. Colours are used on
-terminals only, and not if `NO_COLOR` is set.
+Most commands are a noun followed by a verb. Data goes to stdout, everything else to stderr. Exit codes: 0 success,
+1 refused or failed, 2 bad usage, 130 if Ctrl-C ends a command that waits for a run; the run itself continues. Colours
+are used on terminals only, and not if `NO_COLOR` is set.
 
-Commands that use the API select server and token from the first of these sources that is set:
+A command that uses the API takes the server and the token from the first of these sources that is set:
 
-| | address | token |
+| | server | token |
 |---|---|---|
 | flag | `--url URL` | `--token-file FILE` |
 | environment | `TASUKI_URL` | `TASUKI_TOKEN` |
 | file of `tasuki up` in its data directory (`--data DIR`, `TASUKI_DATA`, `./tasuki-data`) | `api.json` | `api.json` |
 
-The token in `api.json` is sent only to the server that the file names. These options exist for every such command and
-are omitted below.
+The token in `api.json` is sent only to the server that the file names. Every command that uses the API has these
+options, so they are not repeated below.
 ";
 
 /// Collects the leaf commands (commands without subcommands) with their full names.

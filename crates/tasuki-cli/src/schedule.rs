@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tasuki_core::schedule::{
     ClockChange, DstChoice, DstRule, FoldRule, GapRule, PreviewRow, ScheduleKind, Zone,
 };
-use tasuki_core::{InvalidInput, Language, Schedule, Slot};
+use tasuki_core::{InvalidInput, Language, PlannedSlot, Schedule};
 
 use crate::failure::Failure;
 use crate::view::format_two_units;
@@ -105,7 +105,7 @@ fn parse_instant(input: &str, zone: &Zone) -> Result<Timestamp, InvalidInput> {
         .or_else(|_| local_time().and_then(|wall| zone.rules().to_timestamp(wall)))
         .map_err(|_: jiff::Error| {
             let expected = "a time such as 2026-03-28T12:00:00Z, 2026-03-28T12:00 or 2026-03-28";
-            InvalidInput::from_text("after", input, expected)
+            InvalidInput::with_value("after", input, expected)
         })
 }
 
@@ -172,7 +172,7 @@ impl PreviewRequest {
                 let time = wall.time();
                 let skipped = match self.language {
                     Language::English => format!("skipped: {time} does not exist; "),
-                    Language::Japanese => format!("{time} は存在しないため実行なし。"),
+                    Language::Japanese => format!("{time} は存在しないため実行しない。"),
                 };
                 [
                     format!("{} {}", self.weekday(wall.date()), wall.strftime("%Y-%m-%d %H:%M:%S")),
@@ -197,16 +197,16 @@ impl PreviewRequest {
         localized(self.language, english, japanese)
     }
 
-    fn note(&self, slot: Slot, shifted: bool, change: &ClockChange) -> String {
+    fn note(&self, slot: PlannedSlot, shifted: bool, change: &ClockChange) -> String {
         let description = describe_change(change, self.language);
-        let Slot::Wall { time, pass } = slot else { return description };
+        let PlannedSlot::Wall { time, pass } = slot else { return description };
         let time = time.time();
         match (shifted, pass, self.language) {
             (true, _, Language::English) => {
-                format!("{time} does not exist, runs when the clocks change; {description}")
+                format!("{time} does not exist, runs at the moment of the change; {description}")
             }
             (true, _, Language::Japanese) => {
-                format!("{time} は存在しないため切替時に実行。{description}")
+                format!("{time} は存在しないため切り替えの時点で実行。{description}")
             }
             (false, 2, Language::English) => format!("second {time}; {description}"),
             (false, 2, Language::Japanese) => format!("2回目の {time}。{description}"),
@@ -273,26 +273,28 @@ fn localized(language: Language, english: &'static str, japanese: &'static str) 
 
 fn describe_rule(rule: DstRule, language: Language) -> String {
     let gap = match rule.gap {
-        GapRule::Skip => {
-            localized(language, "a skipped time does not run", "存在しない時刻は実行しない")
-        }
+        GapRule::Skip => localized(
+            language,
+            "a time that does not exist is skipped",
+            "存在しない時刻は実行しない",
+        ),
         GapRule::Shift => localized(
             language,
-            "a skipped time runs when the clocks change",
-            "存在しない時刻は切替時に実行",
+            "a time that does not exist runs at the moment of the change",
+            "存在しない時刻は切り替えの時点で実行",
         ),
     };
     let fold = match rule.fold {
         FoldRule::Once => {
-            localized(language, "a repeated time runs once", "繰り返す時刻は1回だけ実行")
+            localized(language, "a time that occurs twice runs once", "2回ある時刻は1回だけ実行")
         }
         FoldRule::Twice => {
-            localized(language, "a repeated time runs twice", "繰り返す時刻は2回とも実行")
+            localized(language, "a time that occurs twice runs twice", "2回ある時刻は2回とも実行")
         }
     };
     match language {
         Language::English => format!("when the clocks change: {gap}, {fold}"),
-        Language::Japanese => format!("時計の切替: {gap}、{fold}"),
+        Language::Japanese => format!("時計の切り替え: {gap}、{fold}"),
     }
 }
 

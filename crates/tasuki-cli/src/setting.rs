@@ -4,11 +4,11 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::client::{ApiClient, etag_of, path_segment};
+use crate::client::{ApiClient, format_etag, path_segment};
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::parse;
-use crate::view::{Style, field_text};
+use crate::view::{OutputStyle, field_text};
 
 /// List, show and change the settings of the cluster
 #[derive(Args)]
@@ -61,7 +61,7 @@ struct Set {
 
 impl SettingCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.endpoint.run(now, async |client, style| match &self.verb {
+        self.endpoint.with_client(now, async |client, style| match &self.verb {
             Verb::List(list) => {
                 let settings = client.get("/settings").send().await?.body;
                 Ok(style.render(&settings, |style, settings| list.table(style, settings)))
@@ -77,7 +77,7 @@ impl SettingCommand {
 }
 
 impl List {
-    fn table(&self, style: &Style, settings: &Value) -> String {
+    fn table(&self, style: &OutputStyle, settings: &Value) -> String {
         let mut table = style.table(["NAME", "VALUE", "DEFAULT", "MIN", "MAX"]);
         for (name, one) in settings["settings"].as_object().into_iter().flatten() {
             let is_changed = one["value"] != one["default"];
@@ -97,7 +97,7 @@ impl List {
     }
 }
 
-fn render_details(style: &Style, name: &str, setting: &Value) -> String {
+fn render_details(style: &OutputStyle, name: &str, setting: &Value) -> String {
     style.fields(&[
         ("name", name.to_owned()),
         ("value", field_text(setting, "value")),
@@ -109,7 +109,7 @@ fn render_details(style: &Style, name: &str, setting: &Value) -> String {
 }
 
 impl Set {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let mut body = Map::new();
         let mut assignments = self.assignments.iter();
         while let Some(argument) = assignments.next() {
@@ -130,7 +130,7 @@ impl Set {
             }
         }
         let before = client.get("/settings").send().await?.body;
-        let version = before["version"].as_i64().map_or("*".to_owned(), etag_of);
+        let version = before["version"].as_i64().map_or("*".to_owned(), format_etag);
         let request = client.put("/settings").if_match(version).body(Value::Object(body.clone()));
         let exists = |name: &String| before["settings"].get(name).is_some();
         let after = request.send().await.map_err(|failure| match body.keys().all(exists) {

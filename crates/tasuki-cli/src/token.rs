@@ -8,7 +8,7 @@ use crate::client::ApiClient;
 use crate::confirm::Confirmation;
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
-use crate::view::{Style, field_items, field_text};
+use crate::view::{OutputStyle, field_items, field_text};
 
 /// List, create and revoke API tokens
 #[derive(Args)]
@@ -69,7 +69,7 @@ struct Revoke {
 
 impl TokenCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.endpoint.run(now, async |client, style| match &self.verb {
+        self.endpoint.with_client(now, async |client, style| match &self.verb {
             Verb::List(List {}) => {
                 let tokens = client.get("/tokens").send().await?.body;
                 Ok(style.render(&tokens, |style, tokens| render_list(style, now, tokens)))
@@ -81,7 +81,7 @@ impl TokenCommand {
 }
 
 impl Create {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let mut body = json!({ "name": self.name, "role": self.role });
         if let Some(expires_in) = &self.expires_in {
             body["expires_in"] = json!(expires_in);
@@ -98,7 +98,7 @@ impl Revoke {
     async fn run(
         &self,
         client: &ApiClient,
-        style: &Style,
+        style: &OutputStyle,
         now: Timestamp,
     ) -> Result<String, Failure> {
         let mut tokens = client.get("/tokens").send().await?.body;
@@ -116,7 +116,7 @@ impl Revoke {
     }
 }
 
-fn render_list(style: &Style, now: Timestamp, tokens: &Value) -> String {
+fn render_list(style: &OutputStyle, now: Timestamp, tokens: &Value) -> String {
     let mut table = style.table(["ID", "STATE", "NAME", "ROLE", "CREATED", "LAST USED", "EXPIRES"]);
     for token in field_items(tokens, "items") {
         table.row([

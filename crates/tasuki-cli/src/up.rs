@@ -1,4 +1,4 @@
-//! `tasuki up`: starts scheduler, worker, API and a database file in one process.
+//! `tasuki up`: starts a complete node in one process: scheduler, worker, API and, by default, a SQLite database.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -7,12 +7,12 @@ use std::time::Duration;
 use clap::Args;
 use tasuki_core::{NodeName, duration};
 
-use crate::database;
-use crate::execution_limits::ExecutionLimits;
+use crate::database_access;
 use crate::failure::Failure;
-use crate::serve::{NodeProcess, host_name, print_stderr};
+use crate::node_execution_options::NodeExecutionOptions;
+use crate::node_process::{NodeProcess, host_name, print_stderr};
 
-/// Start scheduler, worker, API and a database file in one process
+/// Start a complete node in one process: scheduler, worker, API and, by default, a SQLite database
 #[derive(Args)]
 #[command(after_help = "Examples:
   tasuki up
@@ -20,7 +20,7 @@ use crate::serve::{NodeProcess, host_name, print_stderr};
   tasuki up --data /var/lib/tasuki --listen 127.0.0.1:9000
   tasuki up --database-url postgres://tasuki@localhost/tasuki
 
-Ctrl-C stops the process after its running jobs have finished; a second Ctrl-C stops it immediately.")]
+Ctrl-C stops the process after its runs have ended; a second Ctrl-C stops it immediately.")]
 pub(crate) struct UpCommand {
     /// Data directory, for the database file and the API token
     #[arg(long, env = "TASUKI_DATA", default_value = "tasuki-data", value_name = "DIR")]
@@ -31,7 +31,7 @@ pub(crate) struct UpCommand {
     /// Database URL: postgres://… or mysql://… [default: the database file in the data directory]
     #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
-    /// Create sample jobs
+    /// Create example jobs
     #[arg(long)]
     demo: bool,
     /// Name of this node [default: the host name]
@@ -46,7 +46,7 @@ pub(crate) struct UpCommand {
     /// Program that this worker may run (repeatable) [default: any program]
     #[arg(long = "allow-program", value_name = "PROGRAM")]
     programs: Vec<String>,
-    /// Additional environment variable that is passed to jobs (repeatable)
+    /// Environment variable of this process that commands also receive (repeatable)
     #[arg(long = "pass-env", value_name = "NAME")]
     environment: Vec<String>,
     /// Django project directory, in which jobs of kind django run
@@ -58,7 +58,7 @@ pub(crate) struct UpCommand {
     /// DJANGO_SETTINGS_MODULE of the Django project [default: chosen by manage.py]
     #[arg(long, env = "TASUKI_DJANGO_SETTINGS", value_name = "MODULE")]
     django_settings: Option<String>,
-    /// Maximum time that running jobs may continue after Ctrl-C
+    /// How long runs may continue after Ctrl-C; then they are stopped
     #[arg(long, default_value = "30s", value_name = "DURATION", value_parser = parse_drain)]
     drain: Duration,
 }
@@ -70,7 +70,7 @@ fn parse_drain(input: &str) -> Result<Duration, String> {
 impl UpCommand {
     pub(crate) fn run(self) -> Result<String, Failure> {
         let is_new = !self.database_file().exists();
-        let limits = ExecutionLimits {
+        let limits = NodeExecutionOptions {
             node: self.node.clone().unwrap_or_else(host_name),
             labels: &self.labels,
             slots: self.slots,
@@ -93,13 +93,13 @@ impl UpCommand {
     }
 
     fn database_file(&self) -> PathBuf {
-        self.data.join(database::FILE_NAME)
+        self.data.join(database_access::FILE_NAME)
     }
 
     fn database_url(&self) -> String {
         match &self.database_url {
             Some(url) => url.clone(),
-            None => database::url_in_directory(&self.data),
+            None => database_access::url_in_directory(&self.data),
         }
     }
 
@@ -111,7 +111,7 @@ impl UpCommand {
             format!(" --data {data}")
         };
         let database = match &self.database_url {
-            Some(url) => database::redact_url(url),
+            Some(url) => database_access::redact_url(url),
             None => self.database_file().display().to_string(),
         };
         let new_mark = if is_new && self.database_url.is_none() { " (new)" } else { "" };
@@ -125,7 +125,7 @@ next, in another terminal:
   tasuki run list{data_flag}
   tasuki run logs -f ID{data_flag}
 
-Ctrl-C stops this process after its running jobs have finished."
+Ctrl-C stops this process after its runs have ended."
         ));
     }
 }

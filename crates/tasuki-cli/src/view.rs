@@ -18,13 +18,13 @@ const DIM: &str = "2";
 
 /// The output style of a command: text or JSON, colours, and the current time for relative times.
 #[derive(Clone, Copy)]
-pub(crate) struct Style {
+pub(crate) struct OutputStyle {
     now: Timestamp,
     colour: bool,
     json: bool,
 }
 
-impl Style {
+impl OutputStyle {
     /// Enables colours if stdout is a terminal, unless `NO_COLOR` is set or `TERM` is `dumb`.
     pub(crate) fn new(now: Timestamp, json: bool) -> Self {
         let declined = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty())
@@ -188,7 +188,7 @@ pub(crate) fn comma_list(of: &Value, field: &str) -> String {
 }
 
 /// A count with its noun in singular or plural: `1 run`, `3 runs`.
-pub(crate) fn count_of(count: usize, noun: &str) -> String {
+pub(crate) fn count_with_noun(count: usize, noun: &str) -> String {
     match count {
         1 => format!("1 {noun}"),
         many => format!("{many} {noun}s"),
@@ -248,8 +248,8 @@ mod tests {
 
     use super::*;
 
-    fn style(colour: bool) -> Style {
-        Style { now: "2026-11-16T03:00:00Z".parse().unwrap(), colour, json: false }
+    fn style(colour: bool) -> OutputStyle {
+        OutputStyle { now: "2026-11-16T03:00:00Z".parse().unwrap(), colour, json: false }
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::client::{ApiClient, path_segment};
 use crate::confirm::Confirmation;
 use crate::endpoint::Endpoint;
 use crate::failure::Failure;
-use crate::view::{Style, field_items, field_text};
+use crate::view::{OutputStyle, field_items, field_text};
 
 /// List, inspect, drain and detach workers
 #[derive(Args)]
@@ -53,12 +53,12 @@ struct Drain {
 #[command(after_help = "\
 Examples:
   tasuki worker detach 11111111-2222-4333-8444-555555555555 --reason 'the host is down'
-  tasuki worker detach 11111111-2222-4333-8444-555555555555 --yes")]
+  tasuki worker detach 11111111-2222-4333-8444-555555555555 --reason 'the host is down' --yes")]
 struct Detach {
     /// The worker's id
     id: String,
-    /// Reason, for the audit
-    #[arg(long, default_value = "")]
+    /// Reason, for the audit; it must not be empty
+    #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
     confirmation: Confirmation,
@@ -66,7 +66,7 @@ struct Detach {
 
 impl WorkerCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.endpoint.run(now, async |client, style| match &self.verb {
+        self.endpoint.with_client(now, async |client, style| match &self.verb {
             Verb::List(List {}) => {
                 let workers = client.get("/workers").send().await?.body;
                 Ok(style.render(&workers, render_list))
@@ -89,7 +89,7 @@ impl WorkerCommand {
 }
 
 impl Detach {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let id = &self.id;
         let worker = client.get(worker_path(id)?).send().await?.body;
         let output = render_details(style, &worker);
@@ -106,8 +106,9 @@ fn worker_path(id: &str) -> Result<String, Failure> {
     Ok(format!("/workers/{}", path_segment(id)?))
 }
 
-fn render_list(style: &Style, workers: &Value) -> String {
-    let mut table = style.table(["ID", "STATE", "NODE", "RUNS", "SLOTS", "FUNCTIONS", "HEARTBEAT"]);
+fn render_list(style: &OutputStyle, workers: &Value) -> String {
+    let mut table =
+        style.table(["ID", "STATE", "NODE", "LEASES", "SLOTS", "FUNCTIONS", "HEARTBEAT"]);
     for worker in field_items(workers, "items") {
         table.row([
             field_text(worker, "id"),
@@ -122,12 +123,12 @@ fn render_list(style: &Style, workers: &Value) -> String {
     table.render_or("there are no workers")
 }
 
-fn render_details(style: &Style, worker: &Value) -> String {
+fn render_details(style: &OutputStyle, worker: &Value) -> String {
     style.fields(&[
         ("worker", field_text(worker, "id")),
         ("state", field_text(worker, "state")),
         ("node", field_text(worker, "node")),
-        ("leased runs", field_text(worker, "leases")),
+        ("leases", field_text(worker, "leases")),
         ("slots", field_text(worker, "slots")),
         ("function slots", field_text(worker, "function_slots")),
         ("heartbeat", style.instant(worker, "heartbeat_at")),

@@ -8,8 +8,8 @@ pub mod redis;
 mod reload;
 pub mod rpc;
 pub mod security;
+pub mod signed_token;
 pub mod tls;
-pub mod token;
 
 pub use identity::{Identity, PeerRole};
 pub use reload::RELOAD_INTERVAL;

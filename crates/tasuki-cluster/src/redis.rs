@@ -8,7 +8,7 @@ mod config;
 mod connection;
 mod discovery;
 mod keys;
-mod presence;
+mod presence_fields;
 mod subscription;
 
 use std::fmt;
@@ -55,7 +55,7 @@ impl RedisCoordinator {
     pub fn new(config: RedisConfig) -> Result<Self, InvalidInput> {
         if config.client(&config.hosts[0]).is_err() {
             let expected = "certificates and a key in PEM";
-            return Err(InvalidInput::from_description(
+            return Err(InvalidInput::with_described_value(
                 "redis certificates",
                 "certificates or a key that cannot be read",
                 expected,
@@ -157,7 +157,7 @@ impl Coordinator for RedisCoordinator {
         script.key(self.keys.worker(worker)).key(self.keys.workers());
         script.key(self.keys.detach(worker)).key(self.keys.leader_degrade());
         script.arg(worker.to_string()).arg(millis(ttl));
-        for (field, value) in presence::fields(presence) {
+        for (field, value) in presence_fields::fields(presence) {
             script.arg(field).arg(value);
         }
         let (detached, ended_term): (bool, Option<String>) =

@@ -78,7 +78,7 @@ impl<T: FromFiles> ReloadedFiles<T> {
     }
 
     /// Number of times that new content was refused.
-    pub(crate) fn refused(&self) -> u64 {
+    pub(crate) fn refused_reloads(&self) -> u64 {
         self.shared.refused.load(Ordering::Acquire)
     }
 }

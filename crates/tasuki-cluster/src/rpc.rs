@@ -4,7 +4,7 @@
 //! longer than its deadline. What a lost call announced is found with the next heartbeat.
 
 mod accept;
-mod authorize;
+mod authenticate_and_authorize;
 mod client;
 mod connect;
 mod convert;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::identity::{Identity, InvalidIdentity};
+use crate::signed_token::TokenSigner;
 use crate::tls::MutualTls;
-use crate::token::BearerTokens;
 
 /// Method by which nodes authenticate each other.
 #[derive(Clone)]
@@ -15,7 +15,7 @@ pub enum RpcSecurity {
     /// Mutual TLS: both sides present certificates of a private authority.
     Mtls(Arc<MutualTls>),
     /// Signed bearer tokens, for deployments in which a service mesh does TLS.
-    Token(Arc<BearerTokens>),
+    Token(Arc<TokenSigner>),
 }
 
 impl RpcSecurity {

@@ -78,8 +78,8 @@ impl MutualTls {
     }
 
     /// Number of times that new files were refused.
-    pub fn refused(&self) -> u64 {
-        self.files.refused()
+    pub fn refused_reloads(&self) -> u64 {
+        self.files.refused_reloads()
     }
 
     pub(crate) fn server(&self) -> Arc<ServerConfig> {

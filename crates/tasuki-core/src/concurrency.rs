@@ -84,7 +84,7 @@ pub enum ConcurrencyDecision {
 /// was explicitly requested, so it waits; so does a slot of a job that catches up missed slots. If the
 /// owner of the hold is only assigned and not yet due, the run waits: it is not skipped because of a
 /// run that starts later.
-pub fn decide(
+pub fn decide_concurrency(
     policy: ConcurrencyPolicy,
     waiting: &RunToAdmit,
     owner: Option<&HoldOwner>,
@@ -256,7 +256,7 @@ mod tests {
             ),
         ];
         for (why, policy, waiting, owner, expected) in table {
-            let found = decide(policy, &waiting, owner.as_ref());
+            let found = decide_concurrency(policy, &waiting, owner.as_ref());
             assert_eq!(found, expected, "{why} ({policy})");
             if let ConcurrencyDecision::Skip(_) = found {
                 assert!(waiting.state.may_become(RunState::Skipped), "{why}");

@@ -12,7 +12,7 @@ const UNITS: [(&str, u64); 5] =
 
 /// Parses the text of an input field. The error names the field.
 pub fn parse_field(field: &'static str, typed: &str) -> Result<Duration, InvalidInput> {
-    parse(typed).ok_or_else(|| InvalidInput::from_text(field, typed, EXPECTED_FORMAT))
+    parse(typed).ok_or_else(|| InvalidInput::with_value(field, typed, EXPECTED_FORMAT))
 }
 
 /// Formats a duration with the largest unit that divides it. The text parses back to the same value.

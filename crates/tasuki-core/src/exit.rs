@@ -93,15 +93,15 @@ impl FailureRules {
             parse_exit_code("exit_codes", &exit.to_string())?;
             if code.is_reserved() {
                 let expected = "a code that jobs may use; this one is reserved for tasuki";
-                return Err(InvalidInput::from_text("exit_codes", code.as_str(), expected));
+                return Err(InvalidInput::with_value("exit_codes", code.as_str(), expected));
             }
         }
         let mut retried = BTreeMap::new();
         for (field, list, retry) in [("retry_on", retry_on, true), ("fail_on", fail_on, false)] {
             for typed in list.iter().map(AsRef::as_ref) {
                 if retried.insert(parse_cause(field, typed)?, retry) == Some(!retry) {
-                    let expected = "each code in one of retry_on and fail_on";
-                    return Err(InvalidInput::from_text(field, typed, expected));
+                    let expected = "each code in retry_on or in fail_on, but not in both";
+                    return Err(InvalidInput::with_value(field, typed, expected));
                 }
             }
         }
@@ -159,14 +159,14 @@ fn parse_cause(field: &'static str, typed: &str) -> Result<Cause, InvalidInput> 
         return parse_exit_code(field, typed).map(Cause::Exit);
     }
     typed.parse().map(Cause::Code).map_err(|error: InvalidInput| {
-        InvalidInput::from_text(field, typed, format!("an exit code, or {}", error.expected))
+        InvalidInput::with_value(field, typed, format!("an exit code, or {}", error.expected))
     })
 }
 
 fn parse_exit_code(field: &'static str, typed: &str) -> Result<i32, InvalidInput> {
     match typed.parse() {
         Ok(exit @ 1..=255) => Ok(exit),
-        _ => Err(InvalidInput::from_text(field, typed, "an exit code from 1 to 255")),
+        _ => Err(InvalidInput::with_value(field, typed, "an exit code from 1 to 255")),
     }
 }
 
@@ -236,7 +236,7 @@ mod tests {
         };
         assert_eq!(
             error(&["QUOTA"], &["QUOTA"]),
-            "fail_on: found \"QUOTA\", expected each code in one of retry_on and fail_on"
+            "fail_on: found \"QUOTA\", expected each code in retry_on or in fail_on, but not in both"
         );
         assert_eq!(
             error(&["0"], &[]),

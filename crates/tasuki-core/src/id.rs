@@ -36,7 +36,7 @@ macro_rules! number {
             fn from_str(typed: &str) -> Result<Self, InvalidInput> {
                 match typed.parse() {
                     Ok(number) if number > 0 => Ok(Self(number)),
-                    _ => Err(InvalidInput::from_text($field, typed, "a number from 1 upwards")),
+                    _ => Err(InvalidInput::with_value($field, typed, "a number from 1 upwards")),
                 }
             }
         }
@@ -90,7 +90,7 @@ macro_rules! uuid {
             fn from_str(typed: &str) -> Result<Self, InvalidInput> {
                 Uuid::try_parse(typed)
                     .map(Self)
-                    .map_err(|_| InvalidInput::from_text($field, typed, "a UUID"))
+                    .map_err(|_| InvalidInput::with_value($field, typed, "a UUID"))
             }
         }
     };
@@ -169,7 +169,7 @@ pub(crate) fn check_name(field: &'static str, typed: &str) -> Result<String, Inv
     check_length(field, typed, MAX_NAME_CHARS)?;
     if typed.is_empty() || typed != typed.trim() || typed.chars().any(is_invisible) {
         let expected = "a name without invisible characters or space around it";
-        return Err(InvalidInput::from_text(field, typed, expected));
+        return Err(InvalidInput::with_value(field, typed, expected));
     }
     Ok(typed.to_owned())
 }
@@ -179,7 +179,7 @@ fn check_length(field: &'static str, typed: &str, most: usize) -> Result<(), Inv
     match length > most {
         true => {
             let expected = format!("at most {most} characters");
-            Err(InvalidInput::from_description(field, format!("{length} characters"), expected))
+            Err(InvalidInput::with_described_value(field, format!("{length} characters"), expected))
         }
         false => Ok(()),
     }
@@ -219,7 +219,7 @@ impl Scope {
             return Ok(Self::default());
         }
         if kind.contains('/') {
-            return Err(InvalidInput::from_text("scope kind", kind, "a name without a slash"));
+            return Err(InvalidInput::with_value("scope kind", kind, "a name without a slash"));
         }
         let (kind, id) = (check_name("scope kind", kind)?, check_name("scope id", id)?);
         Ok(Self { kind: kind.into(), id: id.into() })

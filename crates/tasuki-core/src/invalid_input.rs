@@ -19,7 +19,7 @@ pub struct InvalidInput {
 
 impl InvalidInput {
     /// An error that quotes the text found. Long text is cut so that the message stays readable.
-    pub fn from_text(
+    pub fn with_value(
         field: impl Into<Cow<'static, str>>,
         text: &str,
         expected: impl Into<Cow<'static, str>>,
@@ -28,11 +28,11 @@ impl InvalidInput {
             true => "nothing".to_owned(),
             false => quote(text),
         };
-        Self::from_description(field, found, expected)
+        Self::with_described_value(field, found, expected)
     }
 
     /// An error whose `found` is a description, not a quotation: `7 fields`.
-    pub fn from_description(
+    pub fn with_described_value(
         field: impl Into<Cow<'static, str>>,
         found: impl Into<String>,
         expected: impl Into<Cow<'static, str>>,
@@ -56,18 +56,18 @@ mod tests {
 
     #[test]
     fn the_message_names_the_field_the_value_and_the_valid_values() {
-        let error = InvalidInput::from_text("hour", "25", "0 to 23");
+        let error = InvalidInput::with_value("hour", "25", "0 to 23");
         assert_eq!(error.to_string(), "hour: found \"25\", expected 0 to 23");
     }
 
     #[test]
     fn blank_text_is_described_as_nothing() {
-        assert_eq!(InvalidInput::from_text("zone", "  ", "a name").found, "nothing");
+        assert_eq!(InvalidInput::with_value("zone", "  ", "a name").found, "nothing");
     }
 
     #[test]
     fn long_text_with_control_characters_stays_readable() {
-        let error = InvalidInput::from_text("value", &"\u{7}日".repeat(500), "less");
+        let error = InvalidInput::with_value("value", &"\u{7}日".repeat(500), "less");
         assert_eq!(error.found.matches('日').count(), MAX_QUOTED_CHARS / 2);
         assert!(error.found.starts_with("\"\\u{7}日"));
         assert!(error.found.ends_with("…\""));

@@ -2,7 +2,7 @@
 //!
 //! The modules: the states of a run and the transitions between them ([`run`]), retries ([`retry`]),
 //! schedules ([`schedule`]), missed slots ([`misfire`]), overlapping runs of one job ([`concurrency`]),
-//! the choice of a worker ([`assign`]), the queues of waiting runs ([`lane`]), command lines ([`argv`]),
+//! the choice of a worker ([`assign`]), the queues of waiting runs ([`queue_lane`]), command lines ([`argv_template`]),
 //! exit statuses ([`exit`]), and the settings of a cluster ([`settings`]).
 //!
 //! Promise: the same input gives the same result on every node, in every test and in every replay of
@@ -11,19 +11,19 @@
 //! Deliberately absent: I/O, async, a clock, randomness. The caller passes the current time and random
 //! numbers. The one exception is the time-zone database, which the crate jiff reads and caches.
 
-pub mod argv;
+pub mod argv_template;
 pub mod assign;
+pub mod attempt_error_code;
 pub mod concurrency;
 mod did_you_mean;
 pub mod duration;
-pub mod error_code;
-pub mod event_filter;
+pub mod event_trigger_match;
 pub mod exit;
 pub mod id;
 mod invalid_input;
-pub mod lane;
 mod language;
 pub mod misfire;
+pub mod queue_lane;
 pub mod retry;
 mod role;
 pub mod run;
@@ -32,13 +32,13 @@ pub mod settings;
 mod string_enum;
 pub mod work_spec;
 
-pub use error_code::ErrorCode;
+pub use attempt_error_code::ErrorCode;
 pub use id::{Epoch, EventId, JobId, JobName, LeaseToken, NodeName, RunId, Scope, WorkerId};
 pub use invalid_input::InvalidInput;
-pub use lane::{Lane, Priority, Queue};
 pub use language::Language;
+pub use queue_lane::{Lane, Priority, QueueName};
 pub use role::Role;
 pub use run::{AttemptOutcome, Origin, RunState};
-pub use schedule::{Schedule, Slot};
+pub use schedule::{PlannedSlot, Schedule};
 pub use settings::Settings;
 pub use work_spec::WorkSpec;

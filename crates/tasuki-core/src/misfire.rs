@@ -32,7 +32,7 @@ impl MisfirePolicy {
     /// Checks the limits of the policy's values.
     pub fn validate(self) -> Result<Self, InvalidInput> {
         let error = |found: String, expected| {
-            Err(InvalidInput::from_description("misfire", found, expected))
+            Err(InvalidInput::with_described_value("misfire", found, expected))
         };
         match self {
             Self::SkipLate(tolerance) | Self::EveryWithin(tolerance)

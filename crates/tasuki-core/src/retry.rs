@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::exit::AttemptFailure;
-use crate::run::Counters;
+use crate::run::RunCounters;
 use crate::{ErrorCode, InvalidInput, RunState};
 
 /// The delay before a retry: it doubles with each try, from a base up to a cap.
@@ -21,11 +21,11 @@ impl Backoff {
         if cap < base {
             let found = format!("{cap:?}");
             let expected = format!("at least the first delay, {base:?}");
-            return Err(InvalidInput::from_description("backoff cap", found, expected));
+            return Err(InvalidInput::with_described_value("backoff cap", found, expected));
         }
         if jitter_percent > 100 {
             let found = format!("{jitter_percent} %");
-            return Err(InvalidInput::from_description("backoff jitter", found, "0 to 100 %"));
+            return Err(InvalidInput::with_described_value("backoff jitter", found, "0 to 100 %"));
         }
         Ok(Self { base, cap, jitter_percent })
     }
@@ -47,7 +47,7 @@ impl Backoff {
 #[derive(Debug, Clone, Copy)]
 pub struct AttemptEnd {
     /// The run's counters, including the try that ended.
-    pub counters: Counters,
+    pub counters: RunCounters,
     /// The run's copy of its job's `max_attempts`.
     pub max_attempts: u32,
     /// Whether a cancel was requested.
@@ -68,7 +68,7 @@ pub enum RetryDecision {
 /// A requested cancel has precedence. A retryable failure is retried while tries are left. Without
 /// tries left, the run becomes EXPIRED (gave up after retries); if the job allows only one attempt, it
 /// becomes FAILED or TIMED_OUT.
-pub fn decide(
+pub fn decide_retry(
     run: &AttemptEnd,
     failure: &AttemptFailure,
     backoff: &Backoff,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     fn run(tries: u32, max_attempts: u32, cancel_asked: bool) -> AttemptEnd {
-        let counters = Counters { attempt_no: tries, tries, ..Counters::new(max_attempts) };
+        let counters = RunCounters { attempt_no: tries, tries, ..RunCounters::new(max_attempts) };
         AttemptEnd { counters, max_attempts, cancel_requested: cancel_asked }
     }
 
@@ -156,17 +156,21 @@ mod tests {
         ];
         for (tries, max_attempts, cancel_asked, code, expected) in table {
             let failure = FailureRules::default().classify_code(code.clone(), None);
-            let found = decide(&run(tries, max_attempts, cancel_asked), &failure, &backoff(), 0);
+            let found =
+                decide_retry(&run(tries, max_attempts, cancel_asked), &failure, &backoff(), 0);
             assert_eq!(found, expected, "{code}, try {tries} of {max_attempts}");
         }
     }
 
     #[test]
     fn a_run_with_one_attempt_ends_as_failed_also_after_a_manual_retry() {
-        let counters = Counters::new(1).after_claim().after_manual_retry().after_claim();
+        let counters = RunCounters::new(1).after_claim().after_manual_retry().after_claim();
         let run = AttemptEnd { counters, max_attempts: 1, cancel_requested: false };
         let failure = FailureRules::default().classify_code(ErrorCode::UNEXPECTED_ERROR, None);
-        assert_eq!(decide(&run, &failure, &backoff(), 0), RetryDecision::End(RunState::Failed));
+        assert_eq!(
+            decide_retry(&run, &failure, &backoff(), 0),
+            RetryDecision::End(RunState::Failed)
+        );
     }
 
     proptest! {
@@ -176,11 +180,11 @@ mod tests {
             tries in 1u32..50, allowed in 0u32..50, max in 1u32..50,
             cancel in any::<bool>(), which in 0..ErrorCode::BUILT_IN.len(), jitter in 0u8..=100, random: u32,
         ) {
-            let counters = Counters { attempt_no: tries, tries, tries_allowed: tries.max(allowed), releases: 0, isolated: false };
+            let counters = RunCounters { attempt_no: tries, tries, tries_allowed: tries.max(allowed), releases: 0, isolated: false };
             let run = AttemptEnd { counters, max_attempts: max, cancel_requested: cancel };
             let failure = FailureRules::default().classify_code(ErrorCode::BUILT_IN[which].0.clone(), None);
             let backoff = Backoff::new(seconds(30), seconds(900), jitter).unwrap();
-            match decide(&run, &failure, &backoff, random) {
+            match decide_retry(&run, &failure, &backoff, random) {
                 RetryDecision::Retry(wait) => {
                     prop_assert!(counters.has_tries_left() && !cancel);
                     prop_assert!(wait <= seconds(900));

@@ -40,7 +40,7 @@ macro_rules! string_enum {
             fn from_str(typed: &str) -> Result<Self, Self::Err> {
                 match typed {
                     $($text => Ok(Self::$variant),)+
-                    _ => Err($crate::InvalidInput::from_text(
+                    _ => Err($crate::InvalidInput::with_value(
                         $field,
                         typed,
                         $crate::string_enum::one_of(Self::ALL.iter().map(|variant| variant.as_str())),

@@ -9,9 +9,9 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 
 use crate::exit::FailureRules;
-use crate::lane::MAX_HANDLER_CHARS;
+use crate::queue_lane::MAX_HANDLER_CHARS;
 use crate::string_enum::string_enum;
-use crate::{ErrorCode, InvalidInput, Lane, Priority, Queue, duration};
+use crate::{ErrorCode, InvalidInput, Lane, Priority, QueueName, duration};
 
 string_enum! {
     /// How runs of a job get to a worker.
@@ -93,7 +93,7 @@ pub struct WorkSpec {
     /// Whether the schedule fires once per scope of a scope provider, instead of once for the global scope.
     pub scoped: bool,
     /// The queue of its runs. Only for functions that workers claim.
-    pub queue: Queue,
+    pub queue: QueueName,
     /// The priority of its runs within the queue's slots. Only for functions that workers claim.
     pub priority: Priority,
 }
@@ -114,7 +114,7 @@ impl WorkSpec {
             retry_on: Vec::new(),
             fail_on: Vec::new(),
             scoped: false,
-            queue: Queue::default(),
+            queue: QueueName::default(),
             priority: Priority::default(),
         }
     }
@@ -130,7 +130,7 @@ impl WorkSpec {
 
     /// The lane in which its runs wait. The empty lane belongs to the leader, which assigns the runs. A
     /// function has lanes of its own, so that only workers that have the function query them.
-    pub fn lane(&self, dispatch: Dispatch) -> String {
+    pub fn claim_lane(&self, dispatch: Dispatch) -> String {
         match (dispatch, &self.action) {
             (Dispatch::Assign, _) => String::new(),
             (Dispatch::Claim, WorkAction::Function(handler)) => {
@@ -154,9 +154,11 @@ impl WorkSpec {
         match &self.action {
             WorkAction::Command(argv) => check_argv(argv)?,
             WorkAction::Django(command) => {
-                let config =
-                    crate::argv::DjangoConfig { python: "p".to_owned(), manage: "m".to_owned() };
-                crate::argv::django_argv(&config, command, &self.args)?;
+                let config = crate::argv_template::DjangoConfig {
+                    python: "p".to_owned(),
+                    manage: "m".to_owned(),
+                };
+                crate::argv_template::django_argv(&config, command, &self.args)?;
             }
             WorkAction::Function(handler) => check_text("handler", handler, MAX_HANDLER_CHARS)?,
         }
@@ -167,12 +169,12 @@ impl WorkSpec {
         if let Some(directory) = &self.directory
             && (directory.is_empty() || directory.contains('\0'))
         {
-            return Err(InvalidInput::from_text("directory", directory, "a path"));
+            return Err(InvalidInput::with_value("directory", directory, "a path"));
         }
         if let Some(description) = &self.description
             && (description.len() > 4_096 || description.contains('\0'))
         {
-            return Err(InvalidInput::from_description(
+            return Err(InvalidInput::with_described_value(
                 "description",
                 "a longer text",
                 "at most 4096 bytes",
@@ -186,7 +188,7 @@ impl WorkSpec {
             if limit.is_some_and(|limit| limit < min || limit > MAX_TIME_LIMIT) {
                 let found = limit.map(duration::format).unwrap_or_default();
                 let expected = format!("{} to 366d", duration::format(min));
-                return Err(InvalidInput::from_description(field, found, expected));
+                return Err(InvalidInput::with_described_value(field, found, expected));
             }
         }
         self.failure_rules().map(drop)
@@ -200,11 +202,11 @@ impl WorkSpec {
         }
         let expected = "none: only functions that workers claim have one";
         if !self.queue.is_default() {
-            return Err(InvalidInput::from_text("queue", self.queue.as_str(), expected));
+            return Err(InvalidInput::with_value("queue", self.queue.as_str(), expected));
         }
         match self.priority {
             Priority::Normal => Ok(()),
-            other => Err(InvalidInput::from_text("priority", other.as_str(), expected)),
+            other => Err(InvalidInput::with_value("priority", other.as_str(), expected)),
         }
     }
 
@@ -245,7 +247,7 @@ impl WorkSpec {
     /// Decodes stored JSON.
     pub fn from_json(json: &str) -> Result<Self, InvalidInput> {
         let invalid = |found: &str| {
-            InvalidInput::from_description("spec", found, "a value that tasuki has written")
+            InvalidInput::with_described_value("spec", found, "a value that tasuki has written")
         };
         let Ok(Value::Object(mut object)) = serde_json::from_str(json) else {
             return Err(invalid("no JSON object"));
@@ -327,13 +329,17 @@ fn read_millis(value: &Value, limit: &mut Option<Duration>) -> bool {
 
 fn check_argv(argv: &[String]) -> Result<(), InvalidInput> {
     let Some(program) = argv.first() else {
-        return Err(InvalidInput::from_description("command", "no program", "a program to run"));
+        return Err(InvalidInput::with_described_value(
+            "command",
+            "no program",
+            "a program to run",
+        ));
     };
     if program.is_empty() {
-        return Err(InvalidInput::from_text("command", program, "a program to run"));
+        return Err(InvalidInput::with_value("command", program, "a program to run"));
     }
     if argv.iter().any(|argument| argument.contains('\0')) {
-        return Err(InvalidInput::from_description(
+        return Err(InvalidInput::with_described_value(
             "command",
             "a NUL character",
             "text without one",
@@ -341,11 +347,11 @@ fn check_argv(argv: &[String]) -> Result<(), InvalidInput> {
     }
     if argv.len() > MAX_ARGUMENTS {
         let found = format!("{} arguments", argv.len());
-        return Err(InvalidInput::from_description("command", found, "at most 1000 arguments"));
+        return Err(InvalidInput::with_described_value("command", found, "at most 1000 arguments"));
     }
     match argv.iter().map(|argument| argument.len() + 1).sum::<usize>() <= MAX_ARGV_BYTES {
         true => Ok(()),
-        false => Err(InvalidInput::from_description(
+        false => Err(InvalidInput::with_described_value(
             "command",
             "a longer command line",
             "at most 131072 bytes",
@@ -357,11 +363,11 @@ fn check_variable(name: &str, value: &str) -> Result<(), InvalidInput> {
     let is_valid = !name.is_empty() && !name.contains(['=', '\0']) && name.len() <= 191;
     if !is_valid || name.starts_with(RESERVED_ENV_PREFIX) {
         let expected = "the name of a variable, not beginning with TASUKI_";
-        return Err(InvalidInput::from_text("env", name, expected));
+        return Err(InvalidInput::with_value("env", name, expected));
     }
     match value.contains('\0') || value.len() > MAX_ARGV_BYTES {
         // The value is not quoted: it may be a secret.
-        true => Err(InvalidInput::from_description(
+        true => Err(InvalidInput::with_described_value(
             "env",
             format!("an invalid value of {name}"),
             "text of at most 131072 bytes, without NUL",
@@ -374,7 +380,7 @@ fn check_text(field: &'static str, text: &str, max_chars: usize) -> Result<(), I
     let is_valid = !text.is_empty() && text.trim() == text && !text.chars().any(char::is_control);
     match is_valid && text.chars().count() <= max_chars {
         true => Ok(()),
-        false => Err(InvalidInput::from_text(
+        false => Err(InvalidInput::with_value(
             field,
             text,
             format!("a name of 1 to {max_chars} characters"),

@@ -12,12 +12,12 @@ mod audit;
 mod cluster;
 mod db;
 mod doctor;
+mod emitted_events;
 mod error;
-mod events;
 mod job;
 mod logs;
 mod outcome;
-mod planner;
+mod planning_reads;
 mod validate;
 // EXPLAIN tests. They need the private statements, so they are compiled as a module of this crate.
 #[cfg(test)]
@@ -37,33 +37,33 @@ pub use db::migrate::Migration;
 pub use db::sql::Dialect;
 pub use db::{AppTransaction, BoxFuture, Fault, FaultInjector};
 pub use doctor::{CLOCK_TOLERANCE, DoctorCheck, DoctorReport, Finding, Severity};
+pub use emitted_events::{EmitResult, Event, NewEvent};
 pub use error::Error;
-pub use events::{EmittedEvent, Event, NewEvent};
 pub use job::{
     ExpectedVersion, Job, JobChange, JobCreated, JobDefinition, JobSpec, JobVersion, Trigger,
 };
-pub use logs::captured_output::CapturedOutput;
+pub use logs::short_logs::CapturedOutput;
 pub use logs::{LogAppendResult, LogLine, LogPage, OutputStream};
 pub use outcome::{Lost, Outcome};
-pub use planner::cursor::{Cursor, CursorMove};
-pub use planner::lane_heads::{LaneHeads, LanePosition};
-pub use planner::queries::{LeasedRun, PendingWork, WaitingRun};
+pub use planning_reads::cursor::{Cursor, CursorMove};
+pub use planning_reads::lane_heads::{LaneHeads, LanePosition};
+pub use planning_reads::waiting_and_leased::{LeasedRun, PendingWork, WaitingRun};
 pub use retention::{PrunePosition, PruneResult, PrunedWorkers};
 pub use run::Run;
 pub use run::assign::AssignRequest;
 pub use run::cancel::CancelResult;
 pub use run::claim::{ClaimRequest, ClaimResult, MAX_CLAIM};
 pub use run::create::{CreatedRun, ScheduledRuns, Writer};
-pub use run::due::DueRun;
+pub use run::due_table::DueRun;
 pub use run::executions::Execution;
-pub use run::finish::{AttemptReport, AttemptResult, FinishedRun};
+pub use run::finish::{AttemptReport, AttemptResult, StateAfterAttempt};
 pub use run::lease::{Lease, RenewResult, RenewedRun};
 pub use run::list::{RunFilter, RunPage, RunPosition};
 pub use run::new_run::NewRun;
 pub use run::recover::RecoveredRun;
 pub use run::start::StartedRun;
 pub use run::submit_batcher::{PendingTask, SubmitBatcher};
-pub use run::transition_record::TransitionRecord;
+pub use run::transition_records::TransitionRecord;
 pub use settings::{CurrentSettings, SettingsChangeResult};
 pub use tasuki_core::work_spec::WorkKind as JobKind;
 pub use token::{NewToken, Token};
@@ -107,13 +107,13 @@ impl Store {
     }
 
     /// Returns the SQL dialect of this database, for the store and its tests. Other crates use [`Store::parallelism`],
-    /// [`Store::can_notify`] and [`Store::database_name`].
+    /// [`Store::can_notify`] and [`Store::database_product`].
     pub fn dialect(&self) -> Dialect {
         self.db.dialect()
     }
 
     /// Name of the database product, for messages.
-    pub fn database_name(&self) -> &'static str {
+    pub fn database_product(&self) -> &'static str {
         match self.dialect() {
             Dialect::Sqlite => "SQLite",
             Dialect::Postgres => "PostgreSQL",

@@ -13,7 +13,7 @@ use tasuki_core::{Epoch, WorkerId};
 use crate::db::instant::micros;
 use crate::db::params;
 use crate::db::sql::{Sql, sql};
-use crate::run::due;
+use crate::run::due_table;
 use crate::{Error, Store, Writer, to_uuid};
 
 static RUN_LIST_PRUNABLE: Sql = sql!("run/list_prunable", ".sqlite", ".postgres", ".mysql");
@@ -97,7 +97,7 @@ impl Store {
         let (mut next, mut id_ranges, mut ids) = (from, Vec::new(), Vec::new());
         for row in &old {
             // The runs of one id range are always in the same batch.
-            let id_range = due::id_range(row)?;
+            let id_range = due_table::id_range(row)?;
             next = PrunePosition { at: row.int("scheduled_for")?, id: *id_range.start() };
             ids.extend(id_range.clone());
             id_ranges.push(id_range);

@@ -90,7 +90,7 @@ impl Store {
         validate::check_key("name", new.name)?;
         if new.name.chars().any(char::is_control) {
             return Err(
-                InvalidInput::from_text("name", new.name, "1 to 191 visible characters").into()
+                InvalidInput::with_value("name", new.name, "1 to 191 visible characters").into()
             );
         }
         let actor = actor.into();

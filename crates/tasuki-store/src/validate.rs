@@ -20,11 +20,11 @@ pub(crate) const MAX_STATEMENT_BYTES: usize = 4 << 20;
 pub(crate) fn check_key(field: &'static str, text: &str) -> Result<(), InvalidInput> {
     let fits = !text.trim().is_empty() && text.chars().count() <= MAX_KEY_CHARS;
     if !fits || text.contains('\0') {
-        return Err(InvalidInput::from_text(field, text, "1 to 191 characters"));
+        return Err(InvalidInput::with_value(field, text, "1 to 191 characters"));
     }
     match text.trim() == text {
         true => Ok(()),
-        false => Err(InvalidInput::from_text(field, text, "no whitespace around it")),
+        false => Err(InvalidInput::with_value(field, text, "no whitespace around it")),
     }
 }
 
@@ -32,14 +32,14 @@ pub(crate) fn check_key(field: &'static str, text: &str) -> Result<(), InvalidIn
 /// secret.
 pub(crate) fn check_json(field: &'static str, text: &str) -> Result<(), InvalidInput> {
     if text.len() > MAX_JSON_BYTES {
-        return Err(InvalidInput::from_description(
+        return Err(InvalidInput::with_described_value(
             field,
             "a longer value",
             "at most 1048576 bytes",
         ));
     }
     match text.contains('\0') {
-        true => Err(InvalidInput::from_description(field, "a NUL character", "JSON")),
+        true => Err(InvalidInput::with_described_value(field, "a NUL character", "JSON")),
         false => Ok(()),
     }
 }
@@ -63,7 +63,7 @@ pub(crate) fn check_runs(runs: &[NewRun<'_>]) -> Result<(), InvalidInput> {
         if let Some(lane) = &run.lane {
             check_key("lane", lane)?;
             if run.job.spec.lane.is_empty() {
-                return Err(InvalidInput::from_text(
+                return Err(InvalidInput::with_value(
                     "lane",
                     lane,
                     "no lane, because the leader assigns the runs of this job",

@@ -20,7 +20,7 @@ pub(crate) async fn authenticate(
 ) -> Response {
     let unauthorized = |detail: &str| {
         Problem::new(UNAUTHORIZED, detail).with_field("Authorization").with_hint(
-            "send `Authorization: Bearer TOKEN`; `tasuki up` writes one to its data directory",
+            "send `Authorization: Bearer TOKEN`; `tasuki up` writes a token to its data directory",
         )
     };
     let Some(secret) = bearer_token(request.headers()) else {
@@ -47,7 +47,7 @@ pub(crate) fn require_role(actor: Option<&Actor>, needed: Role) -> Result<(), Pr
             let detail = format!("this needs the role {needed}, and the token has {}", actor.role);
             Err(Problem::new(FORBIDDEN, detail))
         }
-        None => Err(Problem::new(UNAUTHORIZED, "the caller is unknown")),
+        None => Err(Problem::new(UNAUTHORIZED, "the request has no valid token")),
     }
 }
 

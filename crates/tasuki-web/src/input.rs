@@ -117,7 +117,7 @@ async fn read_body(
 }
 
 fn too_large(max_bytes: usize, field: &str) -> Problem {
-    Problem::new(TOO_LARGE, format!("{field}: it may have at most {max_bytes} bytes"))
+    Problem::new(TOO_LARGE, format!("{field} is too large: the maximum is {max_bytes} bytes"))
         .with_field(field)
 }
 
@@ -237,18 +237,18 @@ impl PathName {
 
 /// Common input of requests that change an object: the actor, the name or id in the path, and headers. The object is not read yet,
 /// so that errors in the body are reported first.
-pub(crate) struct ActionRequest {
+pub(crate) struct ActionContext {
     pub(crate) operator: Operator,
     pub(crate) actor: Actor,
     pub(crate) target: PathName,
     pub(crate) headers: ActionHeaders,
 }
 
-impl FromRequestParts<Operator> for ActionRequest {
+impl FromRequestParts<Operator> for ActionContext {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, operator: &Operator) -> Result<Self, Problem> {
-        let unauthorized = || Problem::new(UNAUTHORIZED, "the caller is unknown");
+        let unauthorized = || Problem::new(UNAUTHORIZED, "the request has no valid token");
         Ok(Self {
             operator: operator.clone(),
             actor: parts.extensions.get::<Actor>().cloned().ok_or_else(unauthorized)?,
@@ -297,7 +297,7 @@ impl ActionHeaders {
         match digits.and_then(|text| text.parse().ok()) {
             Some(version) => Ok(Some(version)),
             None => {
-                Err(Problem::malformed("If-Match", &InvalidInput::from_text("", text, expected)))
+                Err(Problem::malformed("If-Match", &InvalidInput::with_value("", text, expected)))
             }
         }
     }
@@ -307,7 +307,7 @@ impl ActionHeaders {
         let name = HeaderName::from_static("idempotency-key");
         let Some(value) = self.0.get(name) else { return Ok(None) };
         let invalid = |found: &str| {
-            Problem::invalid("Idempotency-Key", &InvalidInput::from_text("", found, EXPECTED_KEY))
+            Problem::invalid("Idempotency-Key", &InvalidInput::with_value("", found, EXPECTED_KEY))
         };
         let text = value.to_str().map_err(|_| invalid("bytes"))?;
         match !text.trim().is_empty() && text.trim() == text && text.len() <= 191 {
@@ -346,13 +346,13 @@ where
         Some(number) => Ok(Some(number)),
         None => {
             let expected = format!("a number from {min} to {max}");
-            Err(Problem::malformed(field, &InvalidInput::from_text("", text, expected)))
+            Err(Problem::malformed(field, &InvalidInput::with_value("", text, expected)))
         }
     }
 }
 
 /// Parses a query parameter.
-pub(crate) fn parse_text_param<T: std::str::FromStr<Err = InvalidInput>>(
+pub(crate) fn parse_optional_param<T: std::str::FromStr<Err = InvalidInput>>(
     field: &str,
     text: Option<&str>,
 ) -> Result<Option<T>, Problem> {
@@ -371,7 +371,7 @@ fn to_instant(text: &str) -> Option<Timestamp> {
 /// Parses an instant in a body.
 pub(crate) fn parse_instant(field: &str, text: Option<&str>) -> Result<Option<Timestamp>, Problem> {
     let problem =
-        |text: &str| Problem::invalid(field, &InvalidInput::from_text("", text, EXPECTED_INSTANT));
+        |text: &str| Problem::invalid(field, &InvalidInput::with_value("", text, EXPECTED_INSTANT));
     text.map(|text| to_instant(text).ok_or_else(|| problem(text))).transpose()
 }
 
@@ -381,7 +381,7 @@ pub(crate) fn parse_instant_param(
     text: Option<&str>,
 ) -> Result<Option<Timestamp>, Problem> {
     let problem = |text: &str| {
-        Problem::malformed(field, &InvalidInput::from_text("", text, EXPECTED_INSTANT))
+        Problem::malformed(field, &InvalidInput::with_value("", text, EXPECTED_INSTANT))
     };
     text.map(|text| to_instant(text).ok_or_else(|| problem(text))).transpose()
 }
@@ -401,7 +401,7 @@ pub(crate) fn parse_reason(text: &str) -> Result<String, Problem> {
         true => Ok(text.to_owned()),
         false => {
             let expected = "1 to 1000 visible characters";
-            Err(Problem::invalid("reason", &InvalidInput::from_text("", text, expected)))
+            Err(Problem::invalid("reason", &InvalidInput::with_value("", text, expected)))
         }
     }
 }

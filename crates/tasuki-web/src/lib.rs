@@ -22,7 +22,7 @@ use tower_http::catch_panic::CatchPanicLayer;
 pub use problem::{CODES, ProblemCode};
 pub use serve::serve;
 
-/// Creates the router of the REST API, ready for [`serve`].
+/// Creates the router of the REST API, ready for [`serve()`].
 pub fn router(operator: Operator) -> Router {
     let (routes, document) = openapi::build_router_and_document(api::routes());
     let routes = routes

@@ -116,7 +116,7 @@ impl Client {
     }
 
     /// Emits an event. The jobs that match it run.
-    pub async fn emit(&self, event: &EventDraft) -> Result<tasuki_store::EmittedEvent, Error> {
+    pub async fn emit(&self, event: &EventDraft) -> Result<tasuki_store::EmitResult, Error> {
         self.operator.emit(event).await
     }
 
@@ -158,7 +158,7 @@ fn has_long_number(json: &str) -> bool {
 }
 
 fn invalid_args(found: &str) -> InvalidInput {
-    InvalidInput::from_description(
+    InvalidInput::with_described_value(
         "args",
         found,
         "a value that serializes to a JSON object or null",

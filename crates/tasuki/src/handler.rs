@@ -16,7 +16,7 @@ use tasuki_store::OutputStream;
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
 use crate::node::executor::attempt::Liveness;
-use crate::node::executor::functions::StopSignal;
+use crate::node::executor::functions::HandlerStopSignal;
 use crate::node::executor::logs::AttemptLog;
 use crate::node::job_cache::RunnableJob;
 
@@ -169,7 +169,7 @@ pub struct Context {
     pub(crate) liveness: Liveness,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) log: Arc<AttemptLog>,
-    pub(crate) stop: Arc<StopSignal>,
+    pub(crate) stop: Arc<HandlerStopSignal>,
 }
 
 impl Context {
@@ -206,7 +206,7 @@ impl Context {
     /// A key that is the same for all attempts of the run and different for every other run. Pass it to external
     /// services so that a retry does not repeat an effect.
     pub fn idempotency_key(&self) -> String {
-        crate::node::executor::launch_spec::idempotency_key(self.run_id)
+        crate::node::executor::launch_spec::idempotency_key_of_run(self.run_id)
     }
 
     /// The time until the timeout of the attempt. After that, the call gets a stop request.

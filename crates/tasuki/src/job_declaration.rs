@@ -13,7 +13,7 @@ use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{InvalidInput, Priority, Role, Schedule};
 use tasuki_store::Trigger;
 
-use crate::node::leader::scopes::ScopeProvider;
+use crate::node::leader::scope_providers::ScopeProvider;
 use crate::operator::{Actor, Error, JobDraft, JobInfo, Operator};
 
 /// Maximum number of tries to apply a declaration while other processes change the job.
@@ -85,7 +85,13 @@ impl JobDeclaration {
     pub fn args(mut self, args: &impl Serialize) -> Result<Self, InvalidInput> {
         match serde_json::to_value(args) {
             Ok(Value::Object(args)) => self.draft.work.args = args,
-            _ => return Err(InvalidInput::from_description("args", "other JSON", "a JSON object")),
+            _ => {
+                return Err(InvalidInput::with_described_value(
+                    "args",
+                    "other JSON",
+                    "a JSON object",
+                ));
+            }
         }
         Ok(self)
     }
@@ -192,7 +198,7 @@ impl JobDeclaration {
             }
         }
         let expected = "a job that other processes do not change at the same time";
-        Err(InvalidInput::from_text("job", &self.name, expected).into())
+        Err(InvalidInput::with_value("job", &self.name, expected).into())
     }
 
     /// Creates the job if no job has its name. An existing job is not changed.

@@ -5,8 +5,8 @@
 //! it kills everything that ran under the lease. So a worker that is stopped, swapped out or killed leaves no process
 //! running past its lease.
 
-mod capture;
 mod cgroup;
+mod child_launcher;
 #[allow(
     unsafe_code,
     reason = "a child that shares our memory until it executes a program needs raw system calls"
@@ -14,7 +14,7 @@ mod cgroup;
 mod clone_exec;
 mod exit_journal;
 mod handle;
-mod launcher;
+mod output_pipes;
 mod process;
 mod protocol;
 mod tree;
@@ -22,7 +22,7 @@ mod wire;
 
 pub use handle::SpawnerHandle;
 pub(crate) use process::raise_open_files;
-pub use process::{DATA_DIR_ID_ENV, run, serve};
+pub use process::{DATA_DIR_ID_ENV, run_spawner, serve};
 pub use protocol::{
     AttemptKey, LaunchRefusal, LaunchSpec, OutputText, ProcessExit, ProcessOutput, SpawnerEvent,
     SpawnerRequest,

@@ -153,7 +153,7 @@ impl TestNode {
         let report = self
             .client
             .store()
-            .check_database(move || now)
+            .check_invariants(move || now)
             .await
             .expect("the database can be checked");
         let findings: Vec<String> =

@@ -126,7 +126,7 @@ impl Cluster {
             &mut result,
         );
         self.stop_all();
-        let report = self.query_store(async |store| store.check_database(Timestamp::now).await);
+        let report = self.query_store(async |store| store.check_invariants(Timestamp::now).await);
         for check in
             report.checks.iter().filter(|check| !check.was_run || !check.findings.is_empty())
         {

@@ -109,7 +109,7 @@ pub(crate) fn check_attempts(
 
 #[cfg(test)]
 mod tests {
-    use tasuki_core::run::Counters;
+    use tasuki_core::run::RunCounters;
     use tasuki_core::{AttemptOutcome, JobId, Origin, Scope, WorkerId};
 
     use super::*;
@@ -124,7 +124,7 @@ mod tests {
 
     /// A run in this state, planned for this second, with this number of attempts.
     fn run_in(id: i64, second: i64, state: RunState, attempts: u32) -> RunWithAttempts {
-        let counters = Counters {
+        let counters = RunCounters {
             attempt_no: attempts,
             tries: attempts,
             tries_allowed: 101,

@@ -1,7 +1,7 @@
 //! A test kit for clusters: it starts real servers and real `tasuki node` processes behind TCP proxies, injects
 //! faults, and checks the result.
 //!
-//! A [`Cluster`] is started from a [`ClusterConfig`]. A [`Fault`] breaks something in it and heals it again: it kills
+//! A [`Cluster`] is started from a [`ClusterConfig`]. A [`ClusterFault`] breaks something in it and heals it again: it kills
 //! or stops a process, or blocks or delays a connection. Afterwards `checker.rs` compares the trace file, into which
 //! the jobs write while they run, with the database. Every started process ends when its value is dropped.
 

@@ -104,7 +104,7 @@ impl Cluster {
             RedisDeployment::One(server) => server.run_command::<()>(&["FLUSHALL"]),
             RedisDeployment::Sentinels(all) => all.primary.run_command::<()>(&["FLUSHALL"]),
             RedisDeployment::Cluster(all) => {
-                all.nodes.iter().for_each(|one| one.run_command::<()>(&["FLUSHALL"]))
+                all.nodes.iter().for_each(|one| one.run_command::<()>(&["FLUSHALL"]));
             }
         }
     }

@@ -69,7 +69,7 @@ pub fn remove_stale_folders() {
 }
 
 /// Finds a free port below the kernel's range of ephemeral ports and reserves it for this process, until the process
-/// ends or has reserved [`MAX_RESERVED_PORTS`] more. The reservation is an abstract Unix socket with the port in its
+/// ends or has reserved `MAX_RESERVED_PORTS` more. The reservation is an abstract Unix socket with the port in its
 /// name: concurrent test processes see it, and it disappears with the process. Each process starts its search at
 /// another port.
 pub fn free_port() -> u16 {

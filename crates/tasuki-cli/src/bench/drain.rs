@@ -11,19 +11,19 @@ use tasuki_core::work_spec::WorkAction;
 use tasuki_store::Error;
 
 use super::baseline::per_second;
-use super::fixture::{BenchFixture, checkpoint, with_fixture};
+use super::fixture::{BenchFixture, checkpoint, with_bench_fixture};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
-use crate::database::Database;
+use crate::database_access::Database;
 use crate::failure::Failure;
 
 /// Handler name of the function that the tasks call.
 const HANDLER: &str = "bench drain";
 
-/// Measure how fast one node processes waiting tasks, compared to a bare SQL loop that writes the same rows.
+/// Measure how fast one node processes waiting tasks, compared to a plain SQL loop that writes the same rows.
 ///
 /// The tasks call a function that does nothing; each run is guarded, leased and stored. The measurement lasts from the
-/// start of the node until the database shows that every run has ended. The bare loop claims and finishes the same
+/// start of the node until the database shows that every run has ended. The plain loop claims and finishes the same
 /// number of rows in tables of its own, alternating with the node. The first round of both is a warm-up.
 #[derive(Args)]
 #[command(after_help = "\
@@ -31,7 +31,7 @@ Examples:
   tasuki bench drain --database-url sqlite:bench.db
   tasuki bench drain --rounds 5 --function-slots 2000 --database-url postgres://tasuki@localhost/bench
   tasuki bench drain --tasks 10000 --json --database-url mysql://tasuki@localhost/bench")]
-pub(crate) struct BenchDrain {
+pub(crate) struct BenchDrainCommand {
     #[command(flatten)]
     pub(crate) database: Database,
 
@@ -47,11 +47,11 @@ pub(crate) struct BenchDrain {
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     function_slots: u32,
 
-    /// Number of rows per batch of the bare loop
+    /// Number of rows per batch of the plain SQL loop that is the limit
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     bare_batch: u32,
 
-    /// Number of connections of the bare loop (one on SQLite)
+    /// Number of connections of the plain SQL loop (one on SQLite)
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     bare_connections: u32,
 
@@ -60,16 +60,16 @@ pub(crate) struct BenchDrain {
     json: bool,
 }
 
-impl BenchDrain {
+impl BenchDrainCommand {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
         let measure = async |fixture: &BenchFixture| self.measure(fixture).await;
-        with_fixture(&self.database, self.bare_connections, measure).await
+        with_bench_fixture(&self.database, self.bare_connections, measure).await
     }
 
     async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
         let (batch, connections) =
             (self.bare_batch, fixture.baseline.usable_connections(self.bare_connections));
-        let limit = format!("bare SQL, batch {batch}, {connections} connections");
+        let limit = format!("plain SQL, batch {batch}, {connections} connections");
         let measure_node = async || drain(fixture, self.tasks, self.function_slots).await;
         let measure_baseline = async || {
             let checkpoint = async || checkpoint(&fixture.store).await;
@@ -82,7 +82,7 @@ impl BenchDrain {
         let comparison = comparison.measure(self.rounds, measure_node, measure_baseline).await?;
         let report = BenchReport {
             bench: "drain",
-            database: fixture.database_name(),
+            database: fixture.database_product(),
             heading: format!(
                 "{} tasks, {} slots, {} rounds",
                 self.tasks, self.function_slots, self.rounds

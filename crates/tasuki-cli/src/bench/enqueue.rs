@@ -8,10 +8,10 @@ use tasuki_core::work_spec::WorkAction;
 use tasuki_store::{Error, Job, JobVersion, NewRun, PendingTask, SubmitBatcher, Writer};
 
 use super::baseline::{TASK_ARGS, per_second};
-use super::fixture::{BenchFixture, new_task, run_in_parallel, with_fixture};
+use super::fixture::{BenchFixture, bench_task, run_in_parallel, with_bench_fixture};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
-use crate::database::Database;
+use crate::database_access::Database;
 use crate::failure::Failure;
 
 /// Handler name of a function that no worker has, so that the tasks stay in the queue.
@@ -28,7 +28,7 @@ const HANDLER: &str = "bench enqueue";
 Examples:
   tasuki bench enqueue --database-url sqlite:bench.db
   tasuki bench enqueue --callers 64 --bulk 5000 --database-url postgres://tasuki@localhost/bench")]
-pub(crate) struct BenchEnqueue {
+pub(crate) struct BenchEnqueueCommand {
     #[command(flatten)]
     pub(crate) database: Database,
 
@@ -57,10 +57,10 @@ pub(crate) struct BenchEnqueue {
     json: bool,
 }
 
-impl BenchEnqueue {
+impl BenchEnqueueCommand {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
         let measure = async |fixture: &BenchFixture| self.measure(fixture).await;
-        with_fixture(&self.database, self.callers, measure).await
+        with_bench_fixture(&self.database, self.callers, measure).await
     }
 
     async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
@@ -73,7 +73,7 @@ impl BenchEnqueue {
         };
         let single = Comparison::new(
             "submit one by one, acknowledged",
-            format!("bare inserts, {} callers", fixture.baseline.usable_connections(self.callers)),
+            format!("plain inserts, {} callers", fixture.baseline.usable_connections(self.callers)),
             "runs/s",
         );
         let single = single.measure(
@@ -86,7 +86,7 @@ impl BenchEnqueue {
         let single = single.await?;
         let bulk = Comparison::new(
             "submit in bulk",
-            format!("bare inserts, {} at a time", self.bulk),
+            format!("plain inserts, {} at a time", self.bulk),
             "runs/s",
         );
         let bulk = bulk.measure(
@@ -99,7 +99,7 @@ impl BenchEnqueue {
         let bulk = bulk.await?;
         let report = BenchReport {
             bench: "enqueue",
-            database: fixture.database_name(),
+            database: fixture.database_product(),
             heading: format!(
                 "{} tasks from {} callers, {} tasks {} at a time, {} rounds",
                 self.tasks, self.callers, self.bulk_tasks, self.bulk, self.rounds
@@ -118,7 +118,7 @@ impl BenchEnqueue {
             let (enqueuer, job) = (enqueuer.clone(), Arc::clone(&job));
             async move {
                 for _ in 0..share {
-                    enqueue(&enqueuer, &job).await?;
+                    submit_bench_task(&enqueuer, &job).await?;
                 }
                 Ok(u64::from(share))
             }
@@ -133,7 +133,7 @@ impl BenchEnqueue {
         let calls = self.bulk_tasks.div_ceil(self.bulk);
         let started = Instant::now();
         for _ in 0..calls {
-            let runs: Vec<NewRun<'_>> = (0..self.bulk).map(|_| new_task(job)).collect();
+            let runs: Vec<NewRun<'_>> = (0..self.bulk).map(|_| bench_task(job)).collect();
             fixture.store.create(Writer::Api, &runs).await?;
         }
         Ok(per_second(u64::from(calls * self.bulk), started.elapsed()))
@@ -141,7 +141,10 @@ impl BenchEnqueue {
 }
 
 /// Submits one task and waits until it is durable.
-pub(crate) async fn enqueue(enqueuer: &SubmitBatcher, job: &Arc<JobVersion>) -> Result<(), Error> {
+pub(crate) async fn submit_bench_task(
+    enqueuer: &SubmitBatcher,
+    job: &Arc<JobVersion>,
+) -> Result<(), Error> {
     let task =
         PendingTask { args: Some(TASK_ARGS.to_owned()), ..PendingTask::new(Arc::clone(job)) };
     enqueuer.submit(task).await.map(drop)

@@ -19,7 +19,7 @@ use tasuki_store::{Error, Job, NewRun, Run, RunFilter, Store, Trigger, Writer};
 use super::fixture;
 use super::progress::Progress;
 use super::results::quantile;
-use crate::database::Database;
+use crate::database_access::Database;
 use crate::failure::Failure;
 
 /// Handler name of the function that the runs call.
@@ -42,7 +42,7 @@ Examples:
   tasuki bench fire --database-url sqlite:bench.db
   tasuki bench fire --rate 50 --seconds 30 --kind command --database-url postgres://tasuki@localhost/bench
   tasuki bench fire --rate 1000 --whole-seconds --database-url sqlite:bench.db")]
-pub(crate) struct BenchFire {
+pub(crate) struct BenchFireCommand {
     #[command(flatten)]
     pub(crate) database: Database,
 
@@ -58,7 +58,7 @@ pub(crate) struct BenchFire {
     #[arg(long, value_enum, default_value_t = Kind::Function)]
     kind: Kind,
 
-    /// Schedule all runs of a second at the full second, each by a job of its own, instead of evenly distributed
+    /// Schedule all runs of a second for its start, each with its own job; otherwise they are distributed over the second
     #[arg(long)]
     whole_seconds: bool,
 
@@ -82,7 +82,7 @@ struct StartDelays {
 
 type CallDelays = Arc<Mutex<Vec<i64>>>;
 
-impl BenchFire {
+impl BenchFireCommand {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
         let store = Store::open(self.database.url(), 8)
             .await
@@ -147,11 +147,11 @@ impl BenchFire {
             calls.lock().unwrap_or_else(PoisonError::into_inner).push(delay);
             async { Ok(()) }
         });
-        let builder = fixture::node_builder(store, Some(SLOTS), wake)?.functions(functions);
+        let builder = fixture::bench_node_builder(store, Some(SLOTS), wake)?.functions(functions);
         if self.kind == Kind::Function {
             return Ok((fixture::start_node(builder).await?, None));
         }
-        let (builder, folder) = fixture::with_commands(builder)?;
+        let (builder, folder) = fixture::enable_commands(builder)?;
         Ok((fixture::start_node(builder).await?, Some(folder)))
     }
 
@@ -195,8 +195,14 @@ impl BenchFire {
             Kind::Command => WorkAction::Command(vec!["date".to_owned(), "+%s%6N".to_owned()]),
         });
         let name = format!("bench fire {number} {}", Timestamp::now().as_microsecond());
-        fixture::create_job(store, &name, fixture::single_attempt_spec(&work), trigger, next_fire)
-            .await
+        fixture::create_bench_job(
+            store,
+            &name,
+            fixture::single_attempt_spec(&work),
+            trigger,
+            next_fire,
+        )
+        .await
     }
 
     /// Waits until all scheduled runs have ended, and returns those that succeeded.

@@ -18,7 +18,7 @@ use tasuki_store::{
 
 use super::baseline::{Baseline, TASK_ARGS};
 use super::progress::Progress;
-use crate::database::Database;
+use crate::database_access::Database;
 use crate::failure::Failure;
 
 /// Maximum number of connections of the store, the same as for a node of `tasuki up`.
@@ -39,7 +39,7 @@ pub(crate) struct BenchFixture {
 }
 
 /// Runs `work` on a database that is used only by the benchmark, and cleans up afterwards even if `work` fails.
-pub(crate) async fn with_fixture<T>(
+pub(crate) async fn with_bench_fixture<T>(
     database: &Database,
     connections: u32,
     work: impl AsyncFnOnce(&BenchFixture) -> Result<T, Error>,
@@ -69,7 +69,7 @@ impl BenchFixture {
         if url.contains(":memory:") || url.contains("mode=memory") {
             let expected =
                 "a database file (an in-memory database is visible to one connection only)";
-            return Err(InvalidInput::from_description(
+            return Err(InvalidInput::with_described_value(
                 "database",
                 "an in-memory database",
                 expected,
@@ -138,8 +138,8 @@ impl BenchFixture {
     ) -> Result<Job, Error> {
         let work = WorkSpec::new(what);
         let name = format!("bench {name} {}", Timestamp::now().as_microsecond());
-        let lane = work.lane(dispatch.unwrap_or(work.kind().default_dispatch()));
-        create_job(
+        let lane = work.claim_lane(dispatch.unwrap_or(work.kind().default_dispatch()));
+        create_bench_job(
             &self.store,
             &name,
             JobSpec { lane, ..single_attempt_spec(&work) },
@@ -166,7 +166,7 @@ impl BenchFixture {
                 if count == 0 {
                     return Ok::<(), Error>(());
                 }
-                let run = |_| NewRun { scheduled_for: at, ..new_task(job) };
+                let run = |_| NewRun { scheduled_for: at, ..bench_task(job) };
                 let batch: Vec<NewRun<'_>> = (0..count).map(run).collect();
                 self.store.create(Writer::Api, &batch).await?;
                 progress.add(count);
@@ -247,7 +247,7 @@ impl BenchFixture {
         slots: Option<u32>,
         wake: &Wakeups,
     ) -> Result<Node, Error> {
-        let builder = node_builder(&self.store, None, wake)?.functions(functions);
+        let builder = bench_node_builder(&self.store, None, wake)?.functions(functions);
         start_node(match slots {
             Some(slots) => builder.queue("default", slots),
             None => builder,
@@ -310,8 +310,8 @@ impl BenchFixture {
     }
 
     /// Name of the database product.
-    pub(crate) fn database_name(&self) -> &'static str {
-        self.store.database_name()
+    pub(crate) fn database_product(&self) -> &'static str {
+        self.store.database_product()
     }
 }
 
@@ -323,13 +323,13 @@ pub(crate) async fn checkpoint(store: &Store) {
         WARN_ONCE.call_once(|| {
             eprintln!(
                 "warning: no checkpoint before the measurement, so results may be too good: {error}"
-            )
+            );
         });
     }
 }
 
 /// Returns the builder of a node. `slots`: number of concurrent commands.
-pub(crate) fn node_builder(
+pub(crate) fn bench_node_builder(
     store: &Store,
     slots: Option<u32>,
     wake: &Wakeups,
@@ -340,10 +340,10 @@ pub(crate) fn node_builder(
 }
 
 /// Enables commands on a node. Returns its data directory, which the caller removes after the node has stopped.
-pub(crate) fn with_commands(builder: NodeBuilder) -> Result<(NodeBuilder, PathBuf), Error> {
+pub(crate) fn enable_commands(builder: NodeBuilder) -> Result<(NodeBuilder, PathBuf), Error> {
     let folder = std::env::temp_dir().join(format!("tasuki_bench_{}", std::process::id()));
     let home = DataDirLock::acquire(&folder).map_err(|error| Error::Broken(error.to_string()))?;
-    let spawner = crate::serve::spawner_command(&home)
+    let spawner = crate::node_process::spawner_command(&home)
         .map_err(|_| Error::Broken("cannot find the path of this program".to_owned()))?;
     Ok((builder.commands(home, spawner), folder))
 }
@@ -367,12 +367,16 @@ pub(crate) async fn refuse_if_in_use(store: &Store) -> Result<(), Error> {
 }
 
 pub(crate) fn database_in_use() -> Error {
-    InvalidInput::from_description("database", "a database in use", "one that only benchmarks use")
-        .into()
+    InvalidInput::with_described_value(
+        "database",
+        "a database in use",
+        "one that only benchmarks use",
+    )
+    .into()
 }
 
 /// A new task with arguments.
-pub(crate) fn new_task(job: &Job) -> NewRun<'_> {
+pub(crate) fn bench_task(job: &Job) -> NewRun<'_> {
     NewRun { args: Some(TASK_ARGS.to_owned()), ..NewRun::task(&job.newest) }
 }
 
@@ -381,7 +385,7 @@ pub(crate) fn single_attempt_spec(work: &WorkSpec) -> JobSpec {
     JobSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
-        lane: work.lane(work.kind().default_dispatch()),
+        lane: work.claim_lane(work.kind().default_dispatch()),
         concurrency: ConcurrencyPolicy::Allow,
         max_attempts: 1,
         max_releases: 20,
@@ -394,7 +398,7 @@ pub(crate) fn single_attempt_spec(work: &WorkSpec) -> JobSpec {
 }
 
 /// Creates a job. Its name starts with `bench`, which distinguishes it from other jobs.
-pub(crate) async fn create_job(
+pub(crate) async fn create_bench_job(
     store: &Store,
     name: &str,
     spec: JobSpec,

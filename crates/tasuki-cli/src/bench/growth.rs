@@ -12,7 +12,7 @@ use super::drain::drain;
 use super::fixture::{BenchFixture, database_in_use};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
-use crate::database::Database;
+use crate::database_access::Database;
 use crate::failure::Failure;
 
 /// Function slots of a node by default.
@@ -34,7 +34,7 @@ const FUTURE_OFFSET: SignedDuration = SignedDuration::from_hours(24);
 Examples:
   tasuki bench growth --database-url sqlite:bench.db
   tasuki bench growth --present 100000 --rounds 6 --database-url postgres://tasuki@localhost/bench")]
-pub(crate) struct BenchGrowth {
+pub(crate) struct BenchGrowthCommand {
     #[command(flatten)]
     pub(crate) database: Database,
 
@@ -55,7 +55,7 @@ pub(crate) struct BenchGrowth {
     json: bool,
 }
 
-impl BenchGrowth {
+impl BenchGrowthCommand {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
         let failure = |error: Error| self.database.operation_failure(&error);
         let url = self.database.url();
@@ -92,8 +92,8 @@ impl BenchGrowth {
         self.fill_with_ended_runs(ended).await?;
         let comparison = |what, limit| Comparison::new(what, limit, "runs/s");
         let limit = "drain in an empty database";
-        let mut with_ahead = comparison("drain beside runs that lie ahead", limit);
-        let mut with_ended = comparison("drain beside runs that have ended", limit);
+        let mut with_ahead = comparison("drain beside future runs", limit);
+        let mut with_ended = comparison("drain beside ended runs", limit);
         let progress = Progress::new("growth", 3 * (1 + u64::from(self.rounds)));
         // Warm-up, as in `drain`.
         for fixture in [empty, ahead, ended] {
@@ -113,7 +113,7 @@ impl BenchGrowth {
         }
         let report = BenchReport {
             bench: "growth",
-            database: empty.database_name(),
+            database: empty.database_product(),
             heading: format!(
                 "{} runs present, {} tasks, {} rounds",
                 self.present, self.tasks, self.rounds

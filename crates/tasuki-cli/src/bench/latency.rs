@@ -9,10 +9,10 @@ use tasuki_core::work_spec::WorkAction;
 use tasuki_store::{Error, Job};
 use tokio::sync::mpsc;
 
-use super::fixture::{self, BenchFixture, with_fixture};
+use super::fixture::{self, BenchFixture, with_bench_fixture};
 use super::progress::Progress;
 use super::results::LatencySamples;
-use crate::database::Database;
+use crate::database_access::Database;
 use crate::failure::Failure;
 
 /// Handler name of the function that the tasks call.
@@ -22,7 +22,7 @@ const WARMUP_TASKS: u32 = 10;
 /// Maximum time to wait for the start of a task.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Measure how long an idle node takes to start a submitted task, compared to two bare commits.
+/// Measure how long an idle node takes to start a submitted task, compared to two plain commits.
 ///
 /// Two durations are measured for each task: from the submit call to the start of the function, and from the
 /// acknowledgement to the start of the function. By default the node runs in the submitting program, as with the
@@ -34,7 +34,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 Examples:
   tasuki bench latency --database-url sqlite:bench.db
   tasuki bench latency --samples 1000 --database-url postgres://tasuki@localhost/bench")]
-pub(crate) struct BenchLatency {
+pub(crate) struct BenchLatencyCommand {
     #[command(flatten)]
     pub(crate) database: Database,
 
@@ -46,7 +46,7 @@ pub(crate) struct BenchLatency {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pause_ms: u32,
 
-    /// Submit as from another program, so that the node claims the task with a second commit
+    /// Submit like another program: the node only receives a notification, and claims the task with a second commit
     #[arg(long)]
     apart: bool,
 
@@ -55,10 +55,12 @@ pub(crate) struct BenchLatency {
     json: bool,
 }
 
-impl BenchLatency {
+impl BenchLatencyCommand {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
-        with_fixture(&self.database, 1, async |fixture: &BenchFixture| self.measure(fixture).await)
-            .await
+        with_bench_fixture(&self.database, 1, async |fixture: &BenchFixture| {
+            self.measure(fixture).await
+        })
+        .await
     }
 
     async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
@@ -91,7 +93,8 @@ impl BenchLatency {
         starts: &mut mpsc::UnboundedReceiver<Instant>,
     ) -> Result<[LatencySamples; 3], Error> {
         let empty = |what| LatencySamples { what, micros: Vec::new() };
-        let mut samples = ["call to start", "acknowledged to start", "two bare commits"].map(empty);
+        let mut samples =
+            ["call to start", "acknowledged to start", "two plain commits"].map(empty);
         let progress = Progress::new("latency", u64::from(self.samples));
         for number in 0..WARMUP_TASKS + self.samples {
             // A varying pause, so that the submissions do not run in phase with a periodic loop of the node.
@@ -123,7 +126,7 @@ impl BenchLatency {
         if self.json {
             let document = json!({
                 "bench": "latency",
-                "database": fixture.database_name(),
+                "database": fixture.database_product(),
                 "from_call": from_call.json(),
                 "from_ack": from_ack.json(),
                 "bare": baseline.json(),
@@ -131,8 +134,11 @@ impl BenchLatency {
             });
             return format!("{document:#}\n");
         }
-        let mut text =
-            format!("latency on {}: {} tasks, idle node\n", fixture.database_name(), self.samples);
+        let mut text = format!(
+            "latency on {}: {} tasks, idle node\n",
+            fixture.database_product(),
+            self.samples
+        );
         for times in samples {
             times.write_text(&mut text);
         }

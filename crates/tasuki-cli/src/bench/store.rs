@@ -15,9 +15,9 @@ use tasuki_store::{
 };
 
 use super::baseline::TASK_ARGS;
-use super::enqueue::enqueue;
+use super::enqueue::submit_bench_task;
 use super::fixture::{self, database_in_use, refuse_if_in_use};
-use crate::database::Database;
+use crate::database_access::Database;
 use crate::failure::Failure;
 
 const LEASE_TTL: Duration = Duration::from_secs(600);
@@ -28,7 +28,7 @@ const LEASE_TTL: Duration = Duration::from_secs(600);
 Examples:
   tasuki bench store --database-url sqlite:bench.db
   tasuki bench store --runs 5000 --database-url postgres://tasuki@localhost/bench")]
-pub(crate) struct BenchStore {
+pub(crate) struct BenchStoreCommand {
     #[command(flatten)]
     pub(crate) database: Database,
 
@@ -61,7 +61,7 @@ struct Measurement {
     seconds: f64,
 }
 
-impl BenchStore {
+impl BenchStoreCommand {
     pub(crate) async fn run(&self) -> Result<String, Failure> {
         let mut measurements = Vec::new();
         self.measure(&mut measurements)
@@ -212,7 +212,7 @@ impl StoreFixture {
                 let enqueuer = enqueuer.clone();
                 async move {
                     for _ in 0..runs / callers {
-                        enqueue(&enqueuer, &bench.claimed).await?;
+                        submit_bench_task(&enqueuer, &bench.claimed).await?;
                     }
                     Ok(u64::from(runs / callers))
                 }
@@ -389,7 +389,7 @@ async fn job(store: &Store, name: &str, lane: &str, kind: JobKind) -> Result<Job
         ..fixture::single_attempt_spec(&WorkSpec::new(WorkAction::Function(name.to_owned())))
     };
     let name = format!("bench store {name}");
-    Ok(fixture::create_job(store, &name, spec, Trigger::Task, None).await?.newest)
+    Ok(fixture::create_bench_job(store, &name, spec, Trigger::Task, None).await?.newest)
 }
 
 fn measurement(

@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::diff::{self, FieldChange};
 use super::file::{self, FileJob};
+use super::job_changes::{self, FieldChange};
 use super::{fetch_all_jobs, job_path, normalize, view};
-use crate::client::{ApiClient, ApiResponse, etag_of};
+use crate::client::{ApiClient, ApiResponse, format_etag};
 use crate::confirm::Confirmation;
 use crate::failure::Failure;
 use crate::parse;
-use crate::view::{Style, count_of, field_items, field_text};
+use crate::view::{OutputStyle, count_with_noun, field_items, field_text};
 
-/// Create, change and delete jobs to match a file. Shows the changes field by field and waits for a confirmation. A job
-/// that is changed by another user in the meantime is skipped and reported
+/// Create and change jobs so that they match a file; with --prune, also delete all other jobs. Shows the changes field by
+/// field and asks for a confirmation. A job that another user changes at the same time is skipped and reported
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -38,8 +38,8 @@ A file:
   timeout = \"10m\"
   retry = { max_retries = 3, backoff = \"1m\" }
 
-The fields are those of tasuki job show --json. A field that is missing in the file is reset to empty or
-to its default, except enabled, dispatch, concurrency and parts of retry, which keep their values.
+The fields are those of tasuki job show --json. A field that is not in the file is cleared or set to
+its default. Only enabled, dispatch, concurrency and the parts of retry then keep their values.
 tasuki job export writes such a file.")]
 pub(super) struct Apply {
     /// TOML file with jobs; - is stdin
@@ -63,7 +63,11 @@ enum PlannedChange {
 }
 
 impl Apply {
-    pub(super) async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    pub(super) async fn run(
+        &self,
+        client: &ApiClient,
+        style: &OutputStyle,
+    ) -> Result<String, Failure> {
         let text = parse::read_file_or_stdin(&self.file)?;
         let desired = file::parse(&self.file.display().to_string(), &text)?;
         let existing = fetch_all_jobs(client).await?;
@@ -101,12 +105,12 @@ fn plan_changes(
         };
         let before = normalize::normalize_job(current);
         let desired = normalize::desired_job(&job.fields, current);
-        let changes = diff::list_changes(&before, &desired);
+        let changes = job_changes::list_changed_fields(&before, &desired);
         if changes.is_empty() {
             unchanged.push(name);
             continue;
         }
-        let patch = diff::merge_patch(&before, &desired);
+        let patch = job_changes::merge_patch(&before, &desired);
         planned.push(PlannedChange::Change {
             name,
             version: version(current),
@@ -140,7 +144,10 @@ fn describe_plan(planned: &[PlannedChange], unchanged: usize) -> String {
                 writeln!(output, "create {name}").expect("writing to a string does not fail");
                 let mut body = body.clone();
                 body["name"] = Value::Null;
-                output.push_str(&view::render_new_fields(&diff::list_changes(&json!({}), &body)));
+                output.push_str(&view::render_new_fields(&job_changes::list_changed_fields(
+                    &json!({}),
+                    &body,
+                )));
             }
             PlannedChange::Change { name, changes, .. } => {
                 writeln!(output, "change {name}").expect("writing to a string does not fail");
@@ -160,7 +167,7 @@ fn describe_plan(planned: &[PlannedChange], unchanged: usize) -> String {
     writeln!(
         output,
         "{}: {created} to create, {changed} to change, {deleted} to delete, {unchanged} unchanged",
-        count_of(planned.len() + unchanged, "job")
+        count_with_noun(planned.len() + unchanged, "job")
     )
     .expect("writing to a string does not fail");
     output
@@ -190,11 +197,11 @@ impl PlannedChange {
         let (name, request) = match self {
             Self::Create { name, body } => (name, client.post("/jobs").body(body.clone())),
             Self::Change { name, version, patch, .. } => {
-                let request = client.patch(job_path(name)?).if_match(etag_of(*version));
+                let request = client.patch(job_path(name)?).if_match(format_etag(*version));
                 (name, request.body(patch.clone()))
             }
             Self::Delete { name, version } => {
-                (name, client.delete(job_path(name)?).if_match(etag_of(*version)))
+                (name, client.delete(job_path(name)?).if_match(format_etag(*version)))
             }
         };
         match request.send().await {
@@ -216,7 +223,7 @@ impl PlannedChange {
                 // The server may store a field differently than the file has it (a merge patch cannot express every
                 // change), so differences are reported.
                 let notes = normalize::normalize_job(&response.body["job"]);
-                for change in diff::list_changes(desired, &notes) {
+                for change in job_changes::list_changed_fields(desired, &notes) {
                     let (field, now) =
                         (&change.field, view::render_value(&change.field, &change.after));
                     report.notes.push(format!("{name}: {field} is now {now}"));
@@ -271,12 +278,12 @@ impl ApplyReport {
         })
     }
 
-    fn outcome(&self, style: &Style) -> Result<String, Failure> {
+    fn outcome(&self, style: &OutputStyle) -> Result<String, Failure> {
         let output = style.render(&self.json(), |_, _| self.as_text());
         if self.refused.is_empty() {
             return Ok(output);
         }
-        let message = format!("{} skipped", count_of(self.refused.len(), "job"));
+        let message = format!("{} skipped", count_with_noun(self.refused.len(), "job"));
         Err(Failure::new(message).with_stdout(output).hint(
             "all other changes were applied; run tasuki job apply again to see the remaining ones",
         ))

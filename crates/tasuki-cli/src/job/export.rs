@@ -6,11 +6,11 @@ use clap::Args;
 use serde_json::{Value, json};
 use toml_edit::{Array, InlineTable};
 
-use super::fields::{FieldType, JOB_FIELDS};
+use super::editable_field_types::{FieldType, JOB_FIELDS};
 use super::{fetch_all_jobs, job_path};
 use crate::client::ApiClient;
 use crate::failure::Failure;
-use crate::view::{Style, field_items, field_text};
+use crate::view::{OutputStyle, field_items, field_text};
 
 /// Print all jobs, or the named ones, as TOML for tasuki job apply
 #[derive(Args)]
@@ -26,7 +26,11 @@ pub(super) struct Export {
 }
 
 impl Export {
-    pub(super) async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    pub(super) async fn run(
+        &self,
+        client: &ApiClient,
+        style: &OutputStyle,
+    ) -> Result<String, Failure> {
         let jobs = match self.names.as_slice() {
             [] => fetch_all_jobs(client).await?,
             names => {

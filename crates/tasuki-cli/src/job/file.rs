@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tasuki_core::duration;
 use toml_edit::{Document, Item, TableLike};
 
-use super::fields::{FieldType, JOB_FIELDS};
+use super::editable_field_types::{FieldType, JOB_FIELDS};
 use super::normalize;
 use crate::failure::Failure;
 
@@ -121,7 +121,7 @@ impl FileParser<'_> {
             FieldType::Flag => json!(item.as_bool().ok_or_else(|| type_error("true or false"))?),
             FieldType::Count => {
                 let count = item.as_integer().and_then(|count| u32::try_from(count).ok());
-                json!(count.ok_or_else(|| type_error("a whole number from 0 up"))?)
+                json!(count.ok_or_else(|| type_error("a whole number, 0 or more"))?)
             }
             FieldType::Duration => {
                 let input = item.as_str().ok_or_else(|| type_error(duration::EXPECTED_FORMAT))?;

@@ -6,7 +6,7 @@
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
-use super::trigger_args::TriggerArgs;
+use super::trigger_definition::TriggerArgs;
 use crate::failure::Failure;
 use crate::parse::{self, RunArguments};
 

@@ -1,14 +1,14 @@
 //! `tasuki job`: creates, shows, changes, applies and exports job definitions, and triggers runs of a job.
 
 mod apply;
-mod diff;
+mod editable_field_types;
 mod export;
-mod fields;
 mod file;
 mod job_args;
+mod job_changes;
 mod normalize;
-mod trigger;
-mod trigger_args;
+mod trigger_definition;
+mod trigger_now;
 mod view;
 
 use clap::{Args, Subcommand};
@@ -21,7 +21,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::pagination;
 use crate::parse::{self, Direction};
-use crate::view::{Style, count_of, field_items};
+use crate::view::{OutputStyle, count_with_noun, field_items};
 use job_args::JobArgs;
 
 /// Create, change, list, trigger, pause and delete jobs
@@ -44,7 +44,7 @@ enum Verb {
     Pause(Pause),
     Resume(Resume),
     Delete(Delete),
-    Trigger(trigger::Trigger),
+    Trigger(trigger_now::Trigger),
     Preview(Preview),
     Apply(apply::Apply),
     Export(export::Export),
@@ -99,8 +99,8 @@ struct Create {
     job_args: JobArgs,
 }
 
-/// Change a job. Fields without a flag keep their values; the value `default` resets a field. The change is refused if the
-/// job has been changed in the meantime
+/// Change a job. Fields without a flag keep their values; the value `default` resets a field. If another request changes the
+/// job at the same time, this change is refused
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -137,18 +137,18 @@ struct Disable {
     name: String,
 }
 
-/// Pause a job, optionally with a reason and an end
+/// Pause a job: it creates no runs from its schedule or from events until it is resumed or the pause ends
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   tasuki job pause report --reason 'the warehouse is being moved'
-  tasuki job pause report --until 2h
+  tasuki job pause report --reason migration --until 2h
   tasuki job pause report --until 2026-12-01T00:00:00Z --reason freeze")]
 struct Pause {
     /// The job's name
     name: String,
-    /// Reason, shown with the job
-    #[arg(long, default_value = "")]
+    /// Reason, shown with the job; it must not be empty
+    #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
     /// End of the pause: an instant, or a duration from now [default: until resumed]
     #[arg(long, value_name = "WHEN")]
@@ -183,14 +183,14 @@ Examples:
   tasuki job preview report
   tasuki job preview report -n 3 --from 2027-03-27T00:00:00Z
 
-tasuki schedule preview does the same for a schedule that no job uses yet.")]
+For a schedule that no job uses yet, run tasuki schedule preview.")]
 struct Preview {
     /// The job's name
     name: String,
     /// Number of fire times to show
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     count: u16,
-    /// Show fire times after this: an instant, or a duration from now [default: now]
+    /// Show fire times after this time: an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     from: Option<String>,
 }
@@ -200,7 +200,8 @@ impl JobCommand {
         if let Verb::Create(create) = &self.verb {
             create.job_args.check_has_action(&create.name)?;
         }
-        self.endpoint.run(now, async |client, style| self.verb.run(client, style, now).await)
+        self.endpoint
+            .with_client(now, async |client, style| self.verb.run(client, style, now).await)
     }
 }
 
@@ -208,7 +209,7 @@ impl Verb {
     async fn run(
         &self,
         client: &ApiClient,
-        style: &Style,
+        style: &OutputStyle,
         now: Timestamp,
     ) -> Result<String, Failure> {
         match self {
@@ -225,7 +226,7 @@ impl Verb {
             }
             Self::Resume(Resume { name }) => post_action(client, style, name, "resume", None).await,
             Self::Pause(pause) => {
-                let until = parse::optional_instant(
+                let until = parse::parse_optional_instant(
                     "--until",
                     pause.until.as_deref(),
                     Direction::Future,
@@ -259,7 +260,7 @@ async fn fetch_all_jobs(client: &ApiClient) -> Result<Value, Failure> {
 /// Sends an action such as `enable`, for any version of the job: the action does not depend on its current fields.
 async fn post_action(
     client: &ApiClient,
-    style: &Style,
+    style: &OutputStyle,
     name: &str,
     verb: &str,
     body: Option<Value>,
@@ -273,7 +274,7 @@ async fn post_action(
 }
 
 impl List {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let request = |after: Option<String>, limit: usize| {
             client
                 .get("/jobs")
@@ -288,7 +289,7 @@ impl List {
 }
 
 impl Create {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let mut body = self.job_args.merge_into(&Value::Null)?;
         // A new job has no previous values that a null would reset.
         body.retain(|_, value| !value.is_null());
@@ -302,7 +303,7 @@ impl Create {
 }
 
 impl Update {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let read = client.get(job_path(&self.name)?).send().await?;
         let before = &read.body;
         let mut fields = self.job_args.merge_into(before)?;
@@ -322,22 +323,22 @@ impl Update {
         for (name, value) in fields {
             after[name] = value;
         }
-        let patch = diff::merge_patch(before, &after);
+        let patch = job_changes::merge_patch(before, &after);
         if patch == json!({}) {
-            let unchanged = |_: &Style, _: &Value| format!("{}: no changes\n", self.name);
+            let unchanged = |_: &OutputStyle, _: &Value| format!("{}: no changes\n", self.name);
             return Ok(style.render(&json!({ "job": before, "canceled_runs": [] }), unchanged));
         }
         let request = client.patch(job_path(&self.name)?).if_match(read.if_match_value());
         let response = request.body(patch).send().await?.body;
         Ok(style.render(&response, |style, response| {
-            let changes = diff::list_changes(before, &after);
+            let changes = job_changes::list_changed_fields(before, &after);
             format!("{}{}", view::render_changes(&changes), view::render_changed(style, response))
         }))
     }
 }
 
 impl Delete {
-    async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let read = client.get(job_path(&self.name)?).send().await?;
         let details = view::render_details_without_secrets(style, &read.body);
         self.confirmation.require(&format!(
@@ -356,7 +357,7 @@ impl Preview {
     async fn run(
         &self,
         client: &ApiClient,
-        style: &Style,
+        style: &OutputStyle,
         now: Timestamp,
     ) -> Result<String, Failure> {
         let job = client.get(job_path(&self.name)?).send().await?.body;
@@ -371,7 +372,7 @@ impl Preview {
         }
         let mut body = json!({ "schedule": schedule, "count": self.count });
         if let Some(from) =
-            parse::optional_instant("--from", self.from.as_deref(), Direction::Future, now)?
+            parse::parse_optional_instant("--from", self.from.as_deref(), Direction::Future, now)?
         {
             body["from"] = json!(from);
         }
@@ -384,6 +385,6 @@ impl Preview {
 fn describe_canceled_runs(response: &Value) -> Option<String> {
     match field_items(response, "canceled_runs").len() {
         0 => None,
-        count => Some(format!("{} canceled", count_of(count, "waiting run"))),
+        count => Some(format!("{} canceled", count_with_noun(count, "waiting run"))),
     }
 }

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use super::describe_canceled_runs;
-use super::diff::FieldChange;
+use super::job_changes::FieldChange;
 use crate::view::{
-    Style, comma_list, field_items, field_text, replace_control_chars, shell_command,
+    OutputStyle, comma_list, field_items, field_text, replace_control_chars, shell_command,
 };
 
-pub(super) fn render_list(style: &Style, jobs: &Value) -> String {
+pub(super) fn render_list(style: &OutputStyle, jobs: &Value) -> String {
     let mut table = style.table(["NAME", "STATE", "TRIGGER", "NEXT", "ACTION"]);
     for job in field_items(jobs, "items") {
         table.row([
@@ -25,7 +25,7 @@ pub(super) fn render_list(style: &Style, jobs: &Value) -> String {
 }
 
 /// As [`render_details`], but without the values of environment variables, which may be secret.
-pub(super) fn render_details_without_secrets(style: &Style, job: &Value) -> String {
+pub(super) fn render_details_without_secrets(style: &OutputStyle, job: &Value) -> String {
     let mut job = job.clone();
     for (_, value) in job["env"].as_object_mut().into_iter().flatten() {
         *value = "***".into();
@@ -33,7 +33,7 @@ pub(super) fn render_details_without_secrets(style: &Style, job: &Value) -> Stri
     render_details(style, &job)
 }
 
-pub(super) fn render_details(style: &Style, job: &Value) -> String {
+pub(super) fn render_details(style: &OutputStyle, job: &Value) -> String {
     let trigger = &job["trigger"];
     let retry = &job["retry"];
     style.fields(&[
@@ -67,7 +67,7 @@ pub(super) fn render_details(style: &Style, job: &Value) -> String {
     ])
 }
 
-pub(super) fn render_created(style: &Style, job: &Value) -> String {
+pub(super) fn render_created(style: &OutputStyle, job: &Value) -> String {
     let mut output =
         format!("created {}: {}", field_text(job, "name"), describe_trigger_with_zone(job));
     let next = style.instant(job, "next_fire");
@@ -81,7 +81,7 @@ pub(super) fn render_created(style: &Style, job: &Value) -> String {
 }
 
 /// The result of a change of one job.
-pub(super) fn render_changed(style: &Style, response: &Value) -> String {
+pub(super) fn render_changed(style: &OutputStyle, response: &Value) -> String {
     let job = &response["job"];
     let mut output = format!("{} is {}", field_text(job, "name"), state_name(job));
     let since = describe_pause(style, &job["paused"]);
@@ -131,7 +131,7 @@ pub(super) fn canceled_runs_suffix(response: &Value) -> String {
     describe_canceled_runs(response).map_or(String::new(), |output| format!("; {output}"))
 }
 
-pub(super) fn render_preview(style: &Style, job: &Value, response: &Value) -> String {
+pub(super) fn render_preview(style: &OutputStyle, job: &Value, response: &Value) -> String {
     let zone = field_text(&job["trigger"]["schedule"], "zone");
     let mut output =
         format!("{}: {} ({zone})\n", field_text(job, "name"), field_text(response, "words"));
@@ -158,7 +158,7 @@ fn state_name(job: &Value) -> &'static str {
     }
 }
 
-fn describe_pause(style: &Style, paused: &Value) -> String {
+fn describe_pause(style: &OutputStyle, paused: &Value) -> String {
     if paused.is_null() {
         return String::new();
     }
@@ -216,10 +216,16 @@ fn schedule_source(schedule: &Value) -> String {
 
 fn describe_misfire(misfire: &Value) -> String {
     match misfire["policy"].as_str() {
-        Some("skip_late") => format!("skip when later than {}", field_text(misfire, "after")),
-        Some("latest_only") => "run only the latest".to_owned(),
-        Some("every_within") => format!("run those of the last {}", field_text(misfire, "window")),
-        Some("at_most") => format!("run the latest {}", field_text(misfire, "count")),
+        Some("skip_late") => {
+            format!("skip slots that are more than {} late", field_text(misfire, "after"))
+        }
+        Some("latest_only") => "run only the latest missed slot".to_owned(),
+        Some("every_within") => {
+            format!("run the missed slots of the last {}", field_text(misfire, "window"))
+        }
+        Some("at_most") => {
+            format!("run at most {} missed slots, the latest ones", field_text(misfire, "count"))
+        }
         _ => String::new(),
     }
 }

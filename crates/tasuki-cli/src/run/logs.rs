@@ -7,7 +7,7 @@ use super::follow::{FollowEnd, LogFollower, OutputState, print_json, print_line}
 use super::run_path;
 use crate::client::ApiClient;
 use crate::failure::Failure;
-use crate::view::{Style, field_items, field_text};
+use crate::view::{OutputStyle, field_items, field_text};
 
 /// Maximum number of lines per request.
 const LINES_PER_PAGE: u32 = 1_000;
@@ -31,7 +31,11 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    pub(super) async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    pub(super) async fn run(
+        &self,
+        client: &ApiClient,
+        style: &OutputStyle,
+    ) -> Result<String, Failure> {
         if !self.follow || self.is_past_attempt(client).await? {
             return self.print(client, style).await;
         }
@@ -53,7 +57,7 @@ impl Logs {
         Ok(run["attempt_no"].as_i64().is_some_and(|last| attempt < last))
     }
 
-    async fn print(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    async fn print(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let mut from = 0;
         let mut attempt = self.attempt;
         loop {

@@ -18,7 +18,7 @@ use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::pagination;
 use crate::parse::{self, Direction};
-use crate::view::Style;
+use crate::view::OutputStyle;
 
 /// Maximum expected difference between the clock of this host and that of the database.
 const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_secs(2);
@@ -66,10 +66,10 @@ struct List {
     /// Only runs of this scope, such as tenant/42
     #[arg(long, value_name = "KIND/ID")]
     scope: Option<String>,
-    /// Only runs scheduled at or after this: an instant, or a duration ago
+    /// Only runs scheduled at or after this time: an instant, or a duration before now such as 24h
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
-    /// Only runs scheduled until this: an instant, or a duration ago
+    /// Only runs scheduled before this time: an instant, or a duration before now
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
     /// Include runs that are scheduled for later; --state, --until and a --since in the future include them too
@@ -94,7 +94,7 @@ struct Show {
     id: i64,
 }
 
-/// Cancel a run. A running job receives a stop signal and is killed if it does not stop
+/// Cancel a run. If it is RUNNING, it receives a stop signal, and is killed if it does not stop
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -103,7 +103,7 @@ Examples:
 struct Cancel {
     /// The run's number
     id: i64,
-    /// Reason, stored with the transition record of the run
+    /// Reason, stored in the transition record
     #[arg(long)]
     reason: Option<String>,
 }
@@ -117,7 +117,7 @@ Examples:
 struct Retry {
     /// The run's number
     id: i64,
-    /// Reason, stored with the transition record of the run
+    /// Reason, stored in the transition record
     #[arg(long)]
     reason: Option<String>,
 }
@@ -147,7 +147,8 @@ struct Explain {
 
 impl RunCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        self.endpoint.run(now, async |client, style| self.verb.run(client, style, now).await)
+        self.endpoint
+            .with_client(now, async |client, style| self.verb.run(client, style, now).await)
     }
 }
 
@@ -155,7 +156,7 @@ impl Verb {
     async fn run(
         &self,
         client: &ApiClient,
-        style: &Style,
+        style: &OutputStyle,
         now: Timestamp,
     ) -> Result<String, Failure> {
         match self {
@@ -196,7 +197,7 @@ impl List {
     async fn run(
         &self,
         client: &ApiClient,
-        style: &Style,
+        style: &OutputStyle,
         now: Timestamp,
     ) -> Result<String, Failure> {
         let since = self.since.as_deref();
@@ -204,7 +205,7 @@ impl List {
             .map(|input| parse::instant("--since", input, Direction::Past, now))
             .transpose()?;
         let until =
-            parse::optional_instant("--until", self.until.as_deref(), Direction::Past, now)?;
+            parse::parse_optional_instant("--until", self.until.as_deref(), Direction::Past, now)?;
         let (until, if_empty) = match (until, self.default_until(since, now)) {
             (None, Some(default_until)) => (
                 Some(default_until),

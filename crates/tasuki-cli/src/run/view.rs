@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use crate::view::{Style, field_items, field_text};
+use crate::view::{OutputStyle, field_items, field_text};
 
 /// A list of runs, or `if_empty` if there are none.
-pub(super) fn render_list(style: &Style, runs: &Value, if_empty: &str) -> String {
+pub(super) fn render_list(style: &OutputStyle, runs: &Value, if_empty: &str) -> String {
     let mut table = style.table(["ID", "STATE", "JOB", "ORIGIN", "SCHEDULED FOR", "TOOK", "NOTE"]);
     for run in field_items(runs, "items") {
         table.row([
@@ -47,7 +47,7 @@ fn describe_note(run: &Value) -> String {
     parts.join(", ")
 }
 
-pub(super) fn render_details(style: &Style, run: &Value) -> String {
+pub(super) fn render_details(style: &OutputStyle, run: &Value) -> String {
     let mut output = style.fields(&[
         ("run", field_text(run, "id")),
         ("job", format!("{} (version {})", field_text(run, "job"), field_text(run, "job_version"))),
@@ -161,7 +161,7 @@ pub(super) fn describe_state(run: &Value) -> String {
     output
 }
 
-pub(super) fn render_explanation(_: &Style, response: &Value) -> String {
+pub(super) fn render_explanation(_: &OutputStyle, response: &Value) -> String {
     let mut output = String::new();
     for sentence in field_items(response, "sentences") {
         let sentence = sentence.as_str().unwrap_or_default();

@@ -12,7 +12,7 @@ use super::follow::{FollowEnd, LogFollower};
 use super::{is_ended, run_path, state, view};
 use crate::client::{ApiClient, ApiResponse};
 use crate::failure::Failure;
-use crate::view::Style;
+use crate::view::OutputStyle;
 
 /// Maximum wait time that the server accepts in one request.
 const MAX_WAIT_PER_REQUEST: Duration = Duration::from_secs(50);
@@ -32,7 +32,11 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    pub(super) async fn run(&self, client: &ApiClient, style: &Style) -> Result<String, Failure> {
+    pub(super) async fn run(
+        &self,
+        client: &ApiClient,
+        style: &OutputStyle,
+    ) -> Result<String, Failure> {
         let timeout = parse_timeout(self.timeout.as_deref())?;
         let run = interruptible(self.id, wait_until_ended(client, self.id, timeout)).await?;
         outcome_of(style, &run)
@@ -58,7 +62,7 @@ impl WaitOptions {
     pub(crate) async fn show_or_wait(
         &self,
         client: &ApiClient,
-        style: &Style,
+        style: &OutputStyle,
         created: ApiResponse,
     ) -> Result<String, Failure> {
         let timeout = parse_timeout(self.timeout.as_deref())?;
@@ -144,7 +148,7 @@ async fn interruptible<T>(
 }
 
 /// The outcome of the command for an ended run: its state line, or a failure if it did not succeed.
-fn outcome_of(style: &Style, run: &Value) -> Result<String, Failure> {
+fn outcome_of(style: &OutputStyle, run: &Value) -> Result<String, Failure> {
     let output = style.render(run, |_, run| view::state_line(run));
     match state(run) == Some(RunState::Succeeded) {
         true => Ok(output),
@@ -155,7 +159,7 @@ fn outcome_of(style: &Style, run: &Value) -> Result<String, Failure> {
 
 /// As [`outcome_of`], after the output of the run was printed: stdout contains only that output, so the state goes to
 /// stderr.
-fn outcome_after_output(style: &Style, run: &Value) -> Result<String, Failure> {
+fn outcome_after_output(style: &OutputStyle, run: &Value) -> Result<String, Failure> {
     match state(run) == Some(RunState::Succeeded) {
         true => {
             eprintln!("{}", view::describe_state(run));

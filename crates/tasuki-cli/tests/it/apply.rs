@@ -300,7 +300,7 @@ fn errors_in_a_file_have_line_job_and_field() {
     jobs.toml:3: job "a": command: found string, expected a list of strings
     jobs.toml:3: job "a": timeout: found integer, expected a duration such as 300ms, 1.5s, 5m, 2h or 7d
     jobs.toml:3: job "a": timeout: found "soon", expected a duration such as 300ms, 1.5s, 5m, 2h or 7d
-    jobs.toml:3: job "a": retry.max_retries: found integer, expected a whole number from 0 up
+    jobs.toml:3: job "a": retry.max_retries: found integer, expected a whole number, 0 or more
     jobs.toml:3: job "a": env: found inline table, expected a table of strings
     jobs.toml:3: job "a": args: found string, expected a table, or a string that contains a JSON object
     jobs.toml:3: job "a": trigger.schedule: period: found "x", expected a whole number with its unit, such as 30s, 5m, 2h or 1d, from 1s to 366d

@@ -92,8 +92,7 @@ fn check_enqueue(database: &TestDatabase) {
 
 fn check_growth(database: &TestDatabase) {
     let report = run_bench(database, GROWTH);
-    let expected =
-        [("drain beside runs that lie ahead", 1), ("drain beside runs that have ended", 1)];
+    let expected = [("drain beside future runs", 1), ("drain beside ended runs", 1)];
     assert_eq!(list_figures(&report), expected);
     // The database in the URL was not migrated.
     let doctor = database.tasuki(&["doctor"]);

@@ -130,7 +130,7 @@ fn a_job_is_shown_with_all_fields() {
     paused       since 2020-01-01 00:00:00Z: moving
     description  for 経理
     trigger      every day at 02:30 (daily_at 02:30, Asia/Tokyo, gap: skip)
-    misfire      run those of the last 1h
+    misfire      run the missed slots of the last 1h
     kind         django
     action       manage.py make_report
     args         {"day":"today"}

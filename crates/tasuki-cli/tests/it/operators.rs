@@ -81,16 +81,16 @@ fn workers() {
     let fake = FakeServer::new(operators);
     assert_snapshot!(fake.output(&["worker", "list"]), @r"
     exit 0
-    ID                                    STATE     NODE   RUNS  SLOTS  FUNCTIONS  HEARTBEAT
-    11111111-2222-4333-8444-555555555555  active    機械1  2     8      256        2020-01-01 00:00:00Z
-    11111111-2222-4333-8444-555555555555  draining  機械1  2     8      256        2020-01-01 00:00:00Z
+    ID                                    STATE     NODE   LEASES  SLOTS  FUNCTIONS  HEARTBEAT
+    11111111-2222-4333-8444-555555555555  active    機械1  2       8      256        2020-01-01 00:00:00Z
+    11111111-2222-4333-8444-555555555555  draining  機械1  2       8      256        2020-01-01 00:00:00Z
     ");
     assert_snapshot!(fake.output(&["worker", "show", WORKER]), @r"
     exit 0
     worker          11111111-2222-4333-8444-555555555555
     state           dead
     node            機械1
-    leased runs     2
+    leases          2
     slots           8
     function slots  256
     heartbeat       2020-01-01 00:00:00Z
@@ -108,7 +108,7 @@ fn workers() {
     worker          11111111-2222-4333-8444-555555555555
     state           dead
     node            機械1
-    leased runs     2
+    leases          2
     slots           8
     function slots  256
     heartbeat       2020-01-01 00:00:00Z

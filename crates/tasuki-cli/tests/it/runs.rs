@@ -91,7 +91,7 @@ fn runs(request: &Request) -> Reply {
         "GET /runs/8/explain" => Reply::Json(
             200,
             json!({"run": 8, "state": "FAILED",
-            "sentences": ["It was made for the slot 2020-01-01.", "It failed twice, which is all it may."]}),
+            "sentences": ["It was created for slot 2020-01-01.", "It failed after 2 tries; no try is left."]}),
         ),
         "POST /tasks/batch" => Reply::Json(
             200,
@@ -164,8 +164,8 @@ fn a_run_with_its_attempts_and_notes() {
     "#);
     assert_snapshot!(fake.output(&["run", "explain", "8"]), @r"
     exit 0
-    It was made for the slot 2020-01-01.
-    It failed twice, which is all it may.
+    It was created for slot 2020-01-01.
+    It failed after 2 tries; no try is left.
     ");
 }
 

@@ -31,10 +31,10 @@ fn clocks_go_forward() {
         @r"
     exit 0
     every day at 02:30 (Europe/Berlin)
-    when the clocks change: a skipped time runs when the clocks change, a repeated time runs once
+    when the clocks change: a time that does not exist runs at the moment of the change, a time that occurs twice runs once
      LOCAL                           UTC                   IN    NOTE
      Sat 2026-03-28 02:30:00 +01:00  2026-03-28T01:30:00Z  past
-     Sun 2026-03-29 03:00:00 +02:00  2026-03-29T01:00:00Z  past  02:30:00 does not exist, runs when the clocks change; clocks go forward 02:00 -> 03:00
+     Sun 2026-03-29 03:00:00 +02:00  2026-03-29T01:00:00Z  past  02:30:00 does not exist, runs at the moment of the change; clocks go forward 02:00 -> 03:00
      Mon 2026-03-30 02:30:00 +02:00  2026-03-30T00:30:00Z  past
     "
     );
@@ -57,7 +57,7 @@ fn clocks_go_back_and_it_runs_twice() {
     assert_snapshot!(preview(&arguments), @r"
     exit 0
     every day at 02:30 (Europe/Berlin)
-    when the clocks change: a skipped time runs when the clocks change, a repeated time runs twice
+    when the clocks change: a time that does not exist runs at the moment of the change, a time that occurs twice runs twice
      LOCAL                           UTC                   IN    NOTE
      Sat 2025-10-25 02:30:00 +02:00  2025-10-25T00:30:00Z  past
      Sun 2025-10-26 02:30:00 +02:00  2025-10-26T00:30:00Z  past  clocks go back 03:00 -> 02:00
@@ -83,9 +83,9 @@ fn in_japanese_with_a_skipped_time() {
     assert_snapshot!(preview(&arguments), @r"
     exit 0
     毎日 02:30 (America/New_York)
-    時計の切替: 存在しない時刻は実行しない、繰り返す時刻は1回だけ実行
+    時計の切り替え: 存在しない時刻は実行しない、2回ある時刻は1回だけ実行
      現地時刻                       UTC                   あと  備考
-     日 2026-03-08 02:30:00         -                     -     02:30:00 は存在しないため実行なし。時計が進む 02:00 -> 03:00
+     日 2026-03-08 02:30:00         -                     -     02:30:00 は存在しないため実行しない。時計が進む 02:00 -> 03:00
      月 2026-03-09 02:30:00 -04:00  2026-03-09T06:30:00Z  過去
      火 2026-03-10 02:30:00 -04:00  2026-03-10T06:30:00Z  過去
     ");

@@ -71,7 +71,7 @@ impl RedisConfig {
         // A brace would end the hash tag that keeps our keys together on one node of a cluster.
         if !is_allowed_length || !prefix.chars().all(is_allowed) {
             let expected = "up to 64 letters, digits, and any of _ - . :";
-            return Err(InvalidInput::from_text("redis prefix", prefix, expected));
+            return Err(InvalidInput::with_value("redis prefix", prefix, expected));
         }
         prefix.clone_into(&mut self.prefix);
         Ok(self)
@@ -195,7 +195,7 @@ impl FromStr for RedisConfig {
 
 /// Describes an invalid part without quoting it, because it may contain a password.
 fn invalid_url(found: &str) -> InvalidInput {
-    InvalidInput::from_description(FIELD_NAME, found, EXPECTED_FORMS)
+    InvalidInput::with_described_value(FIELD_NAME, found, EXPECTED_FORMS)
 }
 
 fn parse_host(text: &str, default_port: u16) -> Result<Host, InvalidInput> {

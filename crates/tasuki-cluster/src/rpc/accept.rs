@@ -19,7 +19,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tonic::transport::server::Connected;
 
-use super::authorize::CertifiedCaller;
+use super::authenticate_and_authorize::CertifiedCaller;
 use super::server::ServerLimits;
 use crate::identity::Identity;
 use crate::security::RpcSecurity;

@@ -16,7 +16,7 @@ use tonic_health::server::{HealthReporter, health_reporter};
 use tonic_reflection::server::Builder;
 
 use super::accept::Acceptor;
-use super::authorize::AuthorizeLayer;
+use super::authenticate_and_authorize::AuthorizeLayer;
 use super::service::RpcService;
 use crate::identity::{InvalidIdentity, PeerRole};
 use crate::security::{Error, RpcSecurity};

@@ -127,13 +127,13 @@ async fn rpc_nodes_that_share_a_certificate_may_request_a_continuation_for_each_
 
 #[tokio::test]
 async fn rpc_a_token_allows_continuations_only_for_the_workers_of_its_node() {
-    use tasuki_cluster::token::{BearerTokens, TokenFiles};
+    use tasuki_cluster::signed_token::{TokenFiles, TokenSigner};
     let folder = TempFolder::new();
     folder.write("key", &"k".repeat(40));
     let security = |name: &str| {
         let files = TokenFiles { current: folder.path().join("key"), previous: None };
         let identity = Identity::new(CLUSTER, PeerRole::Node, name).unwrap();
-        let tokens = BearerTokens::open(
+        let tokens = TokenSigner::open(
             files,
             identity,
             Arc::new(RealClock),

@@ -308,18 +308,18 @@ async fn rpc_tls_invalid_new_files_are_refused_and_the_previous_ones_stay_in_use
         ("another cluster", issue(&pair.authority, &other_cluster, valid_days(30))),
     ];
     for (what, (certificate, key)) in bad {
-        let before = tls.refused();
+        let before = tls.refused_reloads();
         folder.write("tls.key", &key);
         folder.write("tls.crt", &certificate);
-        wait_until(what, || tls.refused() > before).await;
+        wait_until(what, || tls.refused_reloads() > before).await;
         assert_eq!(tls.generation(), 1, "{what}");
         assert_eq!(ping_until_response(&peers, &pair.peer).await, pair.node.id, "{what}");
         folder.write("tls.key", &good_key);
         folder.write("tls.crt", &good_certificate);
     }
-    let before = tls.refused();
+    let before = tls.refused_reloads();
     fs::remove_file(folder.path().join("ca.crt")).unwrap();
-    wait_until("a missing file", || tls.refused() > before).await;
+    wait_until("a missing file", || tls.refused_reloads() > before).await;
     assert_eq!(ping_until_response(&peers, &pair.peer).await, pair.node.id);
 
     folder.write("ca.crt", pair.authority.pem());

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use tasuki::node::clock_and_random::{Clock, RealClock};
 use tasuki::node::coordination::peers::{OrderResponse, Peers as _};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
-use tasuki_cluster::token::{BearerTokens, MAX_CLOCK_SKEW, TOKEN_LIFETIME, TokenFiles};
+use tasuki_cluster::signed_token::{MAX_CLOCK_SKEW, TOKEN_LIFETIME, TokenFiles, TokenSigner};
 use tasuki_cluster::{Identity, PeerRole, RpcSecurity};
 use tasuki_core::Epoch;
 use tasuki_proto::v1;
@@ -45,12 +45,12 @@ fn files(folder: &TempFolder) -> TokenFiles {
     }
 }
 
-fn tokens(folder: &TempFolder, identity: Identity) -> Arc<BearerTokens> {
+fn tokens(folder: &TempFolder, identity: Identity) -> Arc<TokenSigner> {
     tokens_at(folder, identity, Arc::new(RealClock))
 }
 
-fn tokens_at(folder: &TempFolder, identity: Identity, clock: Arc<dyn Clock>) -> Arc<BearerTokens> {
-    BearerTokens::open(files(folder), identity, clock, RELOAD_INTERVAL).unwrap()
+fn tokens_at(folder: &TempFolder, identity: Identity, clock: Arc<dyn Clock>) -> Arc<TokenSigner> {
+    TokenSigner::open(files(folder), identity, clock, RELOAD_INTERVAL).unwrap()
 }
 
 #[tokio::test]
@@ -134,7 +134,7 @@ async fn rpc_token_an_invalid_token_is_refused() {
 #[tokio::test]
 async fn rpc_token_a_short_key_is_refused() {
     let folder = keys("too short\n", None);
-    let opened = BearerTokens::open(
+    let opened = TokenSigner::open(
         files(&folder),
         node_identity("here"),
         Arc::new(RealClock),
@@ -144,7 +144,7 @@ async fn rpc_token_a_short_key_is_refused() {
     folder.write("current", KEY);
     let ours = tokens(&folder, node_identity("here"));
     folder.write("current", "too short");
-    wait_until("the short key is refused", || ours.refused() == 1).await;
+    wait_until("the short key is refused", || ours.refused_reloads() == 1).await;
     assert!(ours.verify(&ours.sign()).is_ok(), "the previous key stays in use");
 }
 
@@ -162,7 +162,7 @@ impl TokenServer {
         Self { server: start_server(&node, security, ServerLimits::default()).await, node, keys }
     }
 
-    fn client_with(&self, tokens: Arc<BearerTokens>) -> RpcPeers {
+    fn client_with(&self, tokens: Arc<TokenSigner>) -> RpcPeers {
         RpcPeers::new(RpcSecurity::Token(tokens), Arc::new(RealClock))
     }
 
@@ -249,7 +249,7 @@ async fn rpc_token_no_call_fails_while_keys_are_replaced() {
     }
 }
 
-fn with_token<T>(tokens: &BearerTokens, message: T) -> Request<T> {
+fn with_token<T>(tokens: &TokenSigner, message: T) -> Request<T> {
     let mut request = Request::new(message);
     let header = format!("Bearer {}", tokens.sign()).parse().unwrap();
     request.metadata_mut().insert("authorization", header);

@@ -6,7 +6,7 @@
 
 /// The counters in a run's row. They decide whether the run may be assigned and retried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counters {
+pub struct RunCounters {
     /// The number of assignments and claims so far: the number of the current attempt, without gaps.
     pub attempt_no: u32,
     /// The number of starts so far.
@@ -29,7 +29,7 @@ pub enum LossKind {
     Shared,
 }
 
-impl Counters {
+impl RunCounters {
     /// The counters of a new run that may start `max_attempts` times.
     pub fn new(max_attempts: u32) -> Self {
         Self { attempt_no: 0, tries: 0, tries_allowed: max_attempts, releases: 0, isolated: false }
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn releases_without_a_start_use_up_no_tries() {
-        let mut run = Counters::new(3);
+        let mut run = RunCounters::new(3);
         for _ in 0..10 {
             run = run.after_assign().after_release();
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_shared_loss_gives_one_additional_try_only_once() {
-        let first = Counters::new(2).after_claim().after_loss(LossKind::Shared, 2);
+        let first = RunCounters::new(2).after_claim().after_loss(LossKind::Shared, 2);
         assert_eq!((first.tries, first.tries_allowed, first.isolated), (1, 3, true));
         // The run is isolated now. Even if a stale observation reports a shared loss, it uses up a try.
         let second = first.after_claim().after_loss(LossKind::Shared, 2);
@@ -111,20 +111,20 @@ mod tests {
 
     #[test]
     fn a_job_with_one_attempt_gets_no_additional_try() {
-        let lost = Counters::new(1).after_claim().after_loss(LossKind::Shared, 1);
+        let lost = RunCounters::new(1).after_claim().after_loss(LossKind::Shared, 1);
         assert!(!lost.has_tries_left());
         assert!(!lost.isolated);
     }
 
     #[test]
     fn a_single_loss_uses_up_its_try() {
-        let lost = Counters::new(2).after_claim().after_loss(LossKind::Single, 2);
+        let lost = RunCounters::new(2).after_claim().after_loss(LossKind::Single, 2);
         assert_eq!((lost.tries, lost.tries_allowed, lost.isolated), (1, 2, false));
     }
 
     #[test]
     fn a_manual_retry_gives_exactly_one_try() {
-        let spent = Counters::new(1).after_claim();
+        let spent = RunCounters::new(1).after_claim();
         let again = spent.after_assign().after_release().after_manual_retry();
         assert!(again.has_tries_left());
         assert_eq!(again.releases, 0);
@@ -136,7 +136,7 @@ mod tests {
         /// counters that may only rise never fall.
         #[test]
         fn counters_stay_consistent_in_any_order(max in 1u32..5, steps in prop::collection::vec(0u8..6, 0..60)) {
-            let mut run = Counters::new(max);
+            let mut run = RunCounters::new(max);
             for step in steps {
                 let before = run;
                 run = match step {

@@ -4,5 +4,5 @@ mod counters;
 mod state;
 pub mod transition;
 
-pub use counters::{Counters, LossKind};
+pub use counters::{LossKind, RunCounters};
 pub use state::{AttemptOutcome, Continuation, Origin, RunState, SkipReason};

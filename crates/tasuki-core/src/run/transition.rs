@@ -92,7 +92,7 @@ impl StateEffect {
 
 /// One row of the transition table.
 #[derive(Debug, Clone, Copy)]
-pub struct Transition {
+pub struct TransitionRow {
     /// The number by which documents and tests cite the transition: `T0` to `T15`.
     pub number: &'static str,
     /// The operation.
@@ -108,8 +108,8 @@ pub struct Transition {
 }
 
 /// The transition table of a run.
-pub const TRANSITIONS: &[Transition] = &[
-    Transition {
+pub const TRANSITIONS: &[TransitionRow] = &[
+    TransitionRow {
         number: "T0",
         verb: Verb::Create,
         state_effects: &[StateEffect::Create(Pending)],
@@ -117,7 +117,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "F for the leader; the cursor, then the job, is unchanged since it was read; unique keys (a conflict returns the existing run)",
         effects: "the cursor advances; the event gets processed_at; due row added; command, limits and policy are copied into the run",
     },
-    Transition {
+    TransitionRow {
         number: "T1",
         verb: Verb::Assign,
         state_effects: &[StateEffect::Change(WAITING, &[Assigned])],
@@ -125,7 +125,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "F; due row deleted; state and attempt_no as read; no cancel requested; due within assign_ahead; skip_at not passed; worker active and with a free slot; hold acquired if the policy needs it",
         effects: "attempt_no + 1; new token; epoch; start_by; lease",
     },
-    Transition {
+    TransitionRow {
         number: "T1c",
         verb: Verb::Claim,
         state_effects: &[StateEffect::Change(WAITING, &[Running])],
@@ -133,7 +133,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "worker active, neither detached nor draining; due row deleted; state; due_at <= clock; neither skip_at nor expires_at passed; no cancel requested; hold acquired if the policy needs it",
         effects: "as T1 and T2 together; never more runs than free slots. Together with T0, in one write, for plain tasks that are submitted in the worker's own process while no run waits in their lane",
     },
-    Transition {
+    TransitionRow {
         number: "T2",
         verb: Verb::Start,
         state_effects: &[StateEffect::Change(&[Assigned], &[Running])],
@@ -141,7 +141,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "lease found by token; token; state; the run's worker is the caller and not detached; no cancel requested; due_at <= clock < start_by (a little early gives NotYet, not Lost)",
         effects: "tries + 1; releases = 0; started_at; lease_until. The process is spawned only after this",
     },
-    Transition {
+    TransitionRow {
         number: "T3",
         verb: Verb::Renew,
         state_effects: &[StateEffect::Keep(LEASED)],
@@ -149,7 +149,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "lease found by token",
         effects: "lease_until; heartbeat_at. Without a lease row, the worker kills the processes and writes nothing",
     },
-    Transition {
+    TransitionRow {
         number: "T4",
         verb: Verb::Finish,
         state_effects: &[StateEffect::Change(&[Running], &[Succeeded])],
@@ -157,7 +157,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "token; state (a success has precedence over a requested cancel)",
         effects: "outcome stored in the run; hold released",
     },
-    Transition {
+    TransitionRow {
         number: "T5",
         verb: Verb::Finish,
         state_effects: &[StateEffect::Change(&[Running], &[RetryWait])],
@@ -165,7 +165,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "token; state; no cancel requested; failure retryable; tries left",
         effects: "next_retry_at; attempt appended; due row added; hold released",
     },
-    Transition {
+    TransitionRow {
         number: "T6",
         verb: Verb::Finish,
         state_effects: &[StateEffect::Change(&[Running], &[Failed, TimedOut, Expired])],
@@ -173,7 +173,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "token; state; no cancel requested",
         effects: "outcome and reason stored in the run; hold released",
     },
-    Transition {
+    TransitionRow {
         number: "T7",
         verb: Verb::Orphan,
         state_effects: &[StateEffect::Change(&[Assigned], &[Orphaned])],
@@ -181,7 +181,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "F; token as read; state; start_by < clock, or worker detached or gone",
         effects: "attempt RELEASED appended; releases + 1; due row added; hold released",
     },
-    Transition {
+    TransitionRow {
         number: "T7w",
         verb: Verb::Release,
         state_effects: &[StateEffect::Change(&[Assigned], &[Orphaned])],
@@ -189,7 +189,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "token; state",
         effects: "as T7",
     },
-    Transition {
+    TransitionRow {
         number: "T8",
         verb: Verb::Recover,
         state_effects: &[
@@ -200,7 +200,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "F; lease deleted, because lease_until + steal_grace < clock or its worker was reported dead; token of the lease; state",
         effects: "attempt LOST (HEARTBEAT_TIMEOUT) or RELEASED appended, or stored in the run if the run ends; retry decision, including a requested cancel; due row added; hold released",
     },
-    Transition {
+    TransitionRow {
         number: "T9",
         verb: Verb::Cancel,
         state_effects: &[StateEffect::Change(
@@ -211,7 +211,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "state; F for the leader",
         effects: "due row deleted; hold released; audit; if the job changed, the slot can be planned again",
     },
-    Transition {
+    TransitionRow {
         number: "T10",
         verb: Verb::Cancel,
         state_effects: &[StateEffect::Keep(&[Running])],
@@ -219,7 +219,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "state; no cancel requested yet; F for the leader",
         effects: "cancel_requested_at and cancel_requested_by; audit; a hint to the worker",
     },
-    Transition {
+    TransitionRow {
         number: "T11",
         verb: Verb::Finish,
         state_effects: &[StateEffect::Change(&[Running], &[Canceled])],
@@ -227,7 +227,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "token; state; cancel requested",
         effects: "outcome stored in the run; hold released",
     },
-    Transition {
+    TransitionRow {
         number: "T12",
         verb: Verb::Skip,
         state_effects: &[StateEffect::Change(&[Pending, Orphaned], &[Skipped])],
@@ -235,7 +235,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "F; due row deleted; tries = 0; skip_at < clock (LATE), or the run is due, the policy is `forbid` and the hold is owned by a run that is RUNNING or due (CONCURRENT)",
         effects: "reason",
     },
-    Transition {
+    TransitionRow {
         number: "T13",
         verb: Verb::Expire,
         state_effects: &[StateEffect::Change(WAITING, &[Expired])],
@@ -243,7 +243,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "F; due row deleted; expires_at < clock, or max_releases reached without a start",
         effects: "reason",
     },
-    Transition {
+    TransitionRow {
         number: "T14",
         verb: Verb::Retry,
         state_effects: &[StateEffect::Change(&[Failed, TimedOut, Expired], &[RetryWait])],
@@ -251,7 +251,7 @@ pub const TRANSITIONS: &[Transition] = &[
         guard: "state (a succeeded run cannot be retried by accident)",
         effects: "last attempt appended if it is still stored in the run; cancel, expiry, skip_at and releases cleared; tries_allowed + 1; due row added; audit",
     },
-    Transition {
+    TransitionRow {
         number: "T15",
         verb: Verb::Confirm,
         state_effects: &[StateEffect::Keep(&[Running])],

@@ -16,7 +16,7 @@ pub(super) fn parse(typed: &str) -> Result<(Pattern, DstRule), InvalidInput> {
     let expression = match typed.trim().strip_prefix('@') {
         Some(nickname) => expand_nickname(nickname).ok_or_else(|| {
             let names: Vec<&str> = NICKNAMES.iter().map(|(name, _)| *name).collect();
-            InvalidInput::from_text("cron", typed, format!("a nickname: @{}", names.join(", @")))
+            InvalidInput::with_value("cron", typed, format!("a nickname: @{}", names.join(", @")))
         })?,
         None => typed,
     };
@@ -98,7 +98,7 @@ fn split_fields(expression: &str) -> Result<Fields<'_>, InvalidInput> {
                 count => format!("{count} fields"),
             };
             let expected = "5 fields (minute, hour, day of month, month, day of week), 6 with seconds in front, or a nickname such as @daily";
-            return Err(InvalidInput::from_description("cron", found, expected));
+            return Err(InvalidInput::with_described_value("cron", found, expected));
         }
     };
     Ok(std::array::from_fn(|index| (&FIELDS[index], texts[index])))
@@ -111,7 +111,7 @@ fn check_field(field: &Field, text: &str) -> Result<(), InvalidInput> {
             .find(|letters| !field.names.iter().any(|name| name.eq_ignore_ascii_case(letters)));
         if field.name.starts_with("day") && (item.contains('#') || is_modifier(unknown_name)) {
             let expected = "no L, W or #, which tasuki does not support; for the last day of a month use monthly_at with `last`";
-            return Err(InvalidInput::from_text(field.name, item, expected));
+            return Err(InvalidInput::with_value(field.name, item, expected));
         }
         let star_among_others = item == "*" && text != "*";
         let plain = item.chars().all(|c| c.is_ascii_alphanumeric() || "*-/".contains(c));
@@ -137,7 +137,7 @@ fn invalid_item(field: &Field, item: &str) -> InvalidInput {
         "{}, an ascending range a-b, a step */n or a-b/n, a list of these, or * alone",
         field.expected
     );
-    InvalidInput::from_text(field.name, item, expected)
+    InvalidInput::with_value(field.name, item, expected)
 }
 
 fn parse_with_croner(expression: &str) -> Result<Cron, croner::errors::CronError> {
@@ -158,7 +158,7 @@ fn find_invalid_item(fields: &Fields<'_>) -> InvalidInput {
     }
     // Each item alone is valid, but the whole expression is not. No such expression is known.
     let whole: Vec<&str> = fields.iter().map(|(_, text)| *text).collect();
-    InvalidInput::from_text("cron", &whole.join(" "), "a valid cron expression")
+    InvalidInput::with_value("cron", &whole.join(" "), "a valid cron expression")
 }
 
 #[cfg(test)]

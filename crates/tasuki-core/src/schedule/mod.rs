@@ -17,7 +17,7 @@ use jiff::Timestamp;
 pub use dst::{DstChoice, DstRule, FoldRule, GapRule};
 pub use fire::Fire;
 pub use preview::{ClockChange, Preview, PreviewRow};
-pub use slot::Slot;
+pub use slot::PlannedSlot;
 pub use zone::Zone;
 
 use crate::string_enum::string_enum;
@@ -92,7 +92,7 @@ impl Schedule {
     ) -> Result<Self, InvalidInput> {
         if value.len() > MAX_VALUE_BYTES {
             let found = format!("{} bytes", value.len());
-            return Err(InvalidInput::from_description(
+            return Err(InvalidInput::with_described_value(
                 "schedule value",
                 found,
                 "at most 256 bytes",
@@ -133,7 +133,7 @@ impl Schedule {
             Recurrence::Interval(period) => {
                 let passed = after.as_microsecond().div_euclid(1_000_000 * period);
                 let at = Timestamp::from_second((passed + 1) * period).ok()?;
-                Some(Fire { at, slot: Slot::Instant(at), shifted: false })
+                Some(Fire { at, slot: PlannedSlot::Instant(at), shifted: false })
             }
         }
     }

@@ -67,7 +67,7 @@ fn parse_interval(typed: &str) -> Result<i64, InvalidInput> {
     let number = &text[..text.len() - usize::from(unit > 0)];
     match parse_digits(number).and_then(|number| number.checked_mul(unit)) {
         Some(seconds @ 1..=LONGEST) => Ok(seconds),
-        _ => Err(InvalidInput::from_text(
+        _ => Err(InvalidInput::with_value(
             "period",
             typed,
             "a whole number with its unit, such as 30s, 5m, 2h or 1d, from 1s to 366d",
@@ -79,7 +79,7 @@ fn parse_interval(typed: &str) -> Result<i64, InvalidInput> {
 fn parse_minutes(typed: &str) -> Result<Times, InvalidInput> {
     let minute = |item: &str| match parse_digits(item) {
         Some(minute @ 0..=59) => Ok(minute as u8),
-        _ => Err(InvalidInput::from_text("minute", item, "0 to 59, or a list such as 0,30")),
+        _ => Err(InvalidInput::with_value("minute", item, "0 to 59, or a list such as 0,30")),
     };
     let minutes = list_items(typed).map(minute).collect::<Result<NumberSet, _>>()?;
     Ok(Times::Grid { hours: NumberSet::range(0, 23), minutes, seconds: NumberSet::range(0, 0) })
@@ -96,7 +96,7 @@ fn parse_times(typed: &str) -> Result<Times, InvalidInput> {
 fn parse_time_of_day(typed: &str) -> Result<Time, InvalidInput> {
     let error = || {
         let expected = "a time from 00:00 to 23:59, or with seconds such as 02:30:15";
-        InvalidInput::from_text("time", typed, expected)
+        InvalidInput::with_value("time", typed, expected)
     };
     let parts: Vec<&str> = typed.split(':').collect();
     let (hour, minute, second) = match *parts.as_slice() {
@@ -125,7 +125,7 @@ fn split_days_and_times<'a>(
     let parts = typed.trim().split_once(char::is_whitespace);
     parts.ok_or_else(|| {
         let expected = format!("days and times with a space between, such as {example}");
-        InvalidInput::from_text(field, typed, expected)
+        InvalidInput::with_value(field, typed, expected)
     })
 }
 
@@ -143,7 +143,7 @@ fn parse_weekdays(typed: &str) -> Result<NumberSet, InvalidInput> {
             _ => {
                 let expected =
                     "mon, tue, wed, thu, fri, sat, sun, a range such as mon-fri, or a list";
-                return Err(InvalidInput::from_text("weekday", item, expected));
+                return Err(InvalidInput::with_value("weekday", item, expected));
             }
         }
     }
@@ -168,7 +168,7 @@ fn parse_month_days(typed: &str) -> Result<MonthDays, InvalidInput> {
             _ if item.eq_ignore_ascii_case("last") => last = true,
             _ => {
                 let expected = "1 to 31, last, or a list such as 1,15,last";
-                return Err(InvalidInput::from_text("day of month", item, expected));
+                return Err(InvalidInput::with_value("day of month", item, expected));
             }
         }
     }

@@ -4,7 +4,7 @@ use jiff::civil::DateTime;
 use jiff::{Timestamp, Zoned};
 
 use super::dst::GapRule;
-use super::{Fire, Recurrence, Schedule, Slot, fire};
+use super::{Fire, PlannedSlot, Recurrence, Schedule, fire};
 
 /// The next fires of a schedule.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ impl PreviewRow {
     }
 
     /// The slot of a fire; `None` for a skipped time.
-    pub fn slot(&self) -> Option<Slot> {
+    pub fn slot(&self) -> Option<PlannedSlot> {
         match self {
             Self::Fire { fire, .. } => Some(fire.slot),
             Self::Skipped { .. } => None,

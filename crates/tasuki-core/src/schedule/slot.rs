@@ -15,7 +15,7 @@ use crate::InvalidInput;
 /// that neither a repeated hour nor new zone rules create a slot twice. For an interval schedule, the
 /// slot is the instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Slot {
+pub enum PlannedSlot {
     /// An instant, on a whole second.
     Instant(Timestamp),
     /// A wall-clock time.
@@ -27,7 +27,7 @@ pub enum Slot {
     },
 }
 
-impl fmt::Display for Slot {
+impl fmt::Display for PlannedSlot {
     /// The stored key: `2026-11-15T02:30:00`, `2026-10-25T02:30:00#2`, `2026-11-15T02:30:00Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -38,17 +38,17 @@ impl fmt::Display for Slot {
     }
 }
 
-impl FromStr for Slot {
+impl FromStr for PlannedSlot {
     type Err = InvalidInput;
 
     fn from_str(typed: &str) -> Result<Self, InvalidInput> {
         parse_key(typed).filter(|slot| slot.to_string() == typed && slot.is_valid()).ok_or_else(
-            || InvalidInput::from_text("slot", typed, "a slot such as 2026-11-15T02:30:00"),
+            || InvalidInput::with_value("slot", typed, "a slot such as 2026-11-15T02:30:00"),
         )
     }
 }
 
-impl Slot {
+impl PlannedSlot {
     /// Whether the slot is on a whole second, and its pass is 1 or 2.
     fn is_valid(&self) -> bool {
         match self {
@@ -58,12 +58,12 @@ impl Slot {
     }
 }
 
-fn parse_key(typed: &str) -> Option<Slot> {
+fn parse_key(typed: &str) -> Option<PlannedSlot> {
     if typed.ends_with('Z') {
-        return typed.parse().ok().map(Slot::Instant);
+        return typed.parse().ok().map(PlannedSlot::Instant);
     }
     let (time, pass) = typed.split_once('#').unwrap_or((typed, "1"));
-    Some(Slot::Wall { time: time.parse().ok()?, pass: pass.parse().ok()? })
+    Some(PlannedSlot::Wall { time: time.parse().ok()?, pass: pass.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -76,9 +76,9 @@ mod tests {
         let wall = datetime(2026, 10, 25, 2, 30, 0, 0);
         let instant = "2026-11-15T02:30:00Z".parse().unwrap();
         for (slot, key) in [
-            (Slot::Wall { time: wall, pass: 1 }, "2026-10-25T02:30:00"),
-            (Slot::Wall { time: wall, pass: 2 }, "2026-10-25T02:30:00#2"),
-            (Slot::Instant(instant), "2026-11-15T02:30:00Z"),
+            (PlannedSlot::Wall { time: wall, pass: 1 }, "2026-10-25T02:30:00"),
+            (PlannedSlot::Wall { time: wall, pass: 2 }, "2026-10-25T02:30:00#2"),
+            (PlannedSlot::Instant(instant), "2026-11-15T02:30:00Z"),
         ] {
             assert_eq!(slot.to_string(), key);
             assert_eq!(key.parse(), Ok(slot));
@@ -97,7 +97,7 @@ mod tests {
             "2026-10-25T02:30:00#3",
             "2026-10-25T02:30:00.5",
         ] {
-            assert!(wrong.parse::<Slot>().is_err(), "{wrong:?}");
+            assert!(wrong.parse::<PlannedSlot>().is_err(), "{wrong:?}");
         }
     }
 }

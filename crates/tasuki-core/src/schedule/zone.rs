@@ -60,7 +60,7 @@ fn unknown_zone(typed: &str) -> InvalidInput {
         Some(name) => format!("the IANA name of a zone; did you mean {name}?"),
         None => "the IANA name of a zone, such as Asia/Tokyo or UTC".to_owned(),
     };
-    InvalidInput::from_text("time zone", typed, expected)
+    InvalidInput::with_value("time zone", typed, expected)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! [`Settings::with_changes`], which returns either settings that are valid as a whole, or all problems.
 
 mod definitions;
-mod reference;
+mod reference_page;
 mod rules;
 mod value;
 
@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use definitions::{SettingDefinition, Settings};
-pub use reference::reference_markdown;
+pub use reference_page::reference_markdown;
 pub use rules::{BrokenRule, RULES, SettingsRule};
 pub use value::SlotSetting;
 

@@ -41,12 +41,12 @@ pub const RULES: &[SettingsRule] = &[
     },
     SettingsRule {
         english: "{leader_ttl} must be at least twice {leader_renew} plus {leader_margin}, or a leader would stop acting between two renewals",
-        japanese: "{leader_ttl} は {leader_renew} の2倍と {leader_margin} の和以上でなければなりません（さもないとリーダーが更新の合間に停止します）",
+        japanese: "{leader_ttl} は {leader_renew} の2倍と {leader_margin} の和以上でなければなりません（そうでないと、リーダーが次の更新の前に動作を止めてしまいます）",
         holds: |s| s.leader_ttl >= 2 * s.leader_renew + s.leader_margin,
     },
     SettingsRule {
-        english: "{leader_stale} must be at least three times {leader_tick}, or a healthy leader would be demoted",
-        japanese: "{leader_stale} は {leader_tick} の3倍以上でなければなりません（さもないと健全なリーダーが降格されます）",
+        english: "{leader_stale} must be at least three times {leader_tick}, or the term of a healthy leader would be ended",
+        japanese: "{leader_stale} は {leader_tick} の3倍以上でなければなりません（そうでないと、正常なリーダーの任期が終わってしまいます）",
         holds: |s| s.leader_stale >= 3 * s.leader_tick,
     },
     SettingsRule {
@@ -56,7 +56,7 @@ pub const RULES: &[SettingsRule] = &[
     },
     SettingsRule {
         english: "{reassign_after} must be at least twice {leader_tick}, or the leader would reassign runs before they can start",
-        japanese: "{reassign_after} は {leader_tick} の2倍以上でなければなりません（さもないと開始前の実行が再割り当てされます）",
+        japanese: "{reassign_after} は {leader_tick} の2倍以上でなければなりません（そうでないと、実行が開始する前に別のワーカーに割り当てられてしまいます）",
         holds: |s| s.reassign_after >= 2 * s.leader_tick,
     },
     SettingsRule {
@@ -65,13 +65,13 @@ pub const RULES: &[SettingsRule] = &[
         holds: |s| s.lease_ttl >= 4 * s.lease_renew,
     },
     SettingsRule {
-        english: "two thirds of {lease_ttl}, when running processes get TERM, must be at least {outage_tolerance} plus {lease_renew}",
-        japanese: "{lease_ttl} の3分の2（実行中のプロセスに TERM を送る時点）は {outage_tolerance} と {lease_renew} の和以上でなければなりません",
+        english: "two thirds of {lease_ttl}, when running processes get SIGTERM, must be at least {outage_tolerance} plus {lease_renew}",
+        japanese: "{lease_ttl} の3分の2（実行中のプロセスに SIGTERM を送る時点）は {outage_tolerance} と {lease_renew} の和以上でなければなりません",
         holds: |s| s.term_after() >= s.outage_tolerance + s.lease_renew,
     },
     SettingsRule {
-        english: "{lease_ttl} minus {kill_margin}, when running processes get KILL, must be later than two thirds of it, when they get TERM",
-        japanese: "{lease_ttl} から {kill_margin} を引いた時点（KILL）は、その3分の2の時点（TERM）より後でなければなりません",
+        english: "{lease_ttl} minus {kill_margin}, when running processes get SIGKILL, must be more than two thirds of lease_ttl, when they get SIGTERM",
+        japanese: "{lease_ttl} から {kill_margin} を引いた時点（SIGKILL を送る時点）は、lease_ttl の3分の2の時点（SIGTERM を送る時点）より後でなければなりません",
         holds: |s| s.kill_after() > s.term_after(),
     },
     SettingsRule {
@@ -81,7 +81,7 @@ pub const RULES: &[SettingsRule] = &[
     },
     SettingsRule {
         english: "{skip_late_after} must be at least {assign_ahead} plus {leader_ttl}, or runs would be skipped when the leader changes",
-        japanese: "{skip_late_after} は {assign_ahead} と {leader_ttl} の和以上でなければなりません（さもないとリーダー交代時に実行がスキップされます）",
+        japanese: "{skip_late_after} は {assign_ahead} と {leader_ttl} の和以上でなければなりません（そうでないと、リーダーの交代時に実行がスキップされてしまいます）",
         holds: |s| s.skip_late_after >= s.assign_ahead + s.leader_ttl,
     },
     SettingsRule {
@@ -153,7 +153,7 @@ mod tests {
             (
                 &[("leader_stale", "2s")],
                 &[("leader_stale", "3s")],
-                "leader_stale (2s) must be at least three times leader_tick (1s), or a healthy leader would be demoted",
+                "leader_stale (2s) must be at least three times leader_tick (1s), or the term of a healthy leader would be ended",
             ),
             (
                 &[("heartbeat_ttl", "2s")],
@@ -173,12 +173,12 @@ mod tests {
             (
                 &[("outage_tolerance", "18s")],
                 &[("outage_tolerance", "17s")],
-                "two thirds of lease_ttl (30s), when running processes get TERM, must be at least outage_tolerance (18s) plus lease_renew (3s)",
+                "two thirds of lease_ttl (30s), when running processes get SIGTERM, must be at least outage_tolerance (18s) plus lease_renew (3s)",
             ),
             (
                 &[("kill_margin", "10s")],
                 &[("kill_margin", "9s")],
-                "lease_ttl (30s) minus kill_margin (10s), when running processes get KILL, must be later than two thirds of it, when they get TERM",
+                "lease_ttl (30s) minus kill_margin (10s), when running processes get SIGKILL, must be more than two thirds of lease_ttl, when they get SIGTERM",
             ),
             (
                 &[("continuation_retry_count", "16"), ("continuation_retry_interval", "1s")],

@@ -96,7 +96,7 @@ impl FromStr for AuditHead {
 
     fn from_str(text: &str) -> Result<Self, InvalidInput> {
         let invalid =
-            || InvalidInput::from_text("audit head", text, "a number, a colon and 64 hex digits");
+            || InvalidInput::with_value("audit head", text, "a number, a colon and 64 hex digits");
         let (seq, digits) = text.split_once(':').ok_or_else(invalid)?;
         if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
             return Err(invalid());

@@ -9,7 +9,7 @@ use std::fmt;
 use sqlx::postgres::{PgListener, PgPool, PgPoolOptions};
 
 use crate::db::connect::Pools;
-use crate::db::server_connection::ServerConnection;
+use crate::db::connection_in_use::ServerConnection;
 use crate::{Error, Store};
 
 const CHANNEL: &str = "tasuki";
@@ -90,7 +90,7 @@ impl Store {
         let statement =
             sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(notification.to_string());
         let mut connection = ServerConnection::acquire(cache).await?;
-        let result = statement.execute(connection.start_exchange()).await;
+        let result = statement.execute(connection.begin_request()).await;
         connection.finish_exchange(result).map(drop)
     }
 

@@ -154,7 +154,10 @@ impl Store {
 
     /// Records a heartbeat and returns what the worker needs regularly. `None`: the worker was marked dead or gone,
     /// and must register again with another id.
-    pub async fn heartbeat(&self, worker: WorkerId) -> Result<Option<HeartbeatReply>, Error> {
+    pub async fn record_heartbeat(
+        &self,
+        worker: WorkerId,
+    ) -> Result<Option<HeartbeatReply>, Error> {
         let key = params! { id: to_uuid(worker.as_bytes()) };
         let rows = match self.db.dialect() {
             Dialect::Sqlite | Dialect::Postgres => self.db.write_returning(&HEARTBEAT, key).await?,
@@ -217,7 +220,7 @@ impl Store {
             id: to_uuid(worker.as_bytes()),
             reason: reason.map(str::to_owned),
         };
-        let before = lock(&mut tx, worker).await?;
+        let before = lock_worker(&mut tx, worker).await?;
         let changed = tx.execute(sql, change).await? == 1;
         let (Some(before), true) = (before, changed) else {
             tx.rollback().await?;
@@ -290,7 +293,10 @@ impl Store {
 }
 
 /// Reads a worker and locks its row, while runs are assigned to it or started by it.
-pub(crate) async fn lock(tx: &mut Tx<'_>, worker: WorkerId) -> Result<Option<WorkerRecord>, Error> {
+pub(crate) async fn lock_worker(
+    tx: &mut Tx<'_>,
+    worker: WorkerId,
+) -> Result<Option<WorkerRecord>, Error> {
     let rows = tx.query(&LOCK, params! { id: to_uuid(worker.as_bytes()) }).await?;
     rows.first().map(WorkerRecord::from_row).transpose()
 }

@@ -3,7 +3,7 @@
 use sqlx::{AssertSqlSafe, MySql, Postgres, Sqlite};
 use uuid::Uuid;
 
-use crate::db::sql::Statement;
+use crate::db::sql::TranslatedStatement;
 
 /// The value of a named parameter. A null value still has a type, because PostgreSQL requires it.
 #[derive(Debug, Clone)]
@@ -57,8 +57,8 @@ pub(crate) use params;
 
 /// Returns the values in the order of `names`, the parameter names of the statement or of one of its rows. `:now` is
 /// the clock that a test has set. Panics if a parameter has no value.
-pub(crate) fn ordered_values(
-    statement: &Statement,
+pub(crate) fn values_in_statement_order(
+    statement: &TranslatedStatement,
     names: &[String],
     mut params: Params<'_>,
     now: Option<i64>,
@@ -80,7 +80,7 @@ pub(crate) fn ordered_values(
 macro_rules! bind {
     ($function:ident, $database:ty, $arguments:ty, $query:ident, $lists:expr) => {
         pub(crate) fn $function<'q>(
-            statement: &'q Statement,
+            statement: &'q TranslatedStatement,
             params: Vec<Param>,
         ) -> sqlx::query::Query<'q, $database, $arguments> {
             let mut $query = sqlx::query::<$database>(AssertSqlSafe(statement.text.as_str()));

@@ -14,7 +14,7 @@ use sqlx::{ConnectOptions as _, Connection as _, Executor as _, MySql, Postgres}
 
 use crate::Error;
 use crate::db::connection_cache::{ConnectionCache, IDLE_TIMEOUT, SKIP_PING_WITHIN};
-use crate::db::sqlite::group_commit::GroupCommit;
+use crate::db::sqlite_group_commit::GroupCommit;
 
 /// Maximum idle time inside an open transaction. It bounds how long a leader that was stopped in the middle of a
 /// write can delay the election of the next leader.

@@ -51,7 +51,7 @@ pub(crate) struct CachedConnection<D: Database> {
     /// When it was acquired from the pool.
     acquired_at: Instant,
     /// The statements that were executed on it since then outside a transaction, by
-    /// [`Statement::id`](crate::db::sql::Statement::id). Most of them are still parsed and planned.
+    /// [`TranslatedStatement::id`](crate::db::sql::TranslatedStatement::id). Most of them are still parsed and planned.
     prepared: HashSet<usize>,
 }
 

@@ -11,22 +11,22 @@ use tasuki_core::InvalidInput;
 
 use crate::Error;
 pub(crate) use crate::db::bind::{Params, params};
-use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, ordered_values};
+use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, values_in_statement_order};
 use crate::db::connect::{BEGIN_SNAPSHOT, Pools};
+use crate::db::connection_in_use::{ServerConnection, ServerTx};
 pub(crate) use crate::db::row::Row;
-use crate::db::server_connection::{ServerConnection, ServerTx};
 use crate::db::sql::{Dialect, Sql};
-use crate::db::sqlite::group_commit::{BoundScript, ScriptCall};
+use crate::db::sqlite_group_commit::{BoundScript, ScriptCall};
 
 pub(crate) mod bind;
 pub(crate) mod connect;
 pub(crate) mod connection_cache;
+pub(crate) mod connection_in_use;
 pub(crate) mod instant;
 pub(crate) mod migrate;
 pub(crate) mod row;
-pub(crate) mod server_connection;
 pub(crate) mod sql;
-pub(crate) mod sqlite;
+pub(crate) mod sqlite_group_commit;
 mod tx;
 
 pub use tx::AppTransaction;
@@ -175,7 +175,7 @@ impl Db {
         let (found, ours) = (theirs.0.dialect(), self.dialect());
         if found != ours {
             let found = format!("one on {found:?}");
-            return Err(InvalidInput::from_description(
+            return Err(InvalidInput::with_described_value(
                 "transaction",
                 found,
                 format!("one on {ours:?}"),
@@ -245,7 +245,7 @@ impl Db {
         }
         let now = self.now();
         let statement = sql.for_dialect(self.dialect(), now.is_some());
-        let values = ordered_values(statement, &statement.param_names, params, now);
+        let values = values_in_statement_order(statement, &statement.param_names, params, now);
         let matched = match &self.pools {
             Pools::Sqlite { writer, .. } => {
                 bind_sqlite(statement, values).execute(writer).await?.rows_affected()
@@ -253,13 +253,13 @@ impl Db {
             Pools::Postgres(cache) => {
                 let mut connection = ServerConnection::acquire_for(statement, cache).await?;
                 let query = bind_postgres(statement, values);
-                let result = query.execute(connection.start_exchange()).await;
+                let result = query.execute(connection.begin_request()).await;
                 connection.finish_exchange(result)?.rows_affected()
             }
             Pools::MySql(cache) => {
                 let mut connection = ServerConnection::acquire_for(statement, cache).await?;
                 let query = bind_mysql(statement, values);
-                let result = query.execute(connection.start_exchange()).await;
+                let result = query.execute(connection.begin_request()).await;
                 connection.finish_exchange(result)?.rows_affected()
             }
         };
@@ -283,7 +283,7 @@ impl Db {
         let now = self.now();
         let bind = |ScriptCall { script, max_runs, params }: ScriptCall<'_>| {
             let statement = script.sql.for_dialect(Dialect::Sqlite, now.is_some());
-            let values = ordered_values(statement, &statement.param_names, params, now);
+            let values = values_in_statement_order(statement, &statement.param_names, params, now);
             BoundScript { statement, row_count: script.row_count, max_runs, values }
         };
         let results = group_commit.execute(calls.into_iter().map(bind).collect()).await;
@@ -327,22 +327,22 @@ macro_rules! fetch_rows {
             $variant,
             bind_sqlite(
                 $statement,
-                ordered_values($statement, &$statement.param_names, $params, $now)
+                values_in_statement_order($statement, &$statement.param_names, $params, $now)
             )
             .fetch_all($connection)
             .await?
         )
     };
     ($variant:ident, postgres, $connection:expr, $statement:expr, $params:expr, $now:expr) => {{
-        let values = ordered_values($statement, &$statement.param_names, $params, $now);
+        let values = values_in_statement_order($statement, &$statement.param_names, $params, $now);
         let query = bind_postgres($statement, values);
-        let result = query.fetch_all($connection.start_exchange()).await;
+        let result = query.fetch_all($connection.begin_request()).await;
         wrap_rows!($variant, $connection.finish_exchange(result)?)
     }};
     ($variant:ident, mysql, $connection:expr, $statement:expr, $params:expr, $now:expr) => {{
-        let values = ordered_values($statement, &$statement.param_names, $params, $now);
+        let values = values_in_statement_order($statement, &$statement.param_names, $params, $now);
         let query = bind_mysql($statement, values);
-        let result = query.fetch_all($connection.start_exchange()).await;
+        let result = query.fetch_all($connection.begin_request()).await;
         wrap_rows!($variant, $connection.finish_exchange(result)?)
     }};
 }

@@ -36,11 +36,11 @@ pub(crate) struct Sql {
     texts: [&'static str; 3],
     removed_clause: Option<&'static str>,
     /// The translated statements: for each dialect one with the database's clock and one with a bound `:now`.
-    translated: [OnceLock<Statement>; 6],
+    translated: [OnceLock<TranslatedStatement>; 6],
 }
 
 /// A statement that is translated for one driver.
-pub(crate) struct Statement {
+pub(crate) struct TranslatedStatement {
     /// The name of its file, for messages.
     pub(crate) name: &'static str,
     pub(crate) text: String,
@@ -48,7 +48,7 @@ pub(crate) struct Statement {
     pub(crate) param_names: Vec<String>,
 }
 
-impl Statement {
+impl TranslatedStatement {
     /// Returns an id that is unique in this process: the address, because statements are never moved.
     pub(crate) fn id(&self) -> usize {
         std::ptr::from_ref(self).addr()
@@ -78,7 +78,7 @@ impl Sql {
         dialect: Dialect,
         now_is_bound: bool,
         rows: usize,
-    ) -> Statement {
+    ) -> TranslatedStatement {
         let text = self.text(dialect);
         let (head, row) =
             text.split_once("\nvalues ").expect("the statement is an insert of one row");
@@ -87,7 +87,7 @@ impl Sql {
     }
 
     /// Returns the statement for a database. If a test has set the clock, `:now` is a normal parameter.
-    pub(crate) fn for_dialect(&self, dialect: Dialect, now_is_bound: bool) -> &Statement {
+    pub(crate) fn for_dialect(&self, dialect: Dialect, now_is_bound: bool) -> &TranslatedStatement {
         let index = dialect as usize * 2 + usize::from(now_is_bound);
         self.translated[index]
             .get_or_init(|| translate(self.name, &self.text(dialect), dialect, now_is_bound))
@@ -143,22 +143,25 @@ pub(crate) fn translate(
     text: &str,
     dialect: Dialect,
     now_is_bound: bool,
-) -> Statement {
+) -> TranslatedStatement {
     let numbered = dialect != Dialect::MySql;
     translate_with(name, text, dialect, now_is_bound, numbered)
 }
 
 /// Translates a statement with numbered or positional parameters. A positional parameter that occurs twice is listed
-/// twice in [`Statement::param_names`].
+/// twice in [`TranslatedStatement::param_names`].
 fn translate_with(
     name: &'static str,
     text: &str,
     dialect: Dialect,
     now_is_bound: bool,
     numbered: bool,
-) -> Statement {
-    let mut statement =
-        Statement { name, text: String::with_capacity(text.len()), param_names: Vec::new() };
+) -> TranslatedStatement {
+    let mut statement = TranslatedStatement {
+        name,
+        text: String::with_capacity(text.len()),
+        param_names: Vec::new(),
+    };
     let mut rest = &*without_comments(text);
     while let Some(start) = rest.find([':', '\'']) {
         let (before, from) = rest.split_at(start);
@@ -194,7 +197,7 @@ fn translate_with(
     statement
 }
 
-impl Statement {
+impl TranslatedStatement {
     fn push_parameter(&mut self, name: &str, numbered: bool) {
         // Only numbered parameters can be reused. Positional ones are not searched: there may be thousands of them.
         let known =

@@ -10,8 +10,8 @@ use sqlx::{
 
 use super::{Db, Fault, FaultInjector, Params, Row, fetch_rows, wrap_rows};
 use crate::Error;
-use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, ordered_values};
-use crate::db::server_connection::ServerTx;
+use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, values_in_statement_order};
+use crate::db::connection_in_use::ServerTx;
 use crate::db::sql::{Dialect, Sql};
 
 /// A transaction of the application that tasuki writes into, so that both commit together. Made from a `&mut` of
@@ -145,17 +145,17 @@ impl Tx<'_> {
     pub(crate) async fn execute(&mut self, sql: &Sql, params: Params<'_>) -> Result<u64, Error> {
         let now = self.now;
         let statement = sql.for_dialect(self.dialect(), now.is_some());
-        let values = ordered_values(statement, &statement.param_names, params, now);
+        let values = values_in_statement_order(statement, &statement.param_names, params, now);
         Ok(match &mut self.connection {
             TxConnection::Sqlite(tx) => {
                 bind_sqlite(statement, values).execute(&mut **tx).await?.rows_affected()
             }
             TxConnection::Postgres(tx) => {
-                let result = bind_postgres(statement, values).execute(tx.start_exchange()).await;
+                let result = bind_postgres(statement, values).execute(tx.begin_request()).await;
                 tx.finish_exchange(result)?.rows_affected()
             }
             TxConnection::MySql(tx) => {
-                let result = bind_mysql(statement, values).execute(tx.start_exchange()).await;
+                let result = bind_mysql(statement, values).execute(tx.begin_request()).await;
                 tx.finish_exchange(result)?.rows_affected()
             }
         })
@@ -174,7 +174,7 @@ impl Tx<'_> {
         let names = statement.param_names.chunks(names_per_row);
         let values = names
             .zip(rows)
-            .flat_map(|(names, row)| ordered_values(&statement, names, row, now))
+            .flat_map(|(names, row)| values_in_statement_order(&statement, names, row, now))
             .collect();
         Ok(match &mut self.connection {
             TxConnection::Sqlite(tx) => {
@@ -183,7 +183,7 @@ impl Tx<'_> {
             }
             TxConnection::MySql(tx) => {
                 let query = bind_mysql(&statement, values);
-                let result = query.execute(tx.start_exchange()).await;
+                let result = query.execute(tx.begin_request()).await;
                 tx.finish_exchange(result)?.last_insert_id() as i64
             }
             TxConnection::Postgres(_) => {
@@ -198,11 +198,11 @@ impl Tx<'_> {
         match &mut self.connection {
             TxConnection::Sqlite(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
             TxConnection::Postgres(tx) => {
-                let result = tx.start_exchange().execute(sqlx::raw_sql(text)).await;
+                let result = tx.begin_request().execute(sqlx::raw_sql(text)).await;
                 tx.finish_exchange(result)?;
             }
             TxConnection::MySql(tx) => {
-                let result = tx.start_exchange().execute(sqlx::raw_sql(text)).await;
+                let result = tx.begin_request().execute(sqlx::raw_sql(text)).await;
                 tx.finish_exchange(result)?;
             }
         }

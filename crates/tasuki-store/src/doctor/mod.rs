@@ -5,10 +5,10 @@
 //! tables (due, holds, leases) are compared with the runs by counts and searched only where the counts differ. The
 //! invariants that stored data cannot show (I5, I9 to I11, I17) are not checked here.
 
-mod history;
 mod report;
+mod runs_and_attempts;
 mod schema;
-mod tables;
+mod small_tables;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -29,7 +29,7 @@ type Flag = (&'static str, &'static str, &'static str);
 
 impl Store {
     /// Checks the stored data and reports every violation of an invariant. `clock` returns this machine's time.
-    pub async fn check_database(
+    pub async fn check_invariants(
         &self,
         clock: impl Fn() -> Timestamp,
     ) -> Result<DoctorReport, Error> {
@@ -39,18 +39,18 @@ impl Store {
         if report.is_clean() {
             schema::check_triggers(&mut tx, &mut report).await?;
             schema::check_unique_keys(&mut tx, &mut report).await?;
-            tables::check_settings(&mut tx, &mut report).await?;
-            let term = tables::check_terms(&mut tx, &mut report).await?;
+            small_tables::check_settings(&mut tx, &mut report).await?;
+            let term = small_tables::check_terms(&mut tx, &mut report).await?;
             check_clock(&mut tx, &mut report, clock).await?;
-            tables::check_holds(&mut tx, &mut report).await?;
-            let counts = history::check(&mut tx, &mut report, term).await?;
-            tables::check_due(&mut tx, &mut report, &counts).await?;
-            tables::check_workers(&mut tx, &mut report, &counts).await?;
-            tables::check_events(&mut tx, &mut report, &counts).await?;
+            small_tables::check_holds(&mut tx, &mut report).await?;
+            let counts = runs_and_attempts::check(&mut tx, &mut report, term).await?;
+            small_tables::check_due(&mut tx, &mut report, &counts).await?;
+            small_tables::check_workers(&mut tx, &mut report, &counts).await?;
+            small_tables::check_events(&mut tx, &mut report, &counts).await?;
             tx.rollback().await?;
             // Outside the snapshot: the audit chain may grow while it is read, and its check handles that.
             if let AuditVerification::Broken { seq, error: flaw } = self.verify_audit(None).await? {
-                report.add_row("I15", "the audit chain is broken", format!("row {seq}: {flaw:?}"));
+                report.add_row("I15", "the audit chain is broken", format!("entry {seq} {flaw}"));
             }
         } else {
             report.skip_all_but_schema();

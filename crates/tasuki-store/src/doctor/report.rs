@@ -60,14 +60,14 @@ impl Severity {
 }
 
 const CHECKS: [(&str, &str); 18] = [
-    ("schema", "the schema is complete and is the one that this tasuki knows"),
+    ("schema", "the schema is complete and matches this version of tasuki"),
     ("triggers", "the triggers that refuse illegal changes exist and are enabled"),
     ("clock", "the clocks of the database and of this machine agree"),
-    ("settings", "the settings are valid and consistent with one another"),
-    ("I1", "a run has a live attempt exactly while it is assigned or running"),
+    ("settings", "the settings are valid and consistent with each other"),
+    ("I1", "a run has a worker and a token exactly while it is assigned or running"),
     ("I2", "unique keys allow one run per slot and idempotency key, one event per dedupe key"),
     ("I3", "an ended run has an end time, does not wait and has no hold"),
-    ("I4", "epochs only rise, and no write is ahead of the current term"),
+    ("I4", "epochs only rise, and no row has a newer epoch than the current term"),
     ("I6", "every attempt is stored in exactly one place"),
     ("I7", "SUCCEEDED means exactly one succeeded attempt"),
     ("I8", "tries stay within the allowed number, and attempts are numbered without gaps"),

@@ -63,7 +63,7 @@ pub(super) async fn check_triggers(
             match existing.get(&(name.to_owned(), table.to_owned())) {
                 Some(true) => {}
                 Some(false) => {
-                    report.add_row("triggers", "a trigger is not enabled ALWAYS", example)
+                    report.add_row("triggers", "a trigger is not enabled ALWAYS", example);
                 }
                 None => report.add_row("triggers", "a trigger is missing", example),
             }

@@ -73,7 +73,7 @@ impl JobDefinition {
             }
             Trigger::Event { types, filter } => {
                 if types.is_empty() {
-                    return Err(InvalidInput::from_text("event types", "", "at least one type"));
+                    return Err(InvalidInput::with_value("event types", "", "at least one type"));
                 }
                 types.iter().try_for_each(|name| check_key("event type", name))?;
                 filter
@@ -123,7 +123,7 @@ impl JobDefinition {
 impl JobSpec {
     fn check(&self) -> Result<(), InvalidInput> {
         if !check_json("spec", &self.spec)?.is_object() {
-            return Err(InvalidInput::from_description("spec", "other JSON", "a JSON object"));
+            return Err(InvalidInput::with_described_value("spec", "other JSON", "a JSON object"));
         }
         if !self.lane.is_empty() {
             check_key("lane", &self.lane)?;
@@ -133,7 +133,7 @@ impl JobSpec {
             [("max_attempts", self.max_attempts), ("max_releases", self.max_releases)]
         {
             if !(1..=MAX_TRIES).contains(&number) {
-                return Err(InvalidInput::from_description(
+                return Err(InvalidInput::with_described_value(
                     field,
                     number.to_string(),
                     "1 to 1000000",
@@ -142,7 +142,11 @@ impl JobSpec {
         }
         if self.backoff_cap > MAX_BACKOFF {
             let found = format!("{:?}", self.backoff_cap);
-            return Err(InvalidInput::from_description("backoff cap", found, "at most 366 days"));
+            return Err(InvalidInput::with_described_value(
+                "backoff cap",
+                found,
+                "at most 366 days",
+            ));
         }
         Backoff::new(self.backoff, self.backoff_cap, self.jitter_percent).map(drop)
     }
@@ -153,7 +157,7 @@ fn check_short_text(field: &'static str, text: &str) -> Result<(), InvalidInput>
     let is_visible = !text.trim().is_empty() && !text.chars().any(char::is_control);
     match is_visible && text.chars().count() <= MAX_KEY_CHARS {
         true => Ok(()),
-        false => Err(InvalidInput::from_text(field, text, "1 to 191 visible characters")),
+        false => Err(InvalidInput::with_value(field, text, "1 to 191 visible characters")),
     }
 }
 
@@ -165,14 +169,14 @@ fn check_key(field: &'static str, key: &str) -> Result<(), InvalidInput> {
 /// Parses a JSON text. The error does not quote the text, because it may contain a secret.
 fn check_json(field: &'static str, text: &str) -> Result<Value, InvalidInput> {
     if text.len() > MAX_JSON_BYTES {
-        return Err(InvalidInput::from_description(
+        return Err(InvalidInput::with_described_value(
             field,
             "a longer text",
             "at most 1048576 bytes",
         ));
     }
     serde_json::from_str(text)
-        .map_err(|_| InvalidInput::from_description(field, "something else", "JSON"))
+        .map_err(|_| InvalidInput::with_described_value(field, "something else", "JSON"))
 }
 
 /// The columns of the table `tasuki_job` that contain the definition.

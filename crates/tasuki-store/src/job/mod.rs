@@ -4,7 +4,7 @@
 //! The spec of a job (what its runs execute) is copied into a job version whenever it changes, under the version
 //! number that the job then has. A job version never changes, and a run names the job version that it executes.
 
-mod change;
+mod create_edit_delete;
 mod definition;
 mod reschedule;
 
@@ -23,7 +23,7 @@ use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::{Error, Store};
 
-pub use change::{ExpectedVersion, JobChange, JobCreated};
+pub use create_edit_delete::{ExpectedVersion, JobChange, JobCreated};
 pub(crate) use definition::read_string_set;
 pub use definition::{JobDefinition, Trigger};
 

@@ -1,6 +1,6 @@
 //! Logs: the output of an attempt, stored in chunks of lines. A log can be read while the attempt is still running.
 
-pub(crate) mod captured_output;
+pub(crate) mod short_logs;
 
 use jiff::Timestamp;
 use tasuki_core::{InvalidInput, RunId};
@@ -116,7 +116,7 @@ impl Store {
         if !log.truncated && first_line > log.lines_count {
             let expected = format!("at most {}", log.lines_count);
             return Err(
-                InvalidInput::from_text("first line", &first_line.to_string(), expected).into()
+                InvalidInput::with_value("first line", &first_line.to_string(), expected).into()
             );
         }
         let already_stored = usize::try_from(log.lines_count - first_line).unwrap_or(0);

@@ -8,7 +8,7 @@ use crate::cluster::{leader, worker};
 use crate::db::instant::micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Tx, params};
-use crate::run::due;
+use crate::run::due_table;
 use crate::run::lease;
 use crate::{DueRun, Error, Run, Store, to_uuid};
 
@@ -43,8 +43,9 @@ impl Store {
         }
         let mut tx = self.db.begin().await?;
         leader::lock_epoch(&mut tx, request.epoch).await?;
-        let active =
-            worker::lock(&mut tx, request.worker).await?.filter(worker::WorkerRecord::accepts_work);
+        let active = worker::lock_worker(&mut tx, request.worker)
+            .await?
+            .filter(worker::WorkerRecord::accepts_work);
         let Some(worker) = active else {
             tx.rollback().await?;
             return Ok(Vec::new());
@@ -64,7 +65,7 @@ impl Store {
         if let Some(latest) = assigned.iter().map(|due_run| due_run.due_at).max() {
             let ids: Vec<i64> = assigned.iter().map(|due_run| due_run.run.0).collect();
             let expiry =
-                lease::LeaseExpiry::StartBy { due_at: latest, after: request.reassign_after };
+                lease::NewLeaseExpiry::StartBy { due_at: latest, after: request.reassign_after };
             lease::open(&mut tx, request.token, request.worker, Some(request.epoch), expiry, &ids)
                 .await?;
         }
@@ -105,7 +106,7 @@ async fn reserve_run(
     exclusive: bool,
     token: LeaseToken,
 ) -> Result<bool, Error> {
-    if !due::remove(tx, run).await? {
+    if !due_table::remove(tx, run).await? {
         return Ok(false);
     }
     if exclusive && !lease::acquire_hold(tx, &ACQUIRE_HOLD, run, token).await? {

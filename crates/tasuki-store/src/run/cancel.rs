@@ -9,8 +9,8 @@ use crate::audit::{self, AuditAction, AuditActor};
 use crate::cluster::leader;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Tx, params};
-use crate::run::transition_record::{self, NewTransitionRecord};
-use crate::run::{due, lease};
+use crate::run::transition_records::{self, NewTransitionRecord};
+use crate::run::{due_table, lease};
 use crate::{Error, Outcome, Run, Store, Writer};
 
 static LOCK: Sql = sql!("run/lock");
@@ -48,7 +48,7 @@ impl Store {
         };
         // Delete the due row before locking the run: an assignment in progress has locked the due row, and we wait
         // for its end.
-        let was_due = due::remove(&mut tx, run).await?;
+        let was_due = due_table::remove(&mut tx, run).await?;
         let rows = tx.query(&LOCK, params! { run_id: run.0 }).await?;
         let row = rows.first().map(Run::from_row).transpose()?;
         let request = CancelRequest { by: by.name, reason, epoch };
@@ -140,7 +140,7 @@ pub(crate) async fn cancel_unstarted(
         lease::release_hold(tx, row, token).await?;
     }
     tx.execute(&COUNT_END, params! { run_id: row.id.0 }).await?;
-    transition_record::insert(tx, request.transition_record(row)).await?;
+    transition_records::insert_transition_record(tx, request.transition_record(row)).await?;
     Ok(true)
 }
 
@@ -153,6 +153,6 @@ async fn request_cancel(
     if tx.execute(&REQUEST_CANCEL, request.columns(row.id)).await? == 0 {
         return Ok(false);
     }
-    transition_record::insert(tx, request.transition_record(row)).await?;
+    transition_records::insert_transition_record(tx, request.transition_record(row)).await?;
     Ok(true)
 }

@@ -8,8 +8,8 @@ use tasuki_core::{LeaseToken, RunId, WorkerId};
 use crate::cluster::worker;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Row, Tx, params};
-use crate::run::due::{self, DueRange};
-use crate::run::{batch, lease};
+use crate::run::due_table::{self, DueRange};
+use crate::run::{lease, mysql_and_sqlite};
 use crate::{Error, StartedRun, Store, to_uuid};
 
 static ACQUIRE_HOLD: Sql = sql!("hold/acquire", ".sqlite", ".postgres", ".mysql");
@@ -95,7 +95,7 @@ impl Store {
             tx.rollback().await?;
             return self.empty_claim(request.token).await.map(Some);
         }
-        let Some(rows) = due::lock_for_claim(&mut tx, request, after).await? else {
+        let Some(rows) = due_table::lock_for_claim(&mut tx, request, after).await? else {
             tx.rollback().await?;
             return Ok(None);
         };
@@ -111,7 +111,7 @@ impl Store {
             tx.commit().await?;
             return self.empty_claim(request.token).await.map(Some);
         }
-        let runs = batch::list_started(&mut tx, &claimed).await?;
+        let runs = mysql_and_sqlite::read_started_runs(&mut tx, &claimed).await?;
         tx.commit().await?;
         Ok(Some(ClaimResult::Runs(runs)))
     }
@@ -155,7 +155,7 @@ async fn claim_locked_rows(
             ranges.push(range);
         }
     }
-    if !ranges.is_empty() && !batch::claim_ranges(tx, request, &ranges).await? {
+    if !ranges.is_empty() && !mysql_and_sqlite::claim_ranges(tx, request, &ranges).await? {
         return Err(Error::broken("a run changed its state although its due row is locked"));
     }
     Ok(ranges.into_iter().flat_map(DueRange::ids).collect())

@@ -8,8 +8,8 @@ use crate::audit::{self, AuditAction, AuditActor};
 use crate::cluster::leader;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{AppTransaction, Params, Tx, params};
-use crate::planner::cursor::advance_cursor;
-use crate::run::{batch, postgres};
+use crate::planning_reads::cursor::advance_cursor;
+use crate::run::{mysql_and_sqlite, postgres};
 use crate::{
     CursorMove, Error, ExpectedVersion, JobVersion, NewRun, Outcome, Run, Store, job, validate,
 };
@@ -62,7 +62,7 @@ impl Store {
         let is_manual = |run: &&NewRun<'_>| matches!(run.origin, Origin::Manual | Origin::Rerun);
         if let Some(run) = runs.iter().find(is_manual) {
             let expected = "an origin other than MANUAL and RERUN, which need an audit entry";
-            return Err(InvalidInput::from_text("origin", run.origin.as_str(), expected).into());
+            return Err(InvalidInput::with_value("origin", run.origin.as_str(), expected).into());
         }
         // PostgreSQL cannot deadlock here: all transactions insert keys in the same order.
         let tries = if self.dialect() == Dialect::MySql { MAX_CREATE_TRIES } else { 1 };
@@ -86,7 +86,7 @@ impl Store {
         }
         let mut tx = self.begin_for(writer).await?;
         if self.dialect() != Dialect::Postgres && !runs.iter().any(NewRun::has_key) {
-            if let Some(created) = batch::insert_batch(&mut tx, runs).await? {
+            if let Some(created) = mysql_and_sqlite::insert_batch(&mut tx, runs).await? {
                 tx.commit().await?;
                 return Ok(created);
             }
@@ -165,9 +165,12 @@ impl Store {
         validate::check_runs(std::slice::from_ref(run))?;
         if run.job.job != expected_version.job {
             let expected = format!("job {}, whose version was read", expected_version.job);
-            return Err(
-                InvalidInput::from_description("job", run.job.job.to_string(), expected).into()
-            );
+            return Err(InvalidInput::with_described_value(
+                "job",
+                run.job.job.to_string(),
+                expected,
+            )
+            .into());
         }
         let mut tx = self.db.begin().await?;
         if !job::lock_version(&mut tx, expected_version).await? {
@@ -213,7 +216,9 @@ impl Store {
         if old.job != job.job {
             tx.rollback().await?;
             let expected = format!("job {}, to which run {run} belongs", old.job);
-            return Err(InvalidInput::from_description("job", job.job.to_string(), expected).into());
+            return Err(
+                InvalidInput::with_described_value("job", job.job.to_string(), expected).into()
+            );
         }
         let new = NewRun {
             origin: Origin::Rerun,
@@ -270,7 +275,7 @@ async fn try_create_scheduled(
         advanced_runs.flat_map(|((_, runs), _)| runs.iter().cloned()).collect();
     let created = match in_batch {
         false => insert_one_by_one(tx, &runs).await?,
-        true => match batch::insert_batch(tx, &runs).await {
+        true => match mysql_and_sqlite::insert_batch(tx, &runs).await {
             Ok(Some(created)) => created,
             Ok(None) => return Ok(ScheduleResult::RunExists),
             Err(error) if error.is_duplicate_key() => return Ok(ScheduleResult::RunExists),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use tasuki_core::exit::AttemptFailure;
-use tasuki_core::retry::{AttemptEnd, RetryDecision, decide};
+use tasuki_core::retry::{AttemptEnd, RetryDecision, decide_retry};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, ErrorCode, LeaseToken, RunId, RunState};
 
@@ -13,7 +13,7 @@ use crate::db::instant::micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Tx, params};
 use crate::run::lease;
-use crate::run::transition_record::{self, NewTransitionRecord};
+use crate::run::transition_records::{self, NewTransitionRecord};
 use crate::{CapturedOutput, Error, Outcome, Run, Store, job, to_uuid, validate};
 
 static LOCK: Sql = sql!("run/lock");
@@ -79,7 +79,7 @@ pub(crate) struct BatchResult {
 
 /// State of a run after its attempt ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FinishedRun {
+pub struct StateAfterAttempt {
     /// A final state, or RETRY_WAIT.
     pub state: RunState,
 }
@@ -183,7 +183,7 @@ impl Store {
         &self,
         reports: &[AttemptReport],
         closing: &[LeaseToken],
-    ) -> Result<Vec<Outcome<FinishedRun>>, Error> {
+    ) -> Result<Vec<Outcome<StateAfterAttempt>>, Error> {
         // Sanitize first: a success with a result that cannot be stored becomes a failure.
         let reports: Vec<Cow<'_, AttemptReport>> =
             reports.iter().map(AttemptReport::sanitize).collect();
@@ -192,7 +192,7 @@ impl Store {
         let mut outcomes = Vec::with_capacity(reports.len());
         for report in &reports {
             outcomes.push(match ended.contains(&(report.run, report.token)) {
-                true => Outcome::Applied(FinishedRun { state: RunState::Succeeded }),
+                true => Outcome::Applied(StateAfterAttempt { state: RunState::Succeeded }),
                 false => self.finish_one(report).await?,
             });
         }
@@ -245,13 +245,16 @@ impl Store {
         let outputs: Vec<_> = reports.filter_map(|report| report.output.clone()).collect();
         match outputs.is_empty() {
             true => Ok(()),
-            false => self.create_logs(&outputs).await.map(drop),
+            false => self.create_short_logs(&outputs).await.map(drop),
         }
     }
 
     /// Ends one attempt in a transaction of its own: a failure, or a success that no batch could write because the run is
     /// no longer RUNNING under its token.
-    async fn finish_one(&self, report: &AttemptReport) -> Result<Outcome<FinishedRun>, Error> {
+    async fn finish_one(
+        &self,
+        report: &AttemptReport,
+    ) -> Result<Outcome<StateAfterAttempt>, Error> {
         match self.save_output(std::iter::once(report)).await {
             // The end of the attempt is more important than its output.
             Err(error) if !error.is_unavailable() && !error.is_contention() => {
@@ -276,7 +279,7 @@ impl Store {
         lease::release_hold(&mut tx, &row, token).await?;
         tx.commit().await?;
         tracing::info!(run_id = run.0, verb = "finish", from = "RUNNING", to = %state, "run moved");
-        Ok(Outcome::Applied(FinishedRun { state }))
+        Ok(Outcome::Applied(StateAfterAttempt { state }))
     }
 
     /// Handles a report for a run that is not RUNNING under its token. If an earlier try of the same report was
@@ -286,21 +289,21 @@ impl Store {
         &self,
         token: LeaseToken,
         run: RunId,
-    ) -> Result<Outcome<FinishedRun>, Error> {
+    ) -> Result<Outcome<StateAfterAttempt>, Error> {
         let current = self.find_run(run).await?;
         if let Some(row) = &current
             && row.token == Some(token)
             && row.state.is_ended()
             && row.outcome.is_some_and(|outcome| outcome != AttemptOutcome::Lost)
         {
-            return Ok(Outcome::Applied(FinishedRun { state: row.state }));
+            return Ok(Outcome::Applied(StateAfterAttempt { state: row.state }));
         }
         let key = params! { token: to_uuid(token.as_bytes()), run_id: run.0 };
         let appended = self.db.query(&FIND_ATTEMPT_BY_TOKEN, key).await?;
         if let Some(attempt) = appended.first() {
             let outcome: AttemptOutcome = attempt.text("outcome")?.parse()?;
             if !matches!(outcome, AttemptOutcome::Lost | AttemptOutcome::Released) {
-                return Ok(Outcome::Applied(FinishedRun { state: RunState::RetryWait }));
+                return Ok(Outcome::Applied(StateAfterAttempt { state: RunState::RetryWait }));
             }
         }
         if let Some(row) = current {
@@ -314,7 +317,7 @@ impl Store {
                 epoch: None,
                 token: Some(token),
             };
-            transition_record::insert(&mut tx, record).await?;
+            transition_records::insert_transition_record(&mut tx, record).await?;
             tx.commit().await?;
         }
         Ok(Outcome::Lost(self.explain_loss(run).await?))
@@ -344,18 +347,18 @@ async fn end_failed_attempt(
         max_attempts: run.max_attempts,
         cancel_requested: run.cancel_requested_at.is_some(),
     };
-    let decision = decide(&attempt_end, failure, &limits.backoff, result.random);
+    let decision = decide_retry(&attempt_end, failure, &limits.backoff, result.random);
     let outcome = match (decision, &failure.code) {
         (RetryDecision::End(RunState::Canceled), _) => AttemptOutcome::Canceled,
         (_, code) if *code == ErrorCode::RUNTIME_TIMEOUT => AttemptOutcome::TimedOut,
         _ => AttemptOutcome::Failed,
     };
-    apply_decision(tx, run, token, decision, outcome, result.columns()).await
+    apply_retry_decision(tx, run, token, decision, outcome, result.columns()).await
 }
 
 /// Writes a decision about the attempt of a locked, leased run: the run ends, or the attempt is appended to the
 /// history and the run is requeued.
-pub(crate) async fn apply_decision(
+pub(crate) async fn apply_retry_decision(
     tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,

@@ -75,7 +75,7 @@ pub struct RenewedRun {
 }
 
 /// How to compute the expiry of a new lease.
-pub(crate) enum LeaseExpiry {
+pub(crate) enum NewLeaseExpiry {
     /// The lease of an assignment: `after` later than `due_at`, the latest due instant of its runs, but not before
     /// now plus `after`.
     StartBy { due_at: Timestamp, after: Duration },
@@ -146,8 +146,10 @@ impl Store {
             let lease = Lease::from_row(
                 rows.first().ok_or_else(|| Error::broken("a locked lease does not exist"))?,
             )?;
-            results
-                .push(RenewResult::Held { runs: list_live_runs(&mut tx, &lease).await?, detached });
+            results.push(RenewResult::Held {
+                runs: list_runs_under_lease(&mut tx, &lease).await?,
+                detached,
+            });
         }
         tx.commit().await?;
         Ok(results)
@@ -209,7 +211,7 @@ impl Store {
             return self.db.write_returning(&CLOSE_IF_EMPTY, key).await.map(drop);
         }
         let mut tx = self.db.begin().await?;
-        if let Some(lease) = lock(&mut tx, token).await? {
+        if let Some(lease) = lock_lease(&mut tx, token).await? {
             close_if_empty(&mut tx, &lease).await?;
         }
         tx.commit().await
@@ -217,14 +219,14 @@ impl Store {
 }
 
 /// Locks a lease.
-pub(crate) async fn lock(tx: &mut Tx<'_>, token: LeaseToken) -> Result<Option<Lease>, Error> {
+pub(crate) async fn lock_lease(tx: &mut Tx<'_>, token: LeaseToken) -> Result<Option<Lease>, Error> {
     let rows = tx.query(&LOCK, params! { token: to_uuid(token.as_bytes()) }).await?;
     rows.first().map(Lease::from_row).transpose()
 }
 
 /// Deletes a locked lease if none of its runs is leased under it any more. Returns whether it did.
 pub(crate) async fn close_if_empty(tx: &mut Tx<'_>, lease: &Lease) -> Result<bool, Error> {
-    if !list_live_runs(tx, lease).await?.is_empty() {
+    if !list_runs_under_lease(tx, lease).await?.is_empty() {
         return Ok(false);
     }
     close(tx, lease.token).await?;
@@ -237,7 +239,7 @@ pub(crate) async fn close(tx: &mut Tx<'_>, token: LeaseToken) -> Result<(), Erro
 }
 
 /// Lists the runs that are still leased under a lease.
-pub(crate) async fn list_live_runs(
+pub(crate) async fn list_runs_under_lease(
     tx: &mut Tx<'_>,
     lease: &Lease,
 ) -> Result<Vec<RenewedRun>, Error> {
@@ -254,7 +256,7 @@ pub(crate) async fn open(
     token: LeaseToken,
     worker: WorkerId,
     epoch: Option<Epoch>,
-    expiry: LeaseExpiry,
+    expiry: NewLeaseExpiry,
     runs: &[i64],
 ) -> Result<(), Error> {
     static OPEN_FOR_TTL: Sql = sql!("lease/insert_claimed");
@@ -266,12 +268,12 @@ pub(crate) async fn open(
         run_ids: ids,
     };
     match expiry {
-        LeaseExpiry::StartBy { due_at, after } => {
+        NewLeaseExpiry::StartBy { due_at, after } => {
             row.push(("due_at", due_at.as_microsecond().into()));
             row.push(("after", micros(after).into()));
             tx.execute(&OPEN_UNTIL_START_BY, row).await.map(drop)
         }
-        LeaseExpiry::Ttl(ttl) => {
+        NewLeaseExpiry::Ttl(ttl) => {
             row.push(("ttl", micros(ttl).into()));
             tx.execute(&OPEN_FOR_TTL, row).await.map(drop)
         }

@@ -14,7 +14,7 @@ use tasuki_core::{InvalidInput, JobId, Origin, RunId, RunState, Scope};
 use crate::db::instant::timestamp;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
-use crate::run::due;
+use crate::run::due_table;
 use crate::{Error, Run, Store};
 
 static LIST_SCHEDULED: Sql = sql!("run/list_scheduled", ".sqlite", ".postgres", ".mysql");
@@ -129,7 +129,7 @@ impl FromStr for RunPosition {
 
     fn from_str(text: &str) -> Result<Self, InvalidInput> {
         let invalid =
-            || InvalidInput::from_text("cursor", text, "a cursor that a list of runs returned");
+            || InvalidInput::with_value("cursor", text, "a cursor that a list of runs returned");
         let mut parts = text.splitn(4, '.');
         let mut part = || parts.next().ok_or_else(invalid);
         let (tag, sort_at, id, lane) = (part()?, part()?, part()?, part()?);
@@ -152,7 +152,7 @@ impl Store {
         let source = Source::for_filter(filter);
         if let Some(other) = from.filter(|position| position.source != source) {
             let expected = "a cursor of the same list";
-            return Err(InvalidInput::from_text("cursor", &other.to_string(), expected).into());
+            return Err(InvalidInput::with_value("cursor", &other.to_string(), expected).into());
         }
         let max_runs = max_runs.clamp(1, MAX_PAGE);
         let max_scanned = if *filter == RunFilter::default() { max_runs } else { MAX_SCANNED };
@@ -277,7 +277,7 @@ fn expand_ranges_descending(
         let (lane, due_at) = (row.text("lane")?, row.int("due_at")?);
         let last_page_end = from.filter(|last| (&last.lane, last.sort_at) == (&lane, due_at));
         let before = last_page_end.map_or(i64::MAX, |last| last.id);
-        let ids = due::id_range(row)?.rev().filter(|&id| id < before);
+        let ids = due_table::id_range(row)?.rev().filter(|&id| id < before);
         listed.extend(ids.map(|id| ListPosition { lane: lane.clone(), sort_at: due_at, id }));
     }
     listed.truncate(max_runs as usize);

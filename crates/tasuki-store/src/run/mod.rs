@@ -2,34 +2,34 @@
 //! guarded write, and the stored [`Run`].
 //!
 //! Each verb has one module; its documentation starts with the number of the transition (T0 to T15) in the transition
-//! table. `postgres`, `sqlite` and `batch` hold the fast forms of the frequent verbs for single databases; the plain
+//! table. `postgres`, `sqlite` and `mysql_and_sqlite` hold the fast forms of the frequent verbs for single databases; the plain
 //! form is in the module of the verb, and the contract tests require the same results from all of them.
 
 pub(crate) mod assign;
-pub(crate) mod batch;
 pub(crate) mod cancel;
 pub(crate) mod claim;
-pub(crate) mod confirm;
 pub(crate) mod create;
-pub(crate) mod due;
+pub(crate) mod detached_continuation;
+pub(crate) mod due_table;
 pub(crate) mod executions;
 pub(crate) mod finish;
 pub(crate) mod lease;
 pub(crate) mod list;
+pub(crate) mod manual_retry;
+pub(crate) mod mysql_and_sqlite;
 pub(crate) mod new_run;
-pub(crate) mod orphan;
 pub(crate) mod postgres;
 pub(crate) mod recover;
-pub(crate) mod retry;
-pub(crate) mod skip;
+pub(crate) mod requeue_assigned;
+pub(crate) mod skip_and_expire;
 pub(crate) mod sqlite;
 pub(crate) mod start;
 pub(crate) mod submit_and_claim;
 pub(crate) mod submit_batcher;
-pub(crate) mod transition_record;
+pub(crate) mod transition_records;
 
 use jiff::Timestamp;
-use tasuki_core::run::{AttemptOutcome, Counters};
+use tasuki_core::run::{AttemptOutcome, RunCounters};
 use tasuki_core::{
     Epoch, ErrorCode, EventId, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId,
 };
@@ -60,7 +60,7 @@ pub struct Run {
     /// Maximum number of attempts, as the job version had it when the run was created.
     pub max_attempts: u32,
     /// Attempts and releases counted so far.
-    pub counters: Counters,
+    pub counters: RunCounters,
     /// Number of changes to the row; every change adds 1.
     pub version: i64,
     /// Planned instant.
@@ -138,7 +138,7 @@ impl Run {
             lane: row.text("lane")?,
             exclusive: row.int("exclusive")? != 0,
             max_attempts: number("max_attempts")?,
-            counters: Counters {
+            counters: RunCounters {
                 attempt_no: number("attempt_no")?,
                 tries: number("tries")?,
                 tries_allowed: number("tries_allowed")?,

@@ -1,10 +1,10 @@
 //! [`NewRun`]: the values from which a run is created.
 
 use jiff::Timestamp;
-use tasuki_core::{EventId, Origin, RunId, Scope, Slot};
+use tasuki_core::{EventId, Origin, PlannedSlot, RunId, Scope};
 
 use crate::JobVersion;
-use crate::run::due;
+use crate::run::due_table;
 
 /// A run to create.
 #[derive(Debug, Clone)]
@@ -18,7 +18,7 @@ pub struct NewRun<'a> {
     /// Planned instant; `None` is now.
     pub scheduled_for: Option<Timestamp>,
     /// Slot, if a schedule creates the run. A second run for the same job, scope and slot finds this one.
-    pub slot: Option<Slot>,
+    pub slot: Option<PlannedSlot>,
     /// Key that identifies the request: a second request with the same key finds this run. 1 to 191 characters,
     /// without spaces at either end.
     pub idempotency_key: Option<String>,
@@ -82,7 +82,7 @@ impl NewRun<'_> {
             && !self.job.spec.concurrency.needs_hold()
             && self.skip_at.is_none()
             && self.expires_at.is_none();
-        if plain { due::MAX_ID_RANGE } else { 1 }
+        if plain { due_table::MAX_ID_RANGE } else { 1 }
     }
 
     /// Lane in which the run waits.

@@ -16,7 +16,7 @@ use crate::db::sql::{Sql, sql};
 use crate::db::{Db, Params, Row, Tx, params};
 use crate::run::claim::{CLAIM_RETRY_DELAY, MAX_CLAIM_TRIES};
 use crate::run::create::{FIND_BY_KEY, columns, in_key_order, key_params};
-use crate::run::due;
+use crate::run::due_table;
 use crate::run::finish::BatchResult;
 use crate::{
     AssignRequest, AttemptReport, ClaimRequest, ClaimResult, CreatedRun, Error, NewRun,
@@ -254,7 +254,7 @@ impl Target<'_, '_> {
     /// Not in a transaction of the application: others would have to wait for its end.
     async fn allocate_ids(&mut self, count: i64) -> Result<Option<i64>, Error> {
         match self {
-            Self::Pool(db) if count >= due::MAX_ID_RANGE => {
+            Self::Pool(db) if count >= due_table::MAX_ID_RANGE => {
                 let rows = db.write_returning(&ALLOCATE_IDS, params! { count: count }).await?;
                 rows.first().map_or(Ok(None), |row| row.opt_int("first"))
             }

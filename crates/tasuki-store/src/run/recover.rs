@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tasuki_core::exit::AttemptFailure;
-use tasuki_core::retry::{AttemptEnd, decide};
+use tasuki_core::retry::{AttemptEnd, decide_retry};
 use tasuki_core::run::LossKind;
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{AttemptOutcome, Epoch, ErrorCode, LeaseToken, RunId, RunState};
@@ -13,9 +13,9 @@ use crate::cluster::leader;
 use crate::db::instant::micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
-use crate::run::finish::{AttemptResult, apply_decision};
+use crate::run::finish::{AttemptResult, apply_retry_decision};
 use crate::run::lease;
-use crate::run::orphan::{record_transition, requeue_assigned};
+use crate::run::requeue_assigned::{record_transition, requeue_assigned};
 use crate::{Error, Lease, Run, Store, job, to_uuid};
 
 static LOCK: Sql = sql!("run/lock");
@@ -52,7 +52,7 @@ impl Store {
             tx.rollback().await?;
             return Ok(None);
         }
-        let live_runs = lease::list_live_runs(&mut tx, expired).await?;
+        let live_runs = lease::list_runs_under_lease(&mut tx, expired).await?;
         let running = live_runs.iter().filter(|run| run.state == RunState::Running).count();
         let loss = if running > 1 { LossKind::Shared } else { LossKind::Single };
         let mut recovered = Vec::new();
@@ -104,9 +104,10 @@ async fn end_lost_attempt(
     };
     let failure =
         AttemptFailure { code: ErrorCode::HEARTBEAT_TIMEOUT, retryable: limits.retry_lost };
-    let decision = decide(&attempt_end, &failure, &limits.backoff, random);
+    let decision = decide_retry(&attempt_end, &failure, &limits.backoff, random);
     let columns = AttemptResult::failed(failure).columns();
-    let state = apply_decision(tx, &run, token, decision, AttemptOutcome::Lost, columns).await?;
+    let state =
+        apply_retry_decision(tx, &run, token, decision, AttemptOutcome::Lost, columns).await?;
     lease::release_hold(tx, &run, token).await?;
     record_transition(
         tx,

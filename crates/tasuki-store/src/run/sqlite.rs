@@ -1,15 +1,15 @@
 //! The frequent verbs on SQLite: a claim, or the successes under one token, as one script that the writer thread
-//! executes. Runs that need further checks take the general form in `batch`.
+//! executes. Runs that need further checks take the general form in `mysql_and_sqlite`.
 
 use tasuki_core::{EventId, JobId, LeaseToken, RunId, Scope};
 
 use crate::db::instant::{micros, timestamp};
 use crate::db::sql::{Sql, sqlite_script};
-use crate::db::sqlite::group_commit::{Script, ScriptCall};
+use crate::db::sqlite_group_commit::{Script, ScriptCall};
 use crate::db::{Params, params};
-use crate::run::batch::{group_by_token, holder_params, results_json};
-use crate::run::due::MAX_ID_RANGE;
+use crate::run::due_table::MAX_ID_RANGE;
 use crate::run::finish::BatchResult;
+use crate::run::mysql_and_sqlite::{attempt_results_json, group_by_token, holder_params};
 use crate::{AttemptReport, ClaimRequest, Error, StartedRun, Store, to_uuid};
 
 /// The script of a claim. Its variants insert the lease with different statements.
@@ -137,7 +137,7 @@ impl Store {
             let (script, result_params): (&'static Script, _) = match (uniform, first) {
                 (true, Some(_)) => (&SUCCEED_RANGE, reports[0].attempt_result.columns()),
                 (true, None) => (&SUCCEED_UNIFORM, reports[0].attempt_result.columns()),
-                (false, _) => (&SUCCEED_MANY, params! { reports: results_json(reports) }),
+                (false, _) => (&SUCCEED_MANY, params! { reports: attempt_results_json(reports) }),
             };
             ScriptCall { script, max_runs: reports.len(), params: [values, result_params].concat() }
         };

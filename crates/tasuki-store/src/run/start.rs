@@ -10,7 +10,7 @@ use crate::cluster::worker;
 use crate::db::instant::{micros, timestamp};
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Row, params};
-use crate::run::batch;
+use crate::run::mysql_and_sqlite;
 use crate::{Error, Outcome, Store, to_uuid};
 
 static EXTEND_LEASE: Sql = sql!("lease/renew");
@@ -147,7 +147,7 @@ impl Store {
                 started.push(run.0);
             }
         }
-        let runs = batch::list_started(&mut tx, &started).await?;
+        let runs = mysql_and_sqlite::read_started_runs(&mut tx, &started).await?;
         tx.commit().await?;
         Ok(Some(runs.into_iter().map(|run| (run.id, run)).collect()))
     }

@@ -7,7 +7,7 @@ use crate::db::instant::micros;
 use crate::db::params;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::run::claim::{LANE_START, after_params};
-use crate::run::{batch, due, lease};
+use crate::run::{due_table, lease, mysql_and_sqlite};
 use crate::{ClaimRequest, Error, NewRun, StartedRun, Store, to_uuid, validate};
 
 static SUBMIT_AND_CLAIM: Sql = sql!("run/submit_and_claim", ".postgres", ".postgres", ".postgres");
@@ -31,7 +31,7 @@ impl Store {
                 "a task of lane {:?} that is due now, without a key or a hold",
                 request.lane
             );
-            return Err(InvalidInput::from_description("task", found, expected).into());
+            return Err(InvalidInput::with_described_value("task", found, expected).into());
         }
         let mut started = match self.dialect() {
             Dialect::Postgres => self.submit_and_claim_postgres(request, tasks).await?,
@@ -86,20 +86,20 @@ impl Store {
         let accepts_work =
             worker::find(&mut tx, request.worker).await?.is_some_and(|w| w.accepts_work());
         let single = ClaimRequest { max_runs: 1, ..request.clone() };
-        let first = due::lock_for_claim(&mut tx, &single, &after_params(LANE_START)).await?;
+        let first = due_table::lock_for_claim(&mut tx, &single, &after_params(LANE_START)).await?;
         if !accepts_work || first.is_none_or(|rows| !rows.is_empty()) {
             tx.rollback().await?;
             return Ok(Vec::new());
         }
         // Without consecutive ids this fails, and the caller submits the tasks to the queue, where that does not
         // matter.
-        let Some(ids) = batch::insert_running(&mut tx, request, tasks).await? else {
+        let Some(ids) = mysql_and_sqlite::insert_running(&mut tx, request, tasks).await? else {
             tx.rollback().await?;
             return Ok(Vec::new());
         };
-        let expiry = lease::LeaseExpiry::Ttl(request.lease_ttl);
+        let expiry = lease::NewLeaseExpiry::Ttl(request.lease_ttl);
         lease::open(&mut tx, request.token, request.worker, None, expiry, &ids).await?;
-        let started = batch::list_started(&mut tx, &ids).await?;
+        let started = mysql_and_sqlite::read_started_runs(&mut tx, &ids).await?;
         tx.commit().await?;
         Ok(started)
     }

@@ -209,7 +209,7 @@ contract! {
         let start = store.find_audit_head().await.unwrap().seq;
         assert!(store.cancel(Writer::Api, pending.id, ann, Some("wrong day")).await.unwrap().is_applied());
         assert!(store.cancel(Writer::Api, running.id, ann, None).await.unwrap().is_applied());
-        assert!(store.retry(failed.id, ann, None).await.unwrap().is_applied());
+        assert!(store.retry_manually(failed.id, ann, None).await.unwrap().is_applied());
         let entries = store.list_audit(start, 10).await.unwrap();
         let action_summaries: Vec<_> = entries.iter().map(|row| (row.action.as_str(), row.object.clone())).collect();
         assert_eq!(action_summaries, [
@@ -229,7 +229,7 @@ contract! {
         let pending = store.given_run(RunState::Pending).await;
         let start = store.find_audit_head().await.unwrap();
         assert!(matches!(store.cancel(Writer::Api, succeeded.id, "ann", None).await.unwrap(), Outcome::Lost(_)));
-        assert!(matches!(store.retry(succeeded.id, "ann", None).await.unwrap(), Outcome::Lost(_)));
+        assert!(matches!(store.retry_manually(succeeded.id, "ann", None).await.unwrap(), Outcome::Lost(_)));
         let replaced = store.cancel(Writer::Leader(store.epoch), pending.id, "leader", None).await.unwrap();
         assert!(replaced.is_applied());
         assert_eq!(store.find_audit_head().await.unwrap(), start);
@@ -261,7 +261,7 @@ contract! {
             let run = store.given_waiting_run(&job, &RunOptions::default()).await;
             store.given_failure(run, ErrorCode::INVALID_INPUT).await;
             let start = store.find_audit_head().await.unwrap().seq;
-            let (rerun, retry) = tokio::join!(store.rerun("ann", &job, run), store.retry(run, "bob", None));
+            let (rerun, retry) = tokio::join!(store.rerun("ann", &job, run), store.retry_manually(run, "bob", None));
             assert!(retry.unwrap().is_applied(), "round {round}");
             let entries = store.list_audit(start, 10).await.unwrap();
             let actions: Vec<&str> = entries.iter().map(|row| row.action.as_str()).collect();

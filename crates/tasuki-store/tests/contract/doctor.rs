@@ -101,7 +101,7 @@ contract! {
                 try_verb(store, verb, state).await;
             }
         }
-        let report = store.check_database(|| store.test_time()).await.unwrap();
+        let report = store.check_invariants(|| store.test_time()).await.unwrap();
         assert!(report.is_clean() && report.is_complete(), "{:?}", report.findings().collect::<Vec<_>>());
     }
 
@@ -112,7 +112,7 @@ contract! {
         let due_run = store.read_due_run(run).await;
         let moves = AtomicU32::new(0);
         let report = store
-            .check_database(|| {
+            .check_invariants(|| {
                 if moves.fetch_add(1, Ordering::Relaxed) == 0 {
                     std::thread::scope(|scope| scope.spawn(|| begin_term_and_assign(store, due_run)).join().unwrap());
                 }
@@ -135,7 +135,7 @@ contract! {
     async fn a_pending_migration_is_found_and_other_checks_are_skipped(store: TestStore) {
         run_sql(store, "delete from tasuki_migration where version = 1").await;
         assert_only_finding(store, "schema", "has not been applied", "1 initial").await;
-        let report = store.check_database(noon).await.unwrap();
+        let report = store.check_invariants(noon).await.unwrap();
         assert!(!report.is_complete() && report.checks.iter().filter(|check| check.was_run).count() == 1);
     }
 
@@ -178,7 +178,7 @@ contract! {
             (-3, Some("the database's clock is 3.0 s ahead of this machine's")),
         ] {
             let here = noon() + SignedDuration::from_secs(seconds);
-            let report = store.check_database(|| here).await.unwrap();
+            let report = store.check_invariants(|| here).await.unwrap();
             let found = report.findings().next();
             assert_eq!(found.map(|(_, one)| &*one.problem), expected);
             assert!(found.is_none_or(|(check, one)| check == "clock" && one.severity == Severity::Warning));
@@ -251,7 +251,7 @@ contract! {
 
     async fn i4_a_leader_lease_ahead_of_the_term(store: TestStore) {
         run_sql(store, "update tasuki_leader_lease set epoch = 2").await;
-        assert_only_finding(store, "I4", "the leader's lease is missing or ahead", "epoch 1").await;
+        assert_only_finding(store, "I4", "the leader's lease row is missing", "epoch 1").await;
     }
 
     async fn i4_an_assignment_of_a_future_epoch(store: TestStore) {
@@ -375,7 +375,7 @@ contract! {
         create_run_of_event(store, 3).await;
         assert_eq!(store.doctor_findings().await, [] as [String; 0]);
         create_run_of_event(store, 3).await;
-        assert_only_finding(store, "I18", "another number of runs than it records", "event 3: 3 exist, 2 recorded").await;
+        assert_only_finding(store, "I18", "differs from the recorded number", "event 3: 3 exist, 2 recorded").await;
     }
 
     async fn i18_an_open_event_with_runs(store: TestStore) {

@@ -20,7 +20,7 @@ contract! {
             match micros % 4 {
                 // Dropped as soon as it has to wait for anything.
                 0 => drop(single_connection_store.trigger("test", expected_version(&job), &triggered).now_or_never()),
-                1 => drop(single_connection_store.check_database(Timestamp::now).now_or_never()),
+                1 => drop(single_connection_store.check_invariants(Timestamp::now).now_or_never()),
                 _ => {
                     let trigger = single_connection_store.trigger("test", expected_version(&job), &triggered);
                     drop(tokio::time::timeout(Duration::from_micros(25 * micros), trigger).await);

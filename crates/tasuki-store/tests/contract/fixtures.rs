@@ -12,8 +12,8 @@ use tasuki_core::exit::AttemptFailure;
 use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
     AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, CreatedRun, CursorMove,
-    Dialect, DueRun, Error, ExpectedVersion, FinishedRun, JobCreated, JobDefinition, JobVersion,
-    NewRun, NewWorker, Outcome, Run, StartedRun, Store, Trigger, Writer,
+    Dialect, DueRun, Error, ExpectedVersion, JobCreated, JobDefinition, JobVersion, NewRun,
+    NewWorker, Outcome, Run, StartedRun, StateAfterAttempt, Store, Trigger, Writer,
 };
 
 pub(crate) use crate::run_options::RunOptions;
@@ -187,7 +187,7 @@ impl TestStore {
         token: LeaseToken,
         run: RunId,
         result: &AttemptResult,
-    ) -> Result<Outcome<FinishedRun>, Error> {
+    ) -> Result<Outcome<StateAfterAttempt>, Error> {
         Ok(self.finish_runs(token, &[(run, result.clone())]).await?.remove(0))
     }
 
@@ -196,7 +196,7 @@ impl TestStore {
         &self,
         token: LeaseToken,
         results: &[(RunId, AttemptResult)],
-    ) -> Result<Vec<Outcome<FinishedRun>>, Error> {
+    ) -> Result<Vec<Outcome<StateAfterAttempt>>, Error> {
         let report = |(run, result): &(RunId, AttemptResult)| {
             AttemptReport::new(token, *run, result.clone())
         };
@@ -237,7 +237,7 @@ impl TestStore {
 
     /// The findings of the doctor, each with the id of its check.
     pub(crate) async fn doctor_findings(&self) -> Vec<String> {
-        let report = self.check_database(|| self.test_time()).await.unwrap();
+        let report = self.check_invariants(|| self.test_time()).await.unwrap();
         report
             .findings()
             .map(|(id, one)| format!("{id}: {} {:?}", one.problem, one.examples))
@@ -353,7 +353,7 @@ impl TestStore {
                 assert!(self.skip(self.epoch, id, reason).await.unwrap().is_applied());
             }
             RunState::Expired => {
-                assert!(self.expire(self.epoch, id).await.unwrap().is_applied());
+                assert!(self.expire_waiting_run(self.epoch, id).await.unwrap().is_applied());
             }
         }
         let run = self.read_run(id).await;

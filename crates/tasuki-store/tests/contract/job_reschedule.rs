@@ -117,13 +117,13 @@ contract! {
             let to = at.last().map(|&last| last + SignedDuration::from_secs(10));
             (CursorMove { job: job.expected_version(), scope: Scope::default(), from: after_noon(10), to }, at)
         };
-        let runs = |job: &Job, at: &[Timestamp]| -> Vec<(Timestamp, tasuki_core::Slot)> {
+        let runs = |job: &Job, at: &[Timestamp]| -> Vec<(Timestamp, tasuki_core::PlannedSlot)> {
             let schedule = job.schedule().unwrap().unwrap();
             let fire = |at: &Timestamp| schedule.next_after(*at - SignedDuration::from_secs(1)).unwrap();
             at.iter().map(|at| (*at, fire(at).slot)).collect()
         };
-        fn new_runs<'a>(job: &'a Job, slots: &[(Timestamp, tasuki_core::Slot)]) -> Vec<NewRun<'a>> {
-            let run = |&(at, slot): &(Timestamp, tasuki_core::Slot)| NewRun {
+        fn new_runs<'a>(job: &'a Job, slots: &[(Timestamp, tasuki_core::PlannedSlot)]) -> Vec<NewRun<'a>> {
+            let run = |&(at, slot): &(Timestamp, tasuki_core::PlannedSlot)| NewRun {
                 origin: Origin::Time,
                 slot: Some(slot),
                 scheduled_for: Some(at),

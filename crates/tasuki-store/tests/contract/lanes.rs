@@ -121,7 +121,7 @@ contract! {
             assert!(store.finish_run(token, run.id, &AttemptResult::default()).await.unwrap().is_applied());
         }
         for run in [created[0].run, keyed] {
-            assert!(store.expire(store.epoch, run).await.unwrap().is_applied());
+            assert!(store.expire_waiting_run(store.epoch, run).await.unwrap().is_applied());
         }
     }
 }

@@ -43,7 +43,7 @@ contract! {
             first(runs[2], 1, &["three again"]),
         ];
         assert!(logs.iter().all(|log| log.fits_one_chunk(1_000)));
-        assert_eq!(store.create_logs(&logs).await.unwrap(), [true, false, false, false, true, false]);
+        assert_eq!(store.create_short_logs(&logs).await.unwrap(), [true, false, false, false, true, false]);
         for (run, texts) in [(0, &["one", "two \u{65e5}\u{672c}"][..]), (1, &["was there"]), (2, &["three"])] {
             let page = store.read_log(runs[run], 1, 0, 10).await.unwrap().unwrap();
             assert_eq!(page.lines.iter().map(|line| &*line.text).collect::<Vec<_>>(), texts);

@@ -166,7 +166,7 @@ impl TestData {
             }
             Write::Recover => store.recover(epoch, &self.expired_lease, GRACE, 0).await?.is_some(),
             Write::Skip => store.skip(epoch, self.late.id, SkipReason::Late).await?.is_applied(),
-            Write::Expire => store.expire(epoch, self.old.id).await?.is_applied(),
+            Write::Expire => store.expire_waiting_run(epoch, self.old.id).await?.is_applied(),
             Write::CancelWaiting => {
                 store.cancel(writer, self.cancels[0].id, "replace", None).await?.is_applied()
             }

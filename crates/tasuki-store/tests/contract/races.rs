@@ -338,7 +338,7 @@ race! {
         }
         let wins = compete(&store, RUNS, move |store, _, run| {
             let (run, _) = leased_runs[run];
-            async move { Ok(store.retry(run, "test", None).await?.is_applied()) }
+            async move { Ok(store.retry_manually(run, "test", None).await?.is_applied()) }
         }).await;
         assert_one_win_each(&wins);
     }

@@ -7,9 +7,9 @@ use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
-    AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, FinishedRun,
-    JobCreated, JobDefinition, JobKind, JobSpec, JobVersion, NewRun, NewWorker, Outcome, Store,
-    Trigger, Writer,
+    AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, JobCreated,
+    JobDefinition, JobKind, JobSpec, JobVersion, NewRun, NewWorker, Outcome, StateAfterAttempt,
+    Store, Trigger, Writer,
 };
 
 use crate::fixtures::failed_result;
@@ -130,7 +130,7 @@ impl RandomLoad {
             2 | 3 => self.claim_and_report().await?,
             4 | 5 => self.assign_and_start().await?,
             6 => drop(self.store.cancel(Writer::Api, run, "test", None).await?),
-            7 => drop(self.store.retry(run, "test", None).await?),
+            7 => drop(self.store.retry_manually(run, "test", None).await?),
             _ => self.act_as_leader(run).await?,
         }
         Ok(())
@@ -158,7 +158,9 @@ impl RandomLoad {
                 1 => failed_result(ErrorCode::UNEXPECTED_ERROR),
                 _ => AttemptResult::default(),
             };
-            if let Some(FinishedRun { state }) = self.report(token, run, &finish).await?.applied() {
+            if let Some(StateAfterAttempt { state }) =
+                self.report(token, run, &finish).await?.applied()
+            {
                 self.acknowledged.reported_ends.push(ReportedEnd { run, token, finish, state });
             }
         }
@@ -172,7 +174,7 @@ impl RandomLoad {
         token: LeaseToken,
         run: RunId,
         finish: &AttemptResult,
-    ) -> Result<Outcome<FinishedRun>, Error> {
+    ) -> Result<Outcome<StateAfterAttempt>, Error> {
         loop {
             let report = AttemptReport::new(token, run, finish.clone());
             match self.store.finish(&[report], &[token]).await {
@@ -215,7 +217,7 @@ impl RandomLoad {
         for lease in self.store.list_expired_leases(Duration::ZERO, 4).await? {
             self.store.recover(self.epoch, &lease, Duration::ZERO, 0).await?;
         }
-        drop(self.store.expire(self.epoch, run).await?);
+        drop(self.store.expire_waiting_run(self.epoch, run).await?);
         Ok(())
     }
 
@@ -232,7 +234,7 @@ impl RandomLoad {
 
 /// Asserts that the doctor has no findings.
 pub(crate) async fn assert_doctor_clean(store: &Store) {
-    let report = store.check_database(Timestamp::now).await.unwrap();
+    let report = store.check_invariants(Timestamp::now).await.unwrap();
     let findings: Vec<String> = report
         .findings()
         .map(|(id, one)| format!("{id}: {} {:?}", one.problem, one.examples))

@@ -64,16 +64,16 @@ contract! {
     }
 
     async fn a_heartbeat_shows_if_the_worker_holds_runs_and_if_settings_changed(store: TestStore) {
-        let before = store.heartbeat(store.worker).await.unwrap().unwrap();
+        let before = store.record_heartbeat(store.worker).await.unwrap().unwrap();
         assert_eq!((before.worker.id, before.clock, before.has_leases), (store.worker, noon(), false));
         let run = store.given_run(RunState::Assigned).await;
         let changed = store.change_settings("ann", before.settings_version, &[("log_retention_days_db", "40")]);
         assert!(matches!(changed.await.unwrap(), SettingsChangeResult::Applied(_)));
-        let now = store.heartbeat(store.worker).await.unwrap().unwrap();
+        let now = store.record_heartbeat(store.worker).await.unwrap().unwrap();
         assert_eq!((now.has_leases, now.settings_version), (true, before.settings_version + 1));
         assert!(store.release(run.token.unwrap(), run.id).await.unwrap().is_applied());
-        assert!(!store.heartbeat(store.worker).await.unwrap().unwrap().has_leases);
-        assert_eq!(store.heartbeat(WorkerId::from_random(99)).await.unwrap(), None);
+        assert!(!store.record_heartbeat(store.worker).await.unwrap().unwrap().has_leases);
+        assert_eq!(store.record_heartbeat(WorkerId::from_random(99)).await.unwrap(), None);
     }
 
     async fn recent_terms_are_listed_newest_first(store: TestStore) {

@@ -87,7 +87,7 @@ contract! {
         assert!(store.finish_run(token, run, &failed_result(ErrorCode::INVALID_INPUT)).await.unwrap().is_applied());
         store.set_time(DAY + 1);
         assert_eq!(prune_all_runs(store, 10).await, 0);
-        assert!(store.retry(run, "ann", None).await.unwrap().is_applied());
+        assert!(store.retry_manually(run, "ann", None).await.unwrap().is_applied());
         store.set_time(3 * DAY);
         assert_eq!(prune_all_runs(store, 10).await, 0, "a run that waits for a try stays");
     }
@@ -169,7 +169,7 @@ contract! {
         store.set_time(DAY);
         assert_eq!(prune_workers(store, 10).await, (0, false), "an age of exactly one day is not older than one day");
         store.set_time(DAY + 1);
-        assert!(store.heartbeat(alive).await.unwrap().is_some(), "a detached worker may still send heartbeats");
+        assert!(store.record_heartbeat(alive).await.unwrap().is_some(), "a detached worker may still send heartbeats");
         assert_eq!(prune_workers(store, 10).await, (1, false), "the worker that left in order was already marked as gone");
         assert!(!store.find_worker(vanished).await.unwrap().unwrap().may_continue(), "it is marked as gone, but not deleted yet");
         store.set_time(DAY + 61);
@@ -181,7 +181,7 @@ contract! {
         let there: Vec<_> = store.list_workers().await.unwrap().iter().map(|worker| worker.id).collect();
         let expected: BTreeSet<_> = [alive, store.worker].into();
         assert_eq!(there.into_iter().collect::<BTreeSet<_>>(), expected);
-        assert!(store.heartbeat(vanished).await.unwrap().is_none(), "it must register a new incarnation");
+        assert!(store.record_heartbeat(vanished).await.unwrap().is_none(), "it must register a new incarnation");
         assert!(store.find_worker(store.find_run(run).await.unwrap().unwrap().worker.unwrap()).await.unwrap().is_some());
     }
 
@@ -219,7 +219,7 @@ contract! {
         let claim = |token| ClaimRequest { worker: late, token, lane: "q", max_runs: 1, lease_ttl: TTL, after: None };
         // This claim is committed before the worker is marked as gone.
         store.set_time(2 * DAY);
-        store.heartbeat(store.worker).await.unwrap();
+        store.record_heartbeat(store.worker).await.unwrap();
         let token = store.new_token();
         let ClaimResult::Runs(claimed) = store.claim(&claim(token)).await.unwrap() else { panic!("the token is new") };
         assert_eq!(claimed.len(), 1);

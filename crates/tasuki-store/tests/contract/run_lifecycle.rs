@@ -212,7 +212,7 @@ contract! {
         assert_eq!(store.list_expired_leases(GRACE, 10).await.unwrap(), []);
         assert!(!store.mark_worker_dead(store.worker, &"elsewhere".parse().unwrap()).await.unwrap());
         assert!(store.mark_worker_dead(store.worker, &"node".parse().unwrap()).await.unwrap());
-        assert!(store.heartbeat(store.worker).await.unwrap().is_none(), "a dead incarnation cannot send heartbeats");
+        assert!(store.record_heartbeat(store.worker).await.unwrap().is_none(), "a dead incarnation cannot send heartbeats");
         let expired = store.list_expired_leases(GRACE, 10).await.unwrap();
         let recovered = store.recover(store.epoch, &expired[0], GRACE, 0).await.unwrap().unwrap();
         assert_eq!(recovered, [RecoveredRun { run: run.id, state: RunState::RetryWait }]);
@@ -307,14 +307,14 @@ contract! {
 
     async fn a_manual_retry_adds_one_try(store: TestStore) {
         let run = store.given_run(RunState::Failed).await;
-        assert!(store.retry(run.id, "ann", Some("fixed")).await.unwrap().is_applied());
-        assert!(!store.retry(run.id, "ann", None).await.unwrap().is_applied());
+        assert!(store.retry_manually(run.id, "ann", Some("fixed")).await.unwrap().is_applied());
+        assert!(!store.retry_manually(run.id, "ann", None).await.unwrap().is_applied());
         let after = store.read_run(run.id).await;
         assert_eq!(after.counters.tries_allowed, run.counters.tries_allowed + 1);
         assert_eq!((after.outcome, after.finished_at, after.token), (None, None, None));
         let token = store.given_running(run.id).await;
         assert!(store.finish_run(token, run.id, &AttemptResult::default()).await.unwrap().is_applied());
-        assert!(!store.retry(run.id, "ann", None).await.unwrap().is_applied(), "a succeeded run cannot be retried");
+        assert!(!store.retry_manually(run.id, "ann", None).await.unwrap().is_applied(), "a succeeded run cannot be retried");
     }
 
     async fn a_rerun_is_a_new_run(store: TestStore) {
@@ -331,11 +331,11 @@ contract! {
     async fn a_run_released_too_often_expires(store: TestStore) {
         let run = store.given_run(RunState::Pending).await;
         for round in 0..3 {
-            assert!(!store.expire(store.epoch, run.id).await.unwrap().is_applied(), "round {round}");
+            assert!(!store.expire_waiting_run(store.epoch, run.id).await.unwrap().is_applied(), "round {round}");
             let token = store.given_assigned(run.id).await;
             assert!(store.release(token, run.id).await.unwrap().is_applied());
         }
-        assert!(store.expire(store.epoch, run.id).await.unwrap().is_applied());
+        assert!(store.expire_waiting_run(store.epoch, run.id).await.unwrap().is_applied());
         let after = store.read_run(run.id).await;
         assert_eq!((after.state, after.reason.as_deref()), (RunState::Expired, Some("MAX_RELEASES")));
     }

@@ -87,9 +87,9 @@ pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> 
         }
         Verb::Expire => {
             store.set_time(10);
-            store.expire(store.epoch, run.id).await.unwrap().is_applied()
+            store.expire_waiting_run(store.epoch, run.id).await.unwrap().is_applied()
         }
-        Verb::Retry => store.retry(run.id, "test", None).await.unwrap().is_applied(),
+        Verb::Retry => store.retry_manually(run.id, "test", None).await.unwrap().is_applied(),
         Verb::Confirm => !store.begin_confirming(&[(run.id, token)], TTL).await.unwrap().is_empty(),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Executor as _, PgConnection, Row as _};
 
-use crate::db::sql::Statement;
+use crate::db::sql::TranslatedStatement;
 
 /// A statement as the store prepares it, with the types of its parameters.
 pub(super) struct Prepared {
@@ -16,7 +16,7 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Reads the parameter types from PostgreSQL. Integers are bigint, because the store binds every integer as bigint.
-    pub(super) async fn new(connection: &mut PgConnection, statement: Statement) -> Self {
+    pub(super) async fn new(connection: &mut PgConnection, statement: TranslatedStatement) -> Self {
         execute(connection, &format!("prepare typed as {}", statement.text)).await;
         let output = query_text(
             connection,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::db::connect::Pools;
-use crate::db::server_connection::ServerConnection;
+use crate::db::connection_in_use::ServerConnection;
 use crate::db::sql::{Dialect, Sql, translate};
 use crate::db::{Db, params};
 use expected::EXPECTED_PLANS;

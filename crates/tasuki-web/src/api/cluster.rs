@@ -9,7 +9,7 @@ use tasuki_core::{Epoch, InvalidInput};
 use utoipa::ToSchema;
 
 use super::{format_instant, format_optional_instant};
-use crate::input::{ActionRequest, JsonBody, PathName, RequestInput, parse_reason};
+use crate::input::{ActionContext, JsonBody, PathName, RequestInput, parse_reason};
 use crate::problem::Problem;
 
 /// A worker.
@@ -32,7 +32,7 @@ pub(crate) struct WorkerView {
     leases: u32,
 }
 
-/// The workers that have not left.
+/// All workers, without the ones that are gone.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct WorkerList {
     items: Vec<WorkerView>,
@@ -118,7 +118,7 @@ pub(crate) fn leader_view(info: &LeaderInfo) -> LeaderView {
     }
 }
 
-/// Lists the workers that have not left.
+/// Lists all workers, without the ones that are gone.
 #[utoipa::path(get, path = "/api/v1/workers", tag = "workers", responses(
     (status = 200, description = "the workers", body = WorkerList),
 ))]
@@ -145,7 +145,7 @@ pub(crate) async fn show_worker(
     (status = 200, description = "the draining worker", body = WorkerView),
     (status = 409, description = "the worker is already draining, or has left"),
 ))]
-pub(crate) async fn drain_worker(request: ActionRequest) -> Result<Json<WorkerView>, Problem> {
+pub(crate) async fn drain_worker(request: ActionContext) -> Result<Json<WorkerView>, Problem> {
     Ok(Json(worker_view(
         &request.operator.drain_worker(&request.actor, request.target.id("worker")?).await?,
     )))
@@ -158,7 +158,7 @@ pub(crate) async fn drain_worker(request: ActionRequest) -> Result<Json<WorkerVi
     (status = 409, description = "the worker is already detached, or has left"),
 ))]
 pub(crate) async fn detach_worker(
-    request: ActionRequest,
+    request: ActionContext,
     JsonBody(body): JsonBody<DetachRequest>,
 ) -> Result<Json<WorkerView>, Problem> {
     let reason = parse_reason(&body.reason)?;
@@ -191,8 +191,11 @@ pub(crate) async fn demote_leader(
 ) -> Result<Json<LeaderView>, Problem> {
     let reason = parse_reason(&body.reason)?;
     if body.epoch < 1 {
-        let invalid =
-            InvalidInput::from_description("", body.epoch.to_string(), "a number of at least 1");
+        let invalid = InvalidInput::with_described_value(
+            "",
+            body.epoch.to_string(),
+            "a number of at least 1",
+        );
         return Err(Problem::invalid("epoch", &invalid));
     }
     Ok(Json(leader_view(&operator.demote_leader(&actor, Epoch(body.epoch), &reason).await?)))

@@ -14,7 +14,7 @@ use super::{
     JsonResponse, created_or_existing, format_instant, format_optional_instant, parse_stored_json,
 };
 use crate::input::{
-    JsonBody, PathName, QueryParams, RequestInput, parse_page_limit, parse_text_param,
+    JsonBody, PathName, QueryParams, RequestInput, parse_optional_param, parse_page_limit,
 };
 use crate::problem::Problem;
 
@@ -146,7 +146,7 @@ pub(crate) async fn list_events(
     State(operator): State<Operator>,
     QueryParams(query): QueryParams<EventsQuery>,
 ) -> Result<Json<EventPage>, Problem> {
-    let before = parse_text_param::<EventId>("before", query.before.as_deref())?;
+    let before = parse_optional_param::<EventId>("before", query.before.as_deref())?;
     let limit = parse_page_limit(query.limit.as_deref())?;
     let events = operator.list_events(before, limit).await?;
     let next = events.last().filter(|_| events.len() == limit as usize).map(|event| event.id.0);

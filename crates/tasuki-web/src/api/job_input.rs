@@ -57,9 +57,9 @@ pub(crate) struct NewJob {
     directory: Option<String>,
     /// Timeout of an attempt.
     timeout: Option<String>,
-    /// Maximum time between two signs of life of an attempt.
+    /// Maximum time of an attempt without output or heartbeat.
     heartbeat_timeout: Option<String>,
-    /// Time between the signals TERM and KILL when an attempt is stopped.
+    /// Time between SIGTERM and SIGKILL when an attempt is stopped.
     stop_grace: Option<String>,
     /// `assign`: the leader assigns runs to workers; `claim`: workers claim runs.
     #[schema(pattern = "^(assign|claim)$")]
@@ -77,8 +77,8 @@ pub(crate) struct NewJob {
     #[schema(max_items = 100)]
     labels: Option<Vec<String>>,
     /// Retries after a failed attempt.
-    #[schema(value_type = Option<RetryInput>)]
-    retry: Option<JsonObject<RetryInput>>,
+    #[schema(value_type = Option<RetryPolicyInput>)]
+    retry: Option<JsonObject<RetryPolicyInput>>,
 }
 
 impl RequestInput for NewJob {}
@@ -191,7 +191,7 @@ impl MisfireInput {
                 let expected = "one of skip_late, latest_only, every_within, at_most";
                 return Err(Problem::invalid(
                     field_path("policy"),
-                    &InvalidInput::from_text("", other, expected),
+                    &InvalidInput::with_value("", other, expected),
                 ));
             }
         };
@@ -207,15 +207,15 @@ impl MisfireInput {
 /// Retries after a failed attempt.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct RetryInput {
+pub(crate) struct RetryPolicyInput {
     /// Maximum number of retries of a run.
     #[schema(minimum = 0, maximum = 1000)]
     max_retries: Option<u32>,
-    /// Wait before the first retry; it doubles with every further one.
+    /// Delay before the first retry; each further delay is twice as long.
     backoff: Option<String>,
-    /// Maximum wait before a retry.
+    /// Maximum delay before a retry.
     backoff_cap: Option<String>,
-    /// Maximum random reduction of each wait, in percent.
+    /// Maximum random reduction of each delay, in percent.
     #[schema(minimum = 0, maximum = 100)]
     jitter_percent: Option<u8>,
     /// Whether a run is retried after its worker was lost.
@@ -286,7 +286,7 @@ impl NewJob {
                     let expected = "one element, the name of the management command";
                     Err(Problem::invalid(
                         "command",
-                        &InvalidInput::from_description("", found, expected),
+                        &InvalidInput::with_described_value("", found, expected),
                     ))
                 }
             },
@@ -322,14 +322,14 @@ impl TriggerInput {
             }
             "task" => Ok(Trigger::Task),
             other => {
-                let invalid = InvalidInput::from_text("", other, "one of time, event, task");
+                let invalid = InvalidInput::with_value("", other, "one of time, event, task");
                 Err(Problem::invalid("trigger.type", &invalid))
             }
         }
     }
 }
 
-impl RetryInput {
+impl RetryPolicyInput {
     fn apply_to(&self, draft: &mut JobDraft) -> Result<(), Problem> {
         draft.max_retries = self.max_retries;
         draft.backoff = parse_duration("retry.backoff", self.backoff.as_deref())?;
@@ -344,7 +344,7 @@ impl RetryInput {
             let number: i32 = number.ok_or_else(|| {
                 Problem::invalid(
                     &path,
-                    &InvalidInput::from_text("", exit, "an exit code from 0 to 255"),
+                    &InvalidInput::with_value("", exit, "an exit code from 0 to 255"),
                 )
             })?;
             draft.work.exit_codes.insert(number, parse_field(&path, code)?);
@@ -368,12 +368,16 @@ pub(crate) fn parse_optional_field<T: std::str::FromStr<Err = InvalidInput>>(
 }
 
 fn missing(field: &str) -> Problem {
-    Problem::invalid(field, &InvalidInput::from_description("", "nothing", "a value"))
+    Problem::invalid(field, &InvalidInput::with_described_value("", "nothing", "a value"))
 }
 
 fn not_allowed_with(field: &str, other: &str) -> Problem {
     Problem::invalid(
         field,
-        &InvalidInput::from_description("", "a value", format!("no value together with {other}")),
+        &InvalidInput::with_described_value(
+            "",
+            "a value",
+            format!("no value together with {other}"),
+        ),
     )
 }

@@ -18,7 +18,7 @@ pub(crate) fn apply_merge_patch(
     if let Some(other) = patch.get("name").filter(|other| **other != name) {
         let found = other.as_str().unwrap_or("a value that is not text");
         let invalid =
-            InvalidInput::from_text("", found, "the current name: a job cannot be renamed");
+            InvalidInput::with_value("", found, "the current name: a job cannot be renamed");
         return Err(Problem::invalid("name", &invalid));
     }
     let sets = |field: &str| patch.get(field).is_some_and(|value| !value.is_null());

@@ -16,8 +16,8 @@ use super::job_input::NewJob;
 use super::job_patch::apply_merge_patch;
 use super::job_view::{JobView, job_view};
 use crate::input::{
-    ActionRequest, IfMatchHeader, JsonBody, PathName, QueryParams, RequestInput, parse_instant,
-    parse_page_limit, parse_reason, parse_text_param,
+    ActionContext, IfMatchHeader, JsonBody, PathName, QueryParams, RequestInput, parse_instant,
+    parse_optional_param, parse_page_limit, parse_reason,
 };
 use crate::problem::Problem;
 
@@ -124,19 +124,19 @@ pub(crate) async fn list_jobs(
     Extension(actor): Extension<Actor>,
     QueryParams(query): QueryParams<JobsQuery>,
 ) -> Result<Json<JobPageView>, Problem> {
-    let after: Option<JobName> = parse_text_param("after", query.after.as_deref())?;
+    let after: Option<JobName> = parse_optional_param("after", query.after.as_deref())?;
     let enabled = match query.enabled.as_deref() {
         None => None,
         Some("true") => Some(true),
         Some("false") => Some(false),
         Some(other) => {
-            let invalid = InvalidInput::from_text("", other, "true or false");
+            let invalid = InvalidInput::with_value("", other, "true or false");
             return Err(Problem::malformed("enabled", &invalid));
         }
     };
     let is_known = |trigger: &&str| ["time", "event", "task"].contains(trigger);
     if let Some(other) = query.trigger.as_deref().filter(|trigger| !is_known(trigger)) {
-        let invalid = InvalidInput::from_text("", other, "one of time, event, task");
+        let invalid = InvalidInput::with_value("", other, "one of time, event, task");
         return Err(Problem::malformed("trigger", &invalid));
     }
     let filter = JobFilter { trigger: query.trigger, enabled };
@@ -161,7 +161,7 @@ pub(crate) async fn show_job(
     Ok((etag(&job), Json(job)))
 }
 
-impl ActionRequest {
+impl ActionContext {
     /// Reads the job, and returns the version that it must still have when it is changed: the one in `If-Match`, or with `*`
     /// the one just read.
     async fn find_job_and_version(&self) -> Result<(JobInfo, ExpectedVersion), Problem> {
@@ -192,7 +192,7 @@ fn changed_job_response(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn edit_job(
-    request: ActionRequest,
+    request: ActionContext,
     JsonBody(patch): JsonBody<Map<String, Value>>,
 ) -> Result<impl IntoResponse, Problem> {
     let (job, expected) = request.find_job_and_version().await?;
@@ -220,7 +220,7 @@ fn as_input_json(job_info: &JobInfo) -> Result<Value, Problem> {
     params(JobPath, IfMatchHeader), responses(
     (status = 200, description = "the job is deleted", body = DeletedJob),
 ))]
-pub(crate) async fn delete_job(request: ActionRequest) -> Result<Json<DeletedJob>, Problem> {
+pub(crate) async fn delete_job(request: ActionContext) -> Result<Json<DeletedJob>, Problem> {
     let (_, expected) = request.find_job_and_version().await?;
     let canceled_runs = request.operator.delete_job(&request.actor, expected).await?;
     Ok(Json(DeletedJob { canceled_runs: canceled_runs.iter().map(|run| run.0).collect() }))
@@ -231,7 +231,7 @@ pub(crate) async fn delete_job(request: ActionRequest) -> Result<Json<DeletedJob
     params(JobPath, IfMatchHeader), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn enable_job(request: ActionRequest) -> Result<impl IntoResponse, Problem> {
+pub(crate) async fn enable_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {
     let (job, expected) = request.find_job_and_version().await?;
     changed_job_response(
         request.operator.enable_job(&request.actor, &job.job, expected).await,
@@ -244,7 +244,7 @@ pub(crate) async fn enable_job(request: ActionRequest) -> Result<impl IntoRespon
     params(JobPath, IfMatchHeader), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn disable_job(request: ActionRequest) -> Result<impl IntoResponse, Problem> {
+pub(crate) async fn disable_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {
     let (_, expected) = request.find_job_and_version().await?;
     changed_job_response(
         request.operator.disable_job(&request.actor, expected).await,
@@ -259,7 +259,7 @@ pub(crate) async fn disable_job(request: ActionRequest) -> Result<impl IntoRespo
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn pause_job(
-    request: ActionRequest,
+    request: ActionContext,
     JsonBody(pause): JsonBody<PauseRequest>,
 ) -> Result<impl IntoResponse, Problem> {
     let (reason, until) =
@@ -276,7 +276,7 @@ pub(crate) async fn pause_job(
     params(JobPath, IfMatchHeader), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
-pub(crate) async fn resume_job(request: ActionRequest) -> Result<impl IntoResponse, Problem> {
+pub(crate) async fn resume_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {
     let (job, expected) = request.find_job_and_version().await?;
     changed_job_response(
         request.operator.resume_job(&request.actor, &job.job, expected).await,

@@ -106,7 +106,7 @@ pub(crate) async fn read_log(
     let last = run.counters.attempt_no;
     if let Some(attempt) = attempt.filter(|attempt| *attempt > last) {
         let expected = format!("an existing attempt: 1 to {last}");
-        let invalid = InvalidInput::from_description("", attempt.to_string(), expected);
+        let invalid = InvalidInput::with_described_value("", attempt.to_string(), expected);
         return Err(Problem::malformed("attempt", &invalid));
     }
     let attempt = attempt.unwrap_or(last);

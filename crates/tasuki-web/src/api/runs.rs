@@ -14,8 +14,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::run_view::{RunView, run_detail_view, run_view};
 use super::{JsonResponse, created_or_existing, format_optional_instant};
 use crate::input::{
-    ActionRequest, JsonBody, PathName, QueryParams, RequestInput, parse_instant_param,
-    parse_optional_reason, parse_page_limit, parse_text_param,
+    ActionContext, JsonBody, PathName, QueryParams, RequestInput, parse_instant_param,
+    parse_optional_param, parse_optional_reason, parse_page_limit,
 };
 use crate::problem::Problem;
 use crate::serve::ShutdownSignal;
@@ -91,7 +91,7 @@ impl RequestInput for ReasonInput {
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CanceledRun {
     run: RunView,
-    /// Whether the run has ended; otherwise its worker was requested to stop it.
+    /// Whether the run has ended; otherwise its worker will stop it.
     done: bool,
 }
 
@@ -124,11 +124,11 @@ pub(crate) async fn list_runs(
         job: None,
         states: states.map_err(|invalid| Problem::malformed("state", &invalid))?,
         scope: query.scope.as_deref().map(parse_scope).transpose()?,
-        origin: parse_text_param::<Origin>("origin", query.origin.as_deref())?,
+        origin: parse_optional_param::<Origin>("origin", query.origin.as_deref())?,
         since: parse_instant_param("since", query.since.as_deref())?,
         until: parse_instant_param("until", query.until.as_deref())?,
     };
-    let from = parse_text_param::<RunPosition>("cursor", query.cursor.as_deref())?;
+    let from = parse_optional_param::<RunPosition>("cursor", query.cursor.as_deref())?;
     let limit = parse_page_limit(query.limit.as_deref())?;
     let page = operator.list_runs(query.job.as_deref(), filter, from.as_ref(), limit).await;
     let page = page.map_err(|error| match error {
@@ -150,7 +150,7 @@ fn parse_scope(text: &str) -> Result<Scope, Problem> {
     let malformed = |invalid| Problem::malformed("scope", &invalid);
     let (kind, id) = text
         .split_once('/')
-        .ok_or_else(|| malformed(InvalidInput::from_text("", text, expected)))?;
+        .ok_or_else(|| malformed(InvalidInput::with_value("", text, expected)))?;
     Scope::new(kind, id).map_err(malformed)
 }
 
@@ -165,14 +165,14 @@ pub(crate) async fn show_run(
     Ok(Json(run_detail_view(&operator.find_run_detail(id.id("run")?).await?)))
 }
 
-/// Cancels a run. If it is running, its worker is requested to stop it.
+/// Cancels a run. If it is running, its worker stops it.
 #[utoipa::path(post, path = "/api/v1/runs/{id}/cancel", tag = "runs", params(("id" = i64, Path, minimum = 1)),
     request_body = ReasonInput, responses(
     (status = 200, description = "the run is canceled, or will be stopped", body = CanceledRun),
     (status = 409, description = "the run has already ended, or a cancel was already requested"),
 ))]
 pub(crate) async fn cancel_run(
-    request: ActionRequest,
+    request: ActionContext,
     JsonBody(body): JsonBody<ReasonInput>,
 ) -> Result<Json<CanceledRun>, Problem> {
     let reason = parse_optional_reason(body.reason.as_deref())?;
@@ -190,7 +190,7 @@ pub(crate) async fn cancel_run(
     (status = 409, description = "the run has not failed"),
 ))]
 pub(crate) async fn retry_run(
-    request: ActionRequest,
+    request: ActionContext,
     JsonBody(body): JsonBody<ReasonInput>,
 ) -> Result<Json<RetriedRun>, Problem> {
     let reason = parse_optional_reason(body.reason.as_deref())?;
@@ -206,7 +206,7 @@ pub(crate) async fn retry_run(
     (status = 201, description = "the new run", body = RunView),
     (status = 409, description = "the run has not ended, or its job was deleted"),
 ))]
-pub(crate) async fn rerun_run(request: ActionRequest) -> JsonResponse<RunView> {
+pub(crate) async fn rerun_run(request: ActionContext) -> JsonResponse<RunView> {
     let run = request.operator.rerun(&request.actor, request.target.id("run")?).await?;
     created_or_existing(false, run_view(&run))
 }
@@ -228,7 +228,8 @@ pub(crate) async fn wait_for_run(
     let timeout = parsed.map_err(|invalid| Problem::malformed("timeout", &invalid))?;
     let timeout = timeout.unwrap_or(Duration::from_secs(30));
     if timeout > MAX_WAIT {
-        let invalid = InvalidInput::from_description("", duration::format(timeout), "at most 60s");
+        let invalid =
+            InvalidInput::with_described_value("", duration::format(timeout), "at most 60s");
         return Err(Problem::malformed("timeout", &invalid));
     }
     let now = tokio::select! {

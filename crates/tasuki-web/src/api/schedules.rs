@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
-use tasuki_core::schedule::{ClockChange, Fire, PreviewRow, Slot};
+use tasuki_core::schedule::{ClockChange, Fire, PlannedSlot, PreviewRow};
 use tasuki_core::{InvalidInput, Language};
 use utoipa::ToSchema;
 
@@ -39,19 +39,19 @@ pub(crate) struct SchedulePreview {
     words: String,
     /// Whether there are no fires after the listed ones.
     ends: bool,
-    fires: Vec<FireView>,
-    /// Local times that do not exist on their day because of a clock change, and are skipped.
+    fires: Vec<UpcomingFireView>,
+    /// Local times that are skipped, because they do not exist on the day of a clock change.
     skipped: Vec<SkippedFireView>,
 }
 
 /// A fire of a schedule.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct FireView {
+pub(crate) struct UpcomingFireView {
     #[schema(format = DateTime)]
     at: String,
     /// Local time in the zone of the schedule.
     local: String,
-    /// Whether the planned local time does not exist that day, so that the fire is at the clock change instead.
+    /// Whether the planned local time does not exist on that day, so that the job fires at the moment of the clock change.
     shifted: bool,
     /// Explanation of a clock change that affects the fire.
     note: Option<String>,
@@ -76,7 +76,7 @@ pub(crate) async fn preview_schedule(
     let schedule = request.schedule.parse_schedule("schedule")?;
     let count = request.count.unwrap_or(10);
     if !(1..=200).contains(&count) {
-        let invalid = InvalidInput::from_description("", count.to_string(), "1 to 200");
+        let invalid = InvalidInput::with_described_value("", count.to_string(), "1 to 200");
         return Err(Problem::invalid("count", &invalid));
     }
     let from = match parse_instant("from", request.from.as_deref())? {
@@ -87,7 +87,7 @@ pub(crate) async fn preview_schedule(
     let (mut fires, mut skipped) = (Vec::new(), Vec::new());
     for row in &preview.rows {
         match row {
-            PreviewRow::Fire { fire, local, change } => fires.push(FireView {
+            PreviewRow::Fire { fire, local, change } => fires.push(UpcomingFireView {
                 at: format_instant(fire.at),
                 local: local.strftime("%Y-%m-%dT%H:%M:%S%:z").to_string(),
                 shifted: fire.shifted,
@@ -96,7 +96,7 @@ pub(crate) async fn preview_schedule(
             PreviewRow::Skipped { wall, change } => skipped.push(SkippedFireView {
                 local: wall.to_string(),
                 note: format!(
-                    "there is no {} that day; {}",
+                    "{} does not exist on that day; {}",
                     wall.time(),
                     describe_clock_change(change)
                 ),
@@ -110,11 +110,11 @@ pub(crate) async fn preview_schedule(
 fn describe_fire(fire: &Fire, change: &ClockChange) -> String {
     let words = describe_clock_change(change);
     match fire.slot {
-        Slot::Wall { time, .. } if fire.shifted => {
-            format!("there is no {}, runs at the clock change; {words}", time.time())
+        PlannedSlot::Wall { time, .. } if fire.shifted => {
+            format!("{} does not exist, runs at the moment of the change; {words}", time.time())
         }
-        Slot::Wall { time, pass: 2 } => format!("the second {}; {words}", time.time()),
-        Slot::Wall { .. } | Slot::Instant(_) => words,
+        PlannedSlot::Wall { time, pass: 2 } => format!("the second {}; {words}", time.time()),
+        PlannedSlot::Wall { .. } | PlannedSlot::Instant(_) => words,
     }
 }
 

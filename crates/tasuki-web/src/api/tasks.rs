@@ -14,7 +14,7 @@ use super::jobs::JobPath;
 use super::run_view::{RunView, run_view};
 use super::{JsonResponse, created_or_existing};
 use crate::input::{
-    ActionHeaders, ActionRequest, JsonBody, JsonObject, RequestInput, parse_instant,
+    ActionContext, ActionHeaders, JsonBody, JsonObject, RequestInput, parse_instant,
 };
 use crate::problem::Problem;
 
@@ -179,7 +179,7 @@ impl RunParameters<'_> {
     (status = 409, description = "the key belongs to a run of another job"),
 ))]
 pub(crate) async fn trigger_job(
-    request: ActionRequest,
+    request: ActionContext,
     JsonBody(body): JsonBody<TriggerRunInput>,
 ) -> JsonResponse<RunView> {
     let parameters = RunParameters {
@@ -236,7 +236,7 @@ pub(crate) async fn submit_tasks(
 ) -> Result<Json<CreatedBatch>, Problem> {
     if !(1..=MAX_TASKS).contains(&body.tasks.len()) {
         let found = format!("{} tasks", body.tasks.len());
-        let invalid = InvalidInput::from_description("", found, "1 to 1000 tasks");
+        let invalid = InvalidInput::with_described_value("", found, "1 to 1000 tasks");
         return Err(Problem::invalid("tasks", &invalid));
     }
     let mut drafts = Vec::with_capacity(body.tasks.len());

@@ -9,7 +9,7 @@ use tasuki_store::Token;
 use utoipa::ToSchema;
 
 use super::{JsonResponse, created_or_existing, format_instant, format_optional_instant};
-use crate::input::{ActionRequest, JsonBody, RequestInput, parse_duration};
+use crate::input::{ActionContext, JsonBody, RequestInput, parse_duration};
 use crate::problem::Problem;
 
 /// An API token.
@@ -111,7 +111,7 @@ pub(crate) async fn create_token(
 #[utoipa::path(delete, path = "/api/v1/tokens/{id}", tag = "tokens", params(("id" = i64, Path, minimum = 1)), responses(
     (status = 200, description = "the revoked token", body = TokenView),
 ))]
-pub(crate) async fn revoke_token(request: ActionRequest) -> Result<Json<TokenView>, Problem> {
+pub(crate) async fn revoke_token(request: ActionContext) -> Result<Json<TokenView>, Problem> {
     Ok(Json(token_view(
         &request.operator.revoke_token(&request.actor, request.target.id("token")?).await?,
     )))

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tasuki_core::argv::DjangoConfig;
+use tasuki_core::argv_template::DjangoConfig;
 use tasuki_core::{InvalidInput, NodeName};
 
 /// Environment variables that a command inherits from the worker by default.
@@ -80,7 +80,7 @@ impl Config {
         match &self.allowed_programs {
             Some(allowed) if !allowed.contains(program) => {
                 let expected = "one of the programs that this worker is configured to run";
-                Err(InvalidInput::from_text("command", program, expected))
+                Err(InvalidInput::with_value("command", program, expected))
             }
             Some(_) | None => Ok(()),
         }

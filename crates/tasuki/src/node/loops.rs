@@ -19,9 +19,9 @@ use crate::Wakeups;
 use crate::node::coordination::coordinator::Coordinator;
 use crate::node::coordination::peers::Peers;
 use crate::node::executor::attempt::CompletionQueue;
-use crate::node::leader::scopes::Scopes;
+use crate::node::leader::scope_providers::DataScopeProviders;
 
-mod cluster;
+mod between_nodes;
 
 /// Time that a loop waits after its tick failed.
 const BACKOFF: Duration = Duration::from_millis(200);
@@ -42,7 +42,7 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Loops {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
-    pub(crate) scopes: Arc<Scopes>,
+    pub(crate) scopes: Arc<DataScopeProviders>,
     pub(crate) store: Store,
     pub(crate) completions: CompletionQueue,
     pub(crate) wakeups: Wakeups,
@@ -210,7 +210,7 @@ impl Loops {
 
     /// Handles one local submit request at a time. Tasks submitted meanwhile are combined into the next request.
     async fn local_submit_loop(self: Arc<Self>) {
-        let mut requests = self.wakeups.local_submit().open();
+        let mut requests = self.wakeups.local_submit_channel().open();
         let mut stop = self.stop.clone();
         loop {
             let request = tokio::select! {

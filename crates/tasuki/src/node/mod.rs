@@ -29,7 +29,7 @@ use tasuki_store::{Error, NewWorker, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub use crate::node::leader::scopes::{ProviderError, ScopeProvider};
+pub use crate::node::leader::scope_providers::{ProviderError, ScopeProvider};
 pub use config::{Config, DjangoProject};
 pub use data_dir::{DataDirError, DataDirLock};
 pub use leader::Leader;
@@ -43,10 +43,10 @@ use crate::node::executor::attempt::CompletionQueue;
 use crate::node::executor::commands::CommandExecutor;
 use crate::node::executor::executors::Executors;
 use crate::node::executor::functions::FunctionExecutor;
-use crate::node::executor::log_batcher::LogBatcher;
+use crate::node::executor::log_creation_batcher::LogCreationBatcher;
 use crate::node::identity::WorkerIdentity;
-use crate::node::leader::scopes::Scopes;
-use crate::node::worker::queues::{ClaimLane, ServedQueues, SlotCounts};
+use crate::node::leader::scope_providers::DataScopeProviders;
+use crate::node::worker::slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
 use crate::{JobDeclaration, Operator, Wakeups, operator};
 use clock_and_random::{Clock, OsRandom, Random, RealClock};
 use loops::{ClusterContext, Loops};
@@ -103,7 +103,7 @@ enum DeclareMode {
 pub struct Node {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
-    pub(crate) scopes: Arc<Scopes>,
+    pub(crate) scopes: Arc<DataScopeProviders>,
     pub(crate) store: Store,
     drain: Duration,
     stop: watch::Sender<bool>,
@@ -230,7 +230,7 @@ impl NodeBuilder {
         let id = WorkerId::from_random(random.next_u128());
         let completions = CompletionQueue::default();
         let (end, ended) = watch::channel(None);
-        let log_batcher = LogBatcher::new(store.clone());
+        let log_batcher = LogCreationBatcher::new(store.clone());
         let (data_dir, commands) = match commands {
             None => (None, None),
             Some((data_dir, spawner)) => {
@@ -239,7 +239,7 @@ impl NodeBuilder {
                     // An error means that the node is stopping already.
                     let _ = end.send(Some("the spawner process ended"));
                 };
-                let command_executor = CommandExecutor::start(
+                let command_executor = CommandExecutor::start_spawner(
                     spawner,
                     config.clone(),
                     data_dir.create_worker_dir(id)?,
@@ -325,13 +325,13 @@ impl NodeBuilder {
             let provider = job.scopes.clone()?;
             Some((job.name().to_owned(), provider))
         });
-        let scopes = Arc::new(Scopes::new(scopes.collect()));
+        let scopes = Arc::new(DataScopeProviders::new(scopes.collect()));
         let loops = Loops {
             worker: Arc::clone(&worker),
             leader: Arc::clone(&leader),
             scopes: Arc::clone(&scopes),
             store: store.clone(),
-            completions: completions,
+            completions,
             wakeups,
             stop: stop_receiver,
             cluster: ClusterContext {

@@ -57,10 +57,10 @@ impl OutageLog {
                     tracing::warn!(verb, %error, "the database does not respond; running attempts continue and are reported later");
                 }
                 TickFailure::DuringOutage => {
-                    tracing::debug!(verb, %error, "a tick failed; it is retried")
+                    tracing::debug!(verb, %error, "a tick failed; it is retried");
                 }
                 TickFailure::TickOnly => {
-                    tracing::warn!(verb, %error, "a tick failed; it is retried")
+                    tracing::warn!(verb, %error, "a tick failed; it is retried");
                 }
             },
             Err(error) => tracing::warn!(verb, %error, "a tick failed; it is retried"),

@@ -34,7 +34,7 @@ use crate::node::executor::attempt::{
     Attempt, Completion, CompletionQueue, ExecutionEnd, Executor,
 };
 use crate::node::identity::WorkerIdentity;
-use crate::node::worker::queues::{ServedQueues, SlotCounts};
+use crate::node::worker::slots_and_lanes::{ServedQueues, SlotCounts};
 use crate::operator::{Actor, Role};
 use crate::spawner::AttemptKey;
 use crate::{Operator, Wakeups};
@@ -297,7 +297,7 @@ impl Scenario {
         let spec = JobSpec {
             kind: work.kind(),
             spec: work.to_json().to_string(),
-            lane: work.lane(work.kind().default_dispatch()),
+            lane: work.claim_lane(work.kind().default_dispatch()),
             concurrency: ConcurrencyPolicy::Allow,
             max_attempts: 1,
             max_releases: 3,
@@ -355,7 +355,7 @@ impl Scenario {
 
     async fn check_and_finish(self) {
         let now = self.read_clock().await;
-        let report = self.store.check_database(move || now).await.unwrap();
+        let report = self.store.check_invariants(move || now).await.unwrap();
         let findings: Vec<String> =
             report.findings().map(|(check, finding)| format!("{check}: {finding:?}")).collect();
         assert!(report.is_clean(), "{}", findings.join("\n"));

@@ -2,6 +2,6 @@
 //! RPC hints to workers.
 
 pub(crate) mod hint_outbox;
-pub(crate) mod local_submit;
-pub(crate) mod notifier;
+pub(crate) mod local_submit_channel;
+pub(crate) mod wakeup_notifier;
 pub(crate) mod wakeups;

@@ -10,7 +10,7 @@ use tokio::sync::Notify;
 
 use crate::node::coordination::coordinator::Coordinator;
 use crate::notify::hint_outbox::HintOutbox;
-use crate::notify::local_submit::LocalSubmit;
+use crate::notify::local_submit_channel::LocalSubmitSender;
 
 /// Wakes the loops of the node in this process. Cheap to clone; does nothing if no node runs in this process.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ struct Signals {
     recovery: Notify,
     election: Notify,
     /// Channel to the node in this process.
-    local_submit: LocalSubmit,
+    local_submit: LocalSubmitSender,
     /// Coordinator that sends notifications to other processes if the database cannot.
     remote: Mutex<Option<Arc<dyn Coordinator>>>,
     /// Hints to workers that are not sent yet.
@@ -51,7 +51,7 @@ impl Default for Signals {
             leases: Notify::new(),
             recovery: Notify::new(),
             election: Notify::new(),
-            local_submit: LocalSubmit::default(),
+            local_submit: LocalSubmitSender::default(),
             remote: Mutex::default(),
             hints: HintOutbox::default(),
         }
@@ -75,12 +75,12 @@ impl Wakeups {
     }
 
     /// Outbox of hints to workers.
-    pub(crate) fn hints(&self) -> &HintOutbox {
+    pub(crate) fn hint_outbox(&self) -> &HintOutbox {
         &self.signals.hints
     }
 
     /// Channel through which this process submits tasks directly to its own node.
-    pub(crate) fn local_submit(&self) -> &LocalSubmit {
+    pub(crate) fn local_submit_channel(&self) -> &LocalSubmitSender {
         &self.signals.local_submit
     }
 

@@ -104,7 +104,7 @@ impl Operator {
         let info = self.find_worker(worker).await?;
         if applied {
             self.notifier.wake_all();
-            self.notifier.hints().enqueue_suspend(worker);
+            self.notifier.hint_outbox().enqueue_suspend(worker);
             return Ok(info);
         }
         let message = format!("worker {worker} is {} and cannot be {done}", info.state);
@@ -131,7 +131,7 @@ impl Operator {
             return Ok(info);
         }
         let message = match info.leader.epoch == epoch {
-            true => format!("there is no leader at epoch {epoch} any more"),
+            true => format!("the term of epoch {epoch} has already ended"),
             false => format!("the current epoch is {}, not {epoch}", info.leader.epoch),
         };
         Err(Error::lost(message, CurrentState::Leader(info)))
@@ -152,7 +152,7 @@ impl Operator {
         match self.store.change_settings(by.for_store(), expected_version, changes).await? {
             SettingsChangeResult::Applied(current) => {
                 self.notifier.wake_all();
-                self.notifier.hints().enqueue_reload(current.version);
+                self.notifier.hint_outbox().enqueue_reload(current.version);
                 Ok(current)
             }
             SettingsChangeResult::Lost(current) => {

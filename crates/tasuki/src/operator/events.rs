@@ -1,7 +1,7 @@
 //! Events: emitting and reading them.
 
 use tasuki_core::{EventId, InvalidInput, JobName};
-use tasuki_store::{EmittedEvent, Event, NewEvent};
+use tasuki_store::{EmitResult, Event, NewEvent};
 
 use super::{Error, Operator};
 
@@ -25,10 +25,10 @@ pub struct EventDraft {
 
 impl Operator {
     /// Emits an event. An event for a job that does not exist is an error, because no job would ever handle it.
-    pub async fn emit(&self, event: &EventDraft) -> Result<EmittedEvent, Error> {
+    pub async fn emit(&self, event: &EventDraft) -> Result<EmitResult, Error> {
         if !is_event_type(&event.event_type) {
             let expected = "1 to 191 letters, digits and . _ - : /";
-            return Err(InvalidInput::from_text("event type", &event.event_type, expected).into());
+            return Err(InvalidInput::with_value("event type", &event.event_type, expected).into());
         }
         let job: Option<JobName> = match &event.job {
             Some(name) => Some(self.find_stored_job(name).await?.name.parse()?),
@@ -72,7 +72,7 @@ pub(super) fn check_type_pattern(pattern: &str) -> Result<(), InvalidInput> {
         false => {
             let expected = "types such as order.paid, or order.* for all types below it: \
                             1 to 191 letters, digits and . _ - : /";
-            Err(InvalidInput::from_text("event types", pattern, expected))
+            Err(InvalidInput::with_value("event types", pattern, expected))
         }
     }
 }

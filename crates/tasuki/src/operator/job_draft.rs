@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::work_spec::{Dispatch, WorkKind, WorkSpec};
-use tasuki_core::{InvalidInput, Settings, event_filter};
+use tasuki_core::{InvalidInput, Settings, event_trigger_match};
 use tasuki_store::{Job, JobDefinition, JobSpec, Trigger};
 
 use super::events::check_type_pattern;
@@ -92,9 +92,10 @@ impl JobDraft {
             types.iter().try_for_each(|wanted| check_type_pattern(wanted))?;
         }
         if let Trigger::Event { filter: Some(text), .. } = &self.trigger {
-            let parsed = serde_json::from_str(text)
-                .map_err(|_| InvalidInput::from_description("filter", "something else", "JSON"))?;
-            event_filter::check_filter(&parsed)?;
+            let parsed = serde_json::from_str(text).map_err(|_| {
+                InvalidInput::with_described_value("filter", "something else", "JSON")
+            })?;
+            event_trigger_match::check_filter(&parsed)?;
         }
         let kind = self.work.kind();
         let default_retries = match kind {
@@ -103,7 +104,7 @@ impl JobDraft {
         };
         let max_retries = self.max_retries.unwrap_or(default_retries);
         if max_retries > MAX_RETRIES {
-            return Err(InvalidInput::from_description(
+            return Err(InvalidInput::with_described_value(
                 "max_retries",
                 max_retries.to_string(),
                 "0 to 1000",
@@ -125,7 +126,7 @@ impl JobDraft {
         let dispatch = match (self.dispatch, self.labels.is_empty()) {
             (Some(Dispatch::Claim), false) => {
                 let expected = "no labels for a job that workers claim, or dispatch assign";
-                return Err(InvalidInput::from_description("labels", "labels", expected));
+                return Err(InvalidInput::with_described_value("labels", "labels", expected));
             }
             (Some(dispatch), _) => dispatch,
             (None, false) => Dispatch::Assign,
@@ -135,7 +136,7 @@ impl JobDraft {
         let spec = JobSpec {
             kind,
             spec: self.work.to_json().to_string(),
-            lane: self.work.lane(dispatch),
+            lane: self.work.claim_lane(dispatch),
             concurrency: self.concurrency.unwrap_or(default_concurrency),
             max_attempts: max_retries + 1,
             max_releases: settings.max_releases(),

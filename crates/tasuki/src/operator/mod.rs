@@ -10,7 +10,7 @@
 mod cluster;
 mod error;
 mod events;
-pub mod explain;
+pub mod explain_run_state;
 mod job_draft;
 mod jobs;
 mod runs;
@@ -33,7 +33,7 @@ pub use tasuki_core::Role;
 pub use tokens::{IssuedToken, generate_token, hash_token};
 
 use crate::Wakeups;
-use crate::notify::notifier::Notifier;
+use crate::notify::wakeup_notifier::Notifier;
 
 /// The user or program that performs an action.
 #[derive(Debug, Clone, PartialEq, Eq)]

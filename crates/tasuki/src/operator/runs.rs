@@ -11,7 +11,7 @@ use tasuki_store::{
     Writer,
 };
 
-use super::explain::{self, ExplainContext};
+use super::explain_run_state::{self, RunExplanationData};
 use super::{Actor, CurrentState, Error, Operator};
 
 /// Polling interval while waiting for a run.
@@ -141,7 +141,7 @@ impl Operator {
         let done = self.complete_action("cancel", outcome).await?;
         let info = self.find_run(run).await?;
         if let (CancelResult::Requested, Some(worker)) = (done, info.run.worker) {
-            self.notifier.hints().enqueue_cancel(worker, run);
+            self.notifier.hint_outbox().enqueue_cancel(worker, run);
         }
         Ok((info, done == CancelResult::Canceled))
     }
@@ -153,7 +153,7 @@ impl Operator {
         run: RunId,
         reason: Option<&str>,
     ) -> Result<RunInfo, Error> {
-        let outcome = self.store.retry(run, by.for_store(), reason).await?;
+        let outcome = self.store.retry_manually(run, by.for_store(), reason).await?;
         self.complete_action("retry", outcome).await?;
         self.find_run(run).await
     }
@@ -234,7 +234,7 @@ impl Operator {
         }
     }
 
-    /// Explains the state of a run in sentences. See [`explain`].
+    /// Explains the state of a run in sentences. See [`explain_run_state`].
     pub async fn explain_run(&self, run: RunId) -> Result<(RunInfo, Vec<String>), Error> {
         let info = self.find_run(run).await?;
         let leader = self.store.find_leader().await?;
@@ -248,7 +248,7 @@ impl Operator {
         };
         let job = self.store.find_job_by_id(info.run.job).await?;
         let spec = self.store.find_job_version(info.run.job, info.run.job_version).await?;
-        let context = ExplainContext {
+        let context = RunExplanationData {
             clock: leader.clock,
             job: &info.job,
             schedule: job.as_ref().and_then(|job| job.schedule().ok().flatten()),
@@ -268,7 +268,7 @@ impl Operator {
             executions: &self.store.list_executions(run).await?,
             transitions: &self.store.list_transitions(run).await?,
         };
-        let sentences = explain::explain(&info.run, &context);
+        let sentences = explain_run_state::explain_run_state(&info.run, &context);
         Ok((info, sentences))
     }
 }

@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use tasuki_core::{InvalidInput, Lane, Priority, Queue, RunId, Scope};
+use tasuki_core::{InvalidInput, Lane, Priority, QueueName, RunId, Scope};
 use tasuki_store::{
     AppTransaction, CreatedRun, Job, JobVersion, NewRun, PendingTask, Store, SubmitBatcher, Writer,
 };
 
-use crate::notify::notifier::Notifier;
+use crate::notify::wakeup_notifier::Notifier;
 
 use super::{Actor, CurrentState, Error, Operator, RunInfo};
 
@@ -41,7 +41,7 @@ pub struct TaskDraft {
     /// A key that identifies the run: a second submit with the same key returns the existing run.
     pub idempotency_key: Option<String>,
     /// The queue; `None`: that of the job. Only for functions that workers claim.
-    pub queue: Option<Queue>,
+    pub queue: Option<QueueName>,
     /// The priority; `None`: that of the job. Only for functions that workers claim.
     pub priority: Option<Priority>,
 }
@@ -136,7 +136,7 @@ impl TaskDraft {
         };
         let Ok(mut lane) = job_lane.parse::<Lane>() else {
             let expected = "none: only functions that workers claim have one";
-            return Err(InvalidInput::from_text(field, typed, expected));
+            return Err(InvalidInput::with_value(field, typed, expected));
         };
         if let Some(queue) = &self.queue {
             lane.queue = queue.clone();
@@ -344,7 +344,7 @@ async fn submit_batch(
     notifier: Notifier,
     tasks: Arc<[PendingTask]>,
 ) -> Result<Vec<CreatedRun>, tasuki_store::Error> {
-    if let Some(created) = notifier.wakeups().local_submit().submit(&tasks).await? {
+    if let Some(created) = notifier.wakeups().local_submit_channel().submit(&tasks).await? {
         return Ok(created);
     }
     let runs: Vec<NewRun<'_>> = tasks.iter().map(PendingTask::new_run).collect();

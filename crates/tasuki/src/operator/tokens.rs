@@ -35,12 +35,12 @@ impl Operator {
         lifetime: Option<Duration>,
     ) -> Result<IssuedToken, Error> {
         let secret = generate_token()?;
-        let token = self.store_token(by, name, role, lifetime, &secret).await?;
+        let token = self.create_token_with_secret(by, name, role, lifetime, &secret).await?;
         Ok(IssuedToken { token, secret })
     }
 
     /// Stores a token with a secret of the caller, for callers that must save the secret before it becomes valid.
-    pub async fn store_token(
+    pub async fn create_token_with_secret(
         &self,
         by: &Actor,
         name: &str,
@@ -49,7 +49,7 @@ impl Operator {
         secret: &str,
     ) -> Result<Token, Error> {
         if lifetime.is_some_and(|lifetime| lifetime.is_zero()) {
-            return Err(InvalidInput::from_text("expires_in", "0s", "a duration above 0s").into());
+            return Err(InvalidInput::with_value("expires_in", "0s", "a duration above 0s").into());
         }
         let new = NewToken { name, role, hash: hash_token(secret), lifetime };
         Ok(self.store.create_token(by.for_store(), &new).await?)

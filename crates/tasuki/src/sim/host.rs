@@ -19,7 +19,7 @@ use crate::node::executor::attempt::{self, CompletionQueue};
 use crate::node::identity::WorkerIdentity;
 use crate::node::worker::HeartbeatResult;
 use crate::node::worker::WorkerParts;
-use crate::node::worker::queues::{ClaimLane, ServedQueues, SlotCounts};
+use crate::node::worker::slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
 use crate::node::{Leader, Worker};
 use crate::spawner::AttemptKey;
 

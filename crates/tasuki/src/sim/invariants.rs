@@ -3,7 +3,7 @@
 use tasuki_core::RunState;
 use tasuki_store::{Error, Run, RunFilter};
 
-use super::simulation::{ClockMode, Simulation};
+use super::steps::{ClockMode, Simulation};
 
 impl Simulation {
     /// Checks new launches: each came after the commit of RUNNING (I10), within its start window and before any cancel
@@ -127,7 +127,7 @@ impl Simulation {
             match &host.incarnation {
                 None => remaining.push_str("a node is down; "),
                 Some(incarnation) if !incarnation.worker.is_idle() => {
-                    remaining.push_str("a worker is not idle; ")
+                    remaining.push_str("a worker is not idle; ");
                 }
                 Some(_) => {}
             }
@@ -168,7 +168,7 @@ impl Simulation {
                 self.state.fail(|| format!("assigned again and again: {run:?}"));
             }
         }
-        let report = self.store.check_database(|| self.state.database_time()).await?;
+        let report = self.store.check_invariants(|| self.state.database_time()).await?;
         // If the clock went back, a later event may have an earlier time.
         let went_back = matches!(self.clock, ClockMode::BackwardJumps | ClockMode::LargeJumps);
         let findings: Vec<String> = report

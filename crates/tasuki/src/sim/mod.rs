@@ -7,20 +7,20 @@
 //!
 //! `TASUKI_SIM_SEED=7` runs one seed and prints each step; `TASUKI_SIM_SEEDS=10000` runs that many seeds.
 
-mod detach_tests;
-mod driver;
+mod detached_worker_tests;
 mod host;
 mod invariants;
 mod network;
 mod processes;
 mod regression_tests;
 mod rng;
-mod simulation;
 mod state;
+mod steps;
+mod ticks;
 mod user_actions;
 mod wind_down;
 
-use simulation::Simulation;
+use steps::Simulation;
 
 /// Seeds that found a bug. They repeat it only while the random numbers are drawn in the same order, so each bug also has
 /// its own test in `regression_tests`.

@@ -7,8 +7,8 @@ use tasuki_store::{ClaimRequest, Fault, NewRun, Writer};
 
 use super::host::Tick;
 use super::rng::Rng;
-use super::simulation::Simulation;
 use super::state::{SECOND, SimState};
+use super::steps::Simulation;
 use super::user_actions;
 
 /// Runs a test with one node.

@@ -153,7 +153,7 @@ pub(super) async fn perform(
                     let result = store.cancel(Writer::Api, run.id, by, None).await?;
                     format!("{result:?}")
                 }
-                UserAction::Retry => format!("{:?}", store.retry(run.id, by, None).await?),
+                UserAction::Retry => format!("{:?}", store.retry_manually(run.id, by, None).await?),
                 _ => {
                     let Some(job) = store.find_job_by_id(run.job).await? else { return Ok(()) };
                     format!("{:?}", store.rerun(by, &job.newest, run.id).await?)
@@ -315,7 +315,7 @@ fn definition(name: &str, rng: &mut Rng) -> JobDefinition {
     let spec = JobSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
-        lane: work.lane(dispatch),
+        lane: work.claim_lane(dispatch),
         concurrency,
         max_attempts: rng.pick_weighted(&[(2, 1), (1, 2), (2, 3)]),
         max_releases: 20,

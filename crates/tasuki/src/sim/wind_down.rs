@@ -3,8 +3,8 @@
 use tasuki_store::Error;
 
 use super::host::Tick;
-use super::simulation::Simulation;
 use super::state::SECOND;
+use super::steps::Simulation;
 
 /// Time after the last fault in which all work must be finished.
 const WIND_DOWN_LIMIT: u64 = 300 * SECOND;

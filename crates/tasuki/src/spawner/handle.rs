@@ -34,7 +34,7 @@ pub struct SpawnerHandle {
 type EncodedRequest = (Vec<u8>, Vec<OwnedFd>);
 
 impl SpawnerHandle {
-    /// Starts a spawner with a command that calls [`run`](super::run) with its standard input. `on_events` gets the
+    /// Starts a spawner with a command that calls [`run_spawner`](super::run_spawner) with its standard input. `on_events` gets the
     /// events as they arrive, several at once if they arrive together. `None` is the last call: the spawner has ended.
     pub fn start(
         mut command: Command,

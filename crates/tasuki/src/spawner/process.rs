@@ -14,11 +14,11 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit};
 use tasuki_core::exit::StopReason;
 
-use super::capture::{self, BufferedPipes, OutputPipes};
 use super::cgroup::{AttemptCgroup, CgroupPool};
+use super::child_launcher::{ChildCommand, ChildLauncher};
 use super::clone_exec::PendingExec;
 use super::exit_journal::{ExitJournal, ExitRecord};
-use super::launcher::{ChildCommand, ChildLauncher};
+use super::output_pipes::{self, BufferedPipes, OutputPipes};
 use super::tree::{self, OwnChildren};
 use super::wire::{ReceiveBuffer, SendQueue};
 use super::{
@@ -42,7 +42,7 @@ const EXIT_BATCH_MICROS_PER_COMMAND: u64 = 250;
 /// Maximum of that time in microseconds.
 const MAX_EXIT_BATCH_MICROS: u64 = 4_000;
 
-/// Runs as the spawner of a data directory; otherwise like [`run`]. It waits until the spawner of the previous worker
+/// Runs as the spawner of a data directory; otherwise like [`run_spawner`]. It waits until the spawner of the previous worker
 /// has ended, kills what that one left behind if it was killed itself, and then reports [`SpawnerEvent::Ready`].
 pub fn serve(socket: &UnixStream, lock: &Path, data_dir_id: &str) -> io::Result<()> {
     let file = File::options().create(true).truncate(false).write(true).open(lock)?;
@@ -74,7 +74,7 @@ pub fn serve(socket: &UnixStream, lock: &Path, data_dir_id: &str) -> io::Result<
     let mut ready = SendQueue::default();
     ready.push(&SpawnerEvent::Ready)?;
     ready.flush(socket)?;
-    let served = run(socket);
+    let served = run_spawner(socket);
     // The lock is held until here: when the next spawner gets it, no process of this one is left.
     drop(file);
     served
@@ -96,7 +96,7 @@ fn timespec(micros: u64) -> Timespec {
 
 /// Runs commands for the worker at the other end of the socket until the worker has gone. When it returns, no process
 /// of the commands is left.
-pub fn run(socket: &UnixStream) -> io::Result<()> {
+pub fn run_spawner(socket: &UnixStream) -> io::Result<()> {
     // A session of its own: signals from the worker's terminal (Ctrl-C) must reach the worker only.
     let _ = rustix::process::setsid();
     let own_pid = rustix::process::getpid();
@@ -253,7 +253,7 @@ impl SpawnerLoop {
                     LaunchRefusal::TemporaryFailure("the spawner has too many open files".into())
                 };
                 let files = match spec.capture_output {
-                    true => capture::create_pipes().map(|(pipes, files)| (Some(pipes), files)),
+                    true => output_pipes::create_pipes().map(|(pipes, files)| (Some(pipes), files)),
                     false => <[OwnedFd; 2]>::try_from(receive_buffer.take_files())
                         .ok()
                         .map(|files| (None, files)),
@@ -503,16 +503,16 @@ impl SpawnerLoop {
             lease_expired: command.lease_expired,
             stop_reason: command.stop_reason,
         };
-        let output = match command.pipes.map(|pipes| capture::read_all_if_small(pipes.into_pipes()))
-        {
-            None => None,
-            Some(Ok(output)) => Some(output),
-            Some(Err(pipes)) => {
-                let event = SpawnerEvent::OutputPipes { key, pipes: Vec::new() };
-                let _ = self.events.push_with_files(&event, pipes.into());
-                None
-            }
-        };
+        let output =
+            match command.pipes.map(|pipes| output_pipes::read_all_if_small(pipes.into_pipes())) {
+                None => None,
+                Some(Ok(output)) => Some(output),
+                Some(Err(pipes)) => {
+                    let event = SpawnerEvent::OutputPipes { key, pipes: Vec::new() };
+                    let _ = self.events.push_with_files(&event, pipes.into());
+                    None
+                }
+            };
         // `push` fails only for messages that cannot be encoded, and this one can.
         let event = SpawnerEvent::Ended { key, exit, output: output.clone() };
         let _ = self.events.push(&event);

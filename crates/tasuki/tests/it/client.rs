@@ -52,7 +52,7 @@ impl TestDatabase {
 
     /// Checks that the doctor finds no problem, then drops the database.
     pub(crate) async fn check_and_drop(self, client: Client) {
-        let report = client.store().check_database(jiff::Timestamp::now).await.unwrap();
+        let report = client.store().check_invariants(jiff::Timestamp::now).await.unwrap();
         assert!(report.is_clean(), "{:?}", report.findings().collect::<Vec<_>>());
         client.store().close().await;
         match self.server {

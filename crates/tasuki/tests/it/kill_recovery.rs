@@ -146,7 +146,7 @@ fn random_duration_ms() -> u64 {
 
 /// Checks the database while the nodes work and are killed: the doctor must find nothing.
 async fn check_database(client: &Client) {
-    let report = client.store().check_database(jiff::Timestamp::now).await.unwrap();
+    let report = client.store().check_invariants(jiff::Timestamp::now).await.unwrap();
     let findings: Vec<_> = report.findings().collect();
     assert!(findings.is_empty(), "{findings:?}");
 }

@@ -88,7 +88,7 @@ async fn each_failure_has_an_error_code_and_message() {
             },
             RunState::Failed,
             "HEARTBEAT_TIMEOUT",
-            "stopped: no sign of life",
+            "stopped: no output or heartbeat",
         ),
     ];
     let mut runs = Vec::new();

@@ -68,7 +68,7 @@ pub(crate) fn spec(work: &WorkSpec) -> JobSpec {
     JobSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
-        lane: work.lane(work.kind().default_dispatch()),
+        lane: work.claim_lane(work.kind().default_dispatch()),
         concurrency: ConcurrencyPolicy::Allow,
         max_attempts: 1,
         max_releases: 20,
@@ -242,7 +242,7 @@ sys.stdin.read()";
 
     /// Checks the database with the doctor, and removes the directory.
     pub(crate) async fn finish(self) {
-        let report = self.store.check_database(jiff::Timestamp::now).await.unwrap();
+        let report = self.store.check_invariants(jiff::Timestamp::now).await.unwrap();
         let findings: Vec<String> =
             report.findings().map(|(check, finding)| format!("{check}: {finding:?}")).collect();
         assert!(report.is_clean(), "{}", findings.join("\n"));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::coordinator::InMemoryCoordinator;
+use tasuki::node::coordination::coordinator::SimulatedCoordinator;
 use tasuki::node::{Config, Node};
 use tasuki::{Context, HandlerRegistry, TaskSuccess};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
@@ -15,7 +15,7 @@ use crate::node_fixture::NodeFixture;
 async fn a_node_publishes_its_leased_runs() {
     let fixture = NodeFixture::new().await;
     fixture.change_settings(&[("heartbeat_interval", "10ms"), ("heartbeat_ttl", "5m")]).await;
-    let coordinator = InMemoryCoordinator::new(Arc::new(RealClock));
+    let coordinator = SimulatedCoordinator::new(Arc::new(RealClock));
     let go = Arc::new(Notify::new());
     let (mut functions, go_on) = (HandlerRegistry::default(), Arc::clone(&go));
     functions.register("wait", move |(), _: Context| {

@@ -270,7 +270,7 @@ async fn attempts_that_outlast_the_drain_are_stopped_and_retried() {
     });
     let node = fixture
         .start_configured_node(functions.clone(), |config| {
-            config.drain_timeout = Duration::from_millis(100)
+            config.drain_timeout = Duration::from_millis(100);
         })
         .await;
     let wait = WorkSpec::new(tasuki_core::work_spec::WorkAction::Function("wait".to_owned()));

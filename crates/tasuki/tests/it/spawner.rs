@@ -29,7 +29,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 fn spawner_process() {
     if std::env::var_os(RUN_AS_SPAWNER_ENV).is_some() {
         let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        tasuki::spawner::run(&UnixStream::from(socket)).unwrap();
+        tasuki::spawner::run_spawner(&UnixStream::from(socket)).unwrap();
         std::process::exit(0);
     }
     assert!(boottime() > 0);
@@ -337,7 +337,7 @@ fn file_limit_refuses_only_new_commands() {
         fixture.start_script(key(1), "true");
         match fixture.next_event() {
             Some(SpawnerEvent::Refused { key: job, why: LaunchRefusal::TemporaryFailure(_) }) => {
-                assert_eq!(job, key(1))
+                assert_eq!(job, key(1));
             }
             other => panic!("room {room}: {other:?}"),
         }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use tasuki::node::clock_and_random::{OsRandom, Random as _, RealClock};
 use tasuki::node::coordination::coordinator::{
-    ClusterRole, Coordinator, CoordinatorUnreachable, InMemoryCoordinator, LeaderSeen, Presence,
-    PresenceReply, Subscription,
+    ClusterRole, Coordinator, CoordinatorUnreachable, LeaderSeen, Presence, PresenceReply,
+    SimulatedCoordinator, Subscription,
 };
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_core::{Epoch, NodeName, RunId, WorkerId};
@@ -31,7 +31,7 @@ pub(crate) struct Coordinators {
 
 impl Coordinators {
     pub(crate) fn memory() -> Self {
-        let memory = InMemoryCoordinator::new(Arc::new(RealClock));
+        let memory = SimulatedCoordinator::new(Arc::new(RealClock));
         Self { one: Arc::new(memory.clone()), other: Arc::new(memory) }
     }
 

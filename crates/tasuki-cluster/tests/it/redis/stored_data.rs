@@ -1,7 +1,7 @@
 //! The data in Redis: keys and fields, ttls, and recovery after all data were lost.
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::coordinator::{Coordinator as _, InMemoryCoordinator, Presence};
+use tasuki::node::coordination::coordinator::{Coordinator as _, Presence, SimulatedCoordinator};
 use tasuki_core::{Epoch, NodeName, RunId};
 
 use super::fixtures::{Coordinators, LONG, SHORT, eventually, new_worker, presence, redis};
@@ -73,7 +73,7 @@ fn listed_workers(server: &RedisServer) -> Vec<String> {
 /// The same with the coordinator in memory.
 #[tokio::test]
 async fn an_empty_memory_is_filled_again() {
-    let memory = InMemoryCoordinator::new(std::sync::Arc::new(RealClock));
+    let memory = SimulatedCoordinator::new(std::sync::Arc::new(RealClock));
     let leader = new_worker();
     memory.publish_leader(leader, Epoch(5), LONG).await.unwrap();
     memory.clear();

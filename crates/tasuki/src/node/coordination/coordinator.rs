@@ -245,7 +245,7 @@ impl Coordinator for DatabaseOnly {
 
 /// Coordinator with the same data as Redis but in memory, for simulation and tests. It delivers no notifications.
 #[derive(Clone)]
-pub struct InMemoryCoordinator {
+pub struct SimulatedCoordinator {
     clock: Arc<dyn Clock>,
     state: Arc<Mutex<InMemoryState>>,
 }
@@ -261,7 +261,7 @@ struct InMemoryState {
     leased_runs: HashMap<RunId, (WorkerId, u64)>,
 }
 
-impl InMemoryCoordinator {
+impl SimulatedCoordinator {
     /// A coordinator without any data.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
         Self { clock, state: Arc::default() }
@@ -302,7 +302,7 @@ impl InMemoryCoordinator {
 }
 
 #[async_trait]
-impl Coordinator for InMemoryCoordinator {
+impl Coordinator for SimulatedCoordinator {
     async fn acquire_election_lock(
         &self,
         worker: WorkerId,
@@ -443,7 +443,7 @@ mod tests {
     #[tokio::test]
     async fn expired_leased_runs_are_removed() {
         let clock = Arc::new(ManualClock(AtomicU64::new(0)));
-        let memory = InMemoryCoordinator::new(Arc::clone(&clock) as Arc<dyn Clock>);
+        let memory = SimulatedCoordinator::new(Arc::clone(&clock) as Arc<dyn Clock>);
         let (worker, ttl) = (WorkerId::from_random(1), Duration::from_secs(5));
         for second in 0..100 {
             clock.0.store(second * 1_000_000, Ordering::Relaxed);

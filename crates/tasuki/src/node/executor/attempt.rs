@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::{Map, Value};
-use tasuki_core::argv::merge_args;
+use tasuki_core::argv_template::merge_args;
 use tasuki_core::exit::{AttemptFailure, ProcessEnd, StopReason};
 use tasuki_core::{ErrorCode, InvalidInput, LeaseToken};
 use tasuki_store::{AttemptResult, CapturedOutput, StartedRun};
@@ -77,7 +77,7 @@ impl Liveness {
     }
 
     /// Whether it has ever reported progress.
-    pub(crate) fn reports_progress(&self) -> bool {
+    pub(crate) fn has_reported_progress(&self) -> bool {
         self.0.progress.load(Ordering::Relaxed)
     }
 }
@@ -94,7 +94,7 @@ impl Attempt {
             None => Map::new(),
             Some(Ok(Value::Object(run_args))) => run_args,
             Some(_) => {
-                return Err(InvalidInput::from_description(
+                return Err(InvalidInput::with_described_value(
                     "arguments",
                     "other JSON",
                     "a JSON object",
@@ -281,7 +281,7 @@ fn stop_message(stop_reason: StopReason) -> &'static str {
     match stop_reason {
         StopReason::Timeout => "stopped: it ran longer than its timeout",
         StopReason::Silence => {
-            "stopped: no sign of life in time, or its lease could not be renewed"
+            "stopped: no output or heartbeat in time, or its lease could not be renewed"
         }
         StopReason::Cancel => "stopped: the run was canceled",
         StopReason::Drain => "stopped: its worker is being drained",
@@ -336,7 +336,7 @@ impl CompletionQueue {
         drop(completions);
         // The worker takes all completions at once, so only the first one needs to wake it.
         if first {
-            self.notify();
+            self.wake_worker();
         }
     }
 
@@ -349,11 +349,11 @@ impl CompletionQueue {
     }
 
     /// Wakes the worker, also without a completion: there is something else to report.
-    pub(crate) fn notify(&self) {
+    pub(crate) fn wake_worker(&self) {
         self.state.added.notify_one();
     }
 
-    /// Waits until a completion is queued or [`Self::notify`] is called.
+    /// Waits until a completion is queued or [`Self::wake_worker`] is called.
     pub(crate) async fn wait_for_completion(&self) {
         self.state.added.notified().await;
     }

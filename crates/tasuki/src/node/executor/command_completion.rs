@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::attempt::{Completion, CompletionQueue, ExecutionEnd, Liveness};
-use super::log_batcher::LogBatcher;
+use super::log_creation_batcher::LogCreationBatcher;
 use super::logs::AttemptLog;
 use super::result_file;
 use crate::line_splitter::LineSplitter;
@@ -46,7 +46,7 @@ pub(crate) struct EndedCommand {
 
 /// Stores output, reads result files and queues completions.
 pub(crate) struct CommandCompletion {
-    log_batcher: LogBatcher,
+    log_batcher: LogCreationBatcher,
     clock: Arc<dyn Clock>,
     max_log_bytes: i64,
     completions: CompletionQueue,
@@ -54,7 +54,7 @@ pub(crate) struct CommandCompletion {
 
 impl CommandCompletion {
     pub(crate) fn new(
-        log_batcher: LogBatcher,
+        log_batcher: LogCreationBatcher,
         clock: Arc<dyn Clock>,
         max_log_bytes: i64,
         completions: CompletionQueue,
@@ -63,7 +63,7 @@ impl CommandCompletion {
     }
 
     /// Reads the output pipes of a command until it has ended, and then completes it.
-    pub(crate) async fn read_output(
+    pub(crate) async fn complete_after_output(
         self: Arc<Self>,
         key: AttemptKey,
         liveness: Liveness,
@@ -89,7 +89,7 @@ impl CommandCompletion {
                     readers.spawn(read);
                 }
                 Err(error) => {
-                    tracing::warn!(run_id = key.run, %error, "an output pipe cannot be read")
+                    tracing::warn!(run_id = key.run, %error, "an output pipe cannot be read");
                 }
             }
         }

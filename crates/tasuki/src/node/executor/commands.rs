@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::attempt::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor, Liveness};
 use super::command_completion::{CommandCompletion, EndedCommand};
 use super::launch_spec::{self, AttemptPaths, token_to_hex};
-use super::log_batcher::LogBatcher;
+use super::log_creation_batcher::LogCreationBatcher;
 use super::work_dirs::WorkDirs;
 use crate::node::clock_and_random::Clock;
 use crate::node::config::Config;
@@ -74,7 +74,7 @@ impl CommandTable {
                     if let Some(launched) = self.launched.get_mut(&key) {
                         let (exit_sender, exit) = oneshot::channel();
                         launched.exit_sender = Some(exit_sender);
-                        let read = Arc::clone(completion).read_output(
+                        let read = Arc::clone(completion).complete_after_output(
                             key,
                             launched.liveness.clone(),
                             pipes,
@@ -111,11 +111,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl CommandExecutor {
     /// Starts the spawner and waits until it has killed what an earlier spawner left behind. `gone` is called when the
     /// spawner has ended.
-    pub(crate) async fn start(
+    pub(crate) async fn start_spawner(
         spawner: Command,
         config: Config,
         worker_dir: WorkerDir,
-        log_batcher: LogBatcher,
+        log_batcher: LogCreationBatcher,
         clock: Arc<dyn Clock>,
         completions: CompletionQueue,
         gone: impl Fn() + Send + 'static,
@@ -143,7 +143,7 @@ impl CommandExecutor {
                 if !ended_commands.is_empty() {
                     let _ = ended_sender.send(ended_commands);
                     // The ended commands free their slots now, before their completions are in the queue.
-                    wakes.notify();
+                    wakes.wake_worker();
                 }
             }
             None => gone(),

@@ -14,7 +14,7 @@ use tasuki_core::{ErrorCode, LeaseToken};
 use tokio::sync::Notify;
 
 use super::attempt::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor};
-use super::log_batcher::LogBatcher;
+use super::log_creation_batcher::LogCreationBatcher;
 use super::logs::AttemptLog;
 use crate::handler::{Context, HandlerRegistry, TaskError};
 use crate::node::clock_and_random::Clock;
@@ -23,18 +23,18 @@ use crate::spawner::{AttemptKey, LaunchRefusal};
 /// Runs functions on this node.
 pub(crate) struct FunctionExecutor {
     functions: HandlerRegistry,
-    log_batcher: LogBatcher,
+    log_batcher: LogCreationBatcher,
     clock: Arc<dyn Clock>,
     completions: CompletionQueue,
     max_log_bytes: i64,
-    calls: Arc<Mutex<HashMap<AttemptKey, Arc<StopSignal>>>>,
+    calls: Arc<Mutex<HashMap<AttemptKey, Arc<HandlerStopSignal>>>>,
     /// Grace of stops that arrived before their attempt was called.
     early_stops: Mutex<HashMap<AttemptKey, Duration>>,
 }
 
 /// Signals a call to stop, and aborts it after its grace.
 #[derive(Default)]
-pub(crate) struct StopSignal {
+pub(crate) struct HandlerStopSignal {
     requested: AtomicBool,
     /// Wakes the tasks that wait for the request.
     requested_wakeup: Notify,
@@ -42,7 +42,7 @@ pub(crate) struct StopSignal {
     abort: Notify,
 }
 
-impl StopSignal {
+impl HandlerStopSignal {
     fn request(&self) {
         self.requested.store(true, Ordering::Release);
         self.requested_wakeup.notify_waiters();
@@ -66,7 +66,7 @@ impl StopSignal {
 impl FunctionExecutor {
     pub(crate) fn new(
         functions: HandlerRegistry,
-        log_batcher: LogBatcher,
+        log_batcher: LogCreationBatcher,
         clock: Arc<dyn Clock>,
         completions: CompletionQueue,
         max_log_bytes: i64,
@@ -82,7 +82,7 @@ impl FunctionExecutor {
         }
     }
 
-    fn lock_calls(&self) -> MutexGuard<'_, HashMap<AttemptKey, Arc<StopSignal>>> {
+    fn lock_calls(&self) -> MutexGuard<'_, HashMap<AttemptKey, Arc<HandlerStopSignal>>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,7 +110,7 @@ impl Executor for FunctionExecutor {
                 return self.completions.push(Completion { key, token, end });
             }
         };
-        let stop = Arc::<StopSignal>::default();
+        let stop = Arc::<HandlerStopSignal>::default();
         let log = AttemptLog::new(
             self.log_batcher.clone(),
             Arc::clone(&self.clock),

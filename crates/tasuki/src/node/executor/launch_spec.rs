@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 use tasuki_core::work_spec::WorkAction;
-use tasuki_core::{InvalidInput, LeaseToken, RunId, argv};
+use tasuki_core::{InvalidInput, LeaseToken, RunId, argv_template};
 
 use super::attempt::Attempt;
 use crate::node::config::Config;
@@ -42,39 +42,43 @@ pub(crate) fn launch_spec(
     }
     let argv = match &work.action {
         WorkAction::Command(template) => {
-            let filled = argv::command_argv(template, &attempt.args)?;
+            let filled = argv_template::command_argv(template, &attempt.args)?;
             config.check_program(&filled[0])?;
             filled
         }
         WorkAction::Django(command) => {
             let Some(django) = &config.django else {
                 let expected = "a worker that is configured for a Django project";
-                return Err(InvalidInput::from_description("kind", "django", expected));
+                return Err(InvalidInput::with_described_value("kind", "django", expected));
             };
             // The configuration of the worker decides which code is loaded, not the job.
             if work.directory.is_some() {
-                let expected = "none for a Django command: the worker knows its project";
-                return Err(InvalidInput::from_description("directory", "one", expected));
+                let expected = "no directory for a Django command: the worker configures it";
+                return Err(InvalidInput::with_described_value(
+                    "directory",
+                    "a directory",
+                    expected,
+                ));
             }
             if let Some(name) = work.env.keys().find(|name| changes_loaded_code(name)) {
                 let expected = "no variable that decides which code Django loads";
-                return Err(InvalidInput::from_text("env", name, expected));
+                return Err(InvalidInput::with_value("env", name, expected));
             }
             directory = Some(django.directory.clone());
             if let Some(settings) = &django.settings {
                 set("DJANGO_SETTINGS_MODULE", settings.clone());
             }
-            argv::django_argv(&django.start, command, &attempt.args)?
+            argv_template::django_argv(&django.start, command, &attempt.args)?
         }
         WorkAction::Function(_) => {
-            return Err(InvalidInput::from_description("kind", "a function", "a command"));
+            return Err(InvalidInput::with_described_value("kind", "a function", "a command"));
         }
     };
     let started = &attempt.run;
     for (name, value) in &work.env {
         if config.allowed_programs.is_some() && changes_loaded_code(name) {
             let expected = "no variable that decides which program this worker runs";
-            return Err(InvalidInput::from_text("env", name, expected));
+            return Err(InvalidInput::with_value("env", name, expected));
         }
         set(name, value.clone());
     }
@@ -83,7 +87,7 @@ pub(crate) fn launch_spec(
     set("TASUKI_JOB", attempt.job.name.clone());
     set("TASUKI_ATTEMPT", attempt_no.to_string());
     set("TASUKI_SCHEDULED_FOR", started.scheduled_for.to_string());
-    set("TASUKI_IDEMPOTENCY_KEY", idempotency_key(run));
+    set("TASUKI_IDEMPOTENCY_KEY", idempotency_key_of_run(run));
     // Fencing token: it grows with every attempt of a run, so another system can refuse an attempt with a smaller one.
     set("TASUKI_FENCE", format!("{}", run.0.saturating_mul(1_000_000) + i64::from(attempt_no)));
     set("TASUKI_ARGS", Value::Object(attempt.args.clone()).to_string());
@@ -95,21 +99,21 @@ pub(crate) fn launch_spec(
     for (name, value) in &env {
         if name.len() + value.len() + 2 > MAX_ARGUMENT_BYTES {
             let found = format!("{name} with {} bytes", value.len());
-            let expected = "variables of at most 131072 bytes with their names";
-            return Err(InvalidInput::from_description("environment", found, expected));
+            let expected = "at most 131072 bytes for the name and the value of each variable";
+            return Err(InvalidInput::with_described_value("environment", found, expected));
         }
     }
     if let Some(long) = argv.iter().find(|argument| argument.len() + 1 > MAX_ARGUMENT_BYTES) {
-        let found = format!("one of {} bytes", long.len());
-        return Err(InvalidInput::from_description(
+        let found = format!("an argument of {} bytes", long.len());
+        return Err(InvalidInput::with_described_value(
             "arguments",
             found,
-            "each less than 131072 bytes",
+            "less than 131072 bytes for each argument",
         ));
     }
     let nul = argv.iter().chain(env.iter().map(|(_, value)| value)).any(|text| text.contains('\0'));
     if nul {
-        return Err(InvalidInput::from_description(
+        return Err(InvalidInput::with_described_value(
             "arguments",
             "a NUL character",
             "text without one",
@@ -129,7 +133,7 @@ pub(crate) fn launch_spec(
 
 /// Idempotency key: the same for every attempt of a run, and different for every run. Another system can use it to
 /// apply an action only once.
-pub(crate) fn idempotency_key(run: RunId) -> String {
+pub(crate) fn idempotency_key_of_run(run: RunId) -> String {
     format!("tasuki-run-{run}")
 }
 
@@ -226,7 +230,7 @@ mod tests {
         }
         let error =
             launched(shell("{a}{a}"), &json!({"a": "x".repeat(MAX_ARGUMENT_BYTES / 2)}), &config());
-        assert!(error.unwrap_err().starts_with("arguments: found one of 131072 bytes"));
+        assert!(error.unwrap_err().starts_with("arguments: found an argument of 131072 bytes"));
     }
 
     #[test]
@@ -237,8 +241,10 @@ mod tests {
         let django = WorkSpec::new(WorkAction::Django("check".to_owned()));
         let error = launched(django.clone(), &json!({}), &config()).unwrap_err();
         assert!(error.starts_with("kind: found django"), "{error}");
-        let start =
-            argv::DjangoConfig { python: "python3".to_owned(), manage: "manage.py".to_owned() };
+        let start = argv_template::DjangoConfig {
+            python: "python3".to_owned(),
+            manage: "manage.py".to_owned(),
+        };
         let project = crate::node::config::DjangoProject {
             start,
             directory: "/srv/shop".into(),

@@ -13,7 +13,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, watch};
 
 use super::attempt::Liveness;
-use super::log_batcher::LogBatcher;
+use super::log_creation_batcher::LogCreationBatcher;
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
 use crate::spawner::AttemptKey;
@@ -35,7 +35,7 @@ const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The log of one attempt.
 pub(crate) struct AttemptLog {
-    batcher: LogBatcher,
+    batcher: LogCreationBatcher,
     clock: Arc<dyn Clock>,
     key: AttemptKey,
     max_bytes: i64,
@@ -64,7 +64,7 @@ struct LogBuffer {
 
 impl AttemptLog {
     pub(crate) fn new(
-        batcher: LogBatcher,
+        batcher: LogCreationBatcher,
         clock: Arc<dyn Clock>,
         key: AttemptKey,
         max_bytes: i64,

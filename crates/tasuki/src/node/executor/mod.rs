@@ -6,7 +6,7 @@ pub(crate) mod commands;
 pub(crate) mod executors;
 pub(crate) mod functions;
 pub(crate) mod launch_spec;
-pub(crate) mod log_batcher;
+pub(crate) mod log_creation_batcher;
 pub(crate) mod logs;
 pub(crate) mod result_file;
 pub(crate) mod work_dirs;

@@ -10,14 +10,14 @@ use tasuki_core::assign::{WorkerAvailability, WorkerCandidate};
 use tasuki_core::concurrency::{self, ConcurrencyDecision, HoldOwner};
 use tasuki_core::run::SkipReason;
 use tasuki_core::work_spec::WorkAction;
-use tasuki_core::{RunId, RunState, WorkerId, event_filter};
+use tasuki_core::{RunId, RunState, WorkerId, event_trigger_match};
 use tasuki_store::{Event, Job, LeaderRecord, LeasedRun, Run, WaitingRun, WorkerRecord};
 
 use crate::node::job_cache::RunnableJob;
 
 /// Decision about a run that waits although it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DueDecision {
+pub(crate) enum WaitingRunDecision {
     /// The run stays in the queue.
     KeepWaiting,
     /// The run is skipped.
@@ -29,20 +29,20 @@ pub(crate) enum DueDecision {
 }
 
 /// Decides about one waiting run. `holder` is the run that has the hold of its job and scope, if there is one.
-pub(crate) fn decide_due(
+pub(crate) fn decide_waiting_run(
     waiting: &WaitingRun,
     job: &RunnableJob,
     holder: Option<&Run>,
     catches_up: bool,
     clock: Timestamp,
-) -> DueDecision {
+) -> WaitingRunDecision {
     if waiting.expires_at.is_some_and(|at| at < clock) || waiting.releases >= job.spec.max_releases
     {
-        return DueDecision::Expire;
+        return WaitingRunDecision::Expire;
     }
     let unstarted = waiting.tries == 0 && waiting.state.may_become(RunState::Skipped);
     if unstarted && waiting.skip_at.is_some_and(|at| at < clock) {
-        return DueDecision::Skip(SkipReason::Late);
+        return WaitingRunDecision::Skip(SkipReason::Late);
     }
     let candidate = concurrency::RunToAdmit {
         run: waiting.due_run.run,
@@ -60,10 +60,10 @@ pub(crate) fn decide_due(
         is_due: run.due_at() <= clock,
         cancel_requested: run.cancel_requested_at.is_some(),
     });
-    match concurrency::decide(job.spec.concurrency, &candidate, holder.as_ref()) {
-        ConcurrencyDecision::Proceed | ConcurrencyDecision::Wait => DueDecision::KeepWaiting,
-        ConcurrencyDecision::Skip(reason) => DueDecision::Skip(reason),
-        ConcurrencyDecision::Replace(holder) => DueDecision::Replace(holder),
+    match concurrency::decide_concurrency(job.spec.concurrency, &candidate, holder.as_ref()) {
+        ConcurrencyDecision::Proceed | ConcurrencyDecision::Wait => WaitingRunDecision::KeepWaiting,
+        ConcurrencyDecision::Skip(reason) => WaitingRunDecision::Skip(reason),
+        ConcurrencyDecision::Replace(holder) => WaitingRunDecision::Replace(holder),
     }
 }
 
@@ -79,10 +79,10 @@ pub(crate) fn event_starts_job(
         && job
             .event_types
             .iter()
-            .any(|wanted| event_filter::matches_type(wanted, &event.event_type))
+            .any(|wanted| event_trigger_match::matches_type(wanted, &event.event_type))
         && match filter {
             None => true,
-            Some(Ok(filter)) => event_filter::matches_payload(&filter, payload),
+            Some(Ok(filter)) => event_trigger_match::matches_payload(&filter, payload),
             Some(Err(_)) => false,
         }
 }
@@ -188,7 +188,7 @@ pub(crate) fn other_node_can_lead(
 }
 
 /// Workers that a detached worker asks for a continuation: the leader, then the first healthy worker of each node.
-pub(crate) fn continuation_targets<'a>(
+pub(crate) fn workers_to_ask_for_continuation<'a>(
     workers: &'a [WorkerRecord],
     leader: &LeaderRecord,
     me: WorkerId,
@@ -325,7 +325,7 @@ mod tests {
         ];
         workers[5].address = None;
         let targets = |me| {
-            let targets = continuation_targets(&workers, &leader_row(4), id(me), TTL);
+            let targets = workers_to_ask_for_continuation(&workers, &leader_row(4), id(me), TTL);
             targets.into_iter().map(|worker| worker.id).collect::<Vec<_>>()
         };
         assert_eq!(targets(1), [id(4), id(2), id(3), id(5)]);

@@ -10,7 +10,7 @@ use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
 use tasuki_store::{CancelResult, Error, Outcome, WaitingRun, Writer};
 
 use super::{FIRST_PAGE_SIZE, Leader, MAX_PAGES, PAGE_SIZE, START_POSITION};
-use crate::node::leader::decisions::{self, DueDecision};
+use crate::node::leader::decisions::{self, WaitingRunDecision};
 
 impl Leader {
     /// Processes overdue runs: usually one page, and from time to time all of them. Only these full passes include the
@@ -101,19 +101,26 @@ impl Leader {
                 _ => false,
             };
             let run = waiting.due_run.run;
-            let decision = decisions::decide_due(waiting, &job, holder.as_ref(), catches_up, clock);
+            let decision =
+                decisions::decide_waiting_run(waiting, &job, holder.as_ref(), catches_up, clock);
             let replaces = job.spec.concurrency == ConcurrencyPolicy::Replace;
             let superseded =
                 newest.get(&(waiting.job, &waiting.scope)) != Some(&(waiting.scheduled_for, run));
             match decision {
-                DueDecision::Expire => drop(self.store.expire(epoch, run).await?),
-                DueDecision::Skip(reason) => drop(self.store.skip(epoch, run, reason).await?),
-                DueDecision::Replace(_) | DueDecision::KeepWaiting if replaces && superseded => {
+                WaitingRunDecision::Expire => {
+                    drop(self.store.expire_waiting_run(epoch, run).await?);
+                }
+                WaitingRunDecision::Skip(reason) => {
+                    drop(self.store.skip(epoch, run, reason).await?);
+                }
+                WaitingRunDecision::Replace(_) | WaitingRunDecision::KeepWaiting
+                    if replaces && superseded =>
+                {
                     let writer = Writer::Leader(epoch);
                     let reason = Some("replaced by a newer run");
                     let _ = self.store.cancel(writer, run, me.as_str(), reason).await?;
                 }
-                DueDecision::Replace(older) => {
+                WaitingRunDecision::Replace(older) => {
                     let writer = Writer::Leader(epoch);
                     let reason = format!("replaced by run {run}");
                     let canceled =
@@ -122,11 +129,11 @@ impl Leader {
                         self.notifier.wake_leases();
                         let worker = holder.and_then(|holder| holder.worker);
                         if let (CancelResult::Requested, Some(worker)) = (result, worker) {
-                            self.notifier.hints().enqueue_cancel(worker, older);
+                            self.notifier.hint_outbox().enqueue_cancel(worker, older);
                         }
                     }
                 }
-                DueDecision::KeepWaiting => {}
+                WaitingRunDecision::KeepWaiting => {}
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ mod event_runs;
 mod expire_and_skip;
 mod failure_detector;
 mod scheduled_runs;
-pub(crate) mod scopes;
+pub(crate) mod scope_providers;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ use crate::node::coordination::coordinator::{ClusterRole, Coordinator};
 use crate::node::coordination::peers::{OrderResponse, Peer, Peers, StartOrder};
 use crate::node::identity::WorkerIdentity;
 use crate::node::job_cache::JobCache;
-use crate::notify::notifier::Notifier;
+use crate::notify::wakeup_notifier::Notifier;
 
 /// Maximum number of rows that one query of the leader reads.
 const PAGE_SIZE: u32 = 500;

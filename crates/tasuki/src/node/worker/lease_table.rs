@@ -11,7 +11,7 @@ use tasuki_core::work_spec::WorkKind;
 use tasuki_core::{RunId, RunState};
 use tasuki_store::{AttemptResult, CapturedOutput, RenewedRun};
 
-use super::queues::SlotPool;
+use super::slots_and_lanes::SlotPool;
 use crate::node::executor::attempt::Liveness;
 use crate::node::job_cache::RunnableJob;
 use crate::spawner::AttemptKey;
@@ -46,7 +46,7 @@ pub(crate) struct HeldLease {
     /// Whether reports of this lease are being written. The next reports wait until that has finished.
     pub(crate) reporting: bool,
     /// Its leased runs.
-    pub(crate) runs: BTreeMap<RunId, RunStatus>,
+    pub(crate) runs: BTreeMap<RunId, LeasedRunStatus>,
     /// Runs that were reported, and when, by the local clock in microseconds. A run in this map is never launched
     /// again.
     pub(crate) reported: BTreeMap<RunId, u64>,
@@ -65,7 +65,7 @@ pub(crate) enum ClaimStatus {
 
 /// State of a leased run in the worker.
 #[derive(Debug)]
-pub(crate) enum RunStatus {
+pub(crate) enum LeasedRunStatus {
     /// Assigned; it starts when it is due.
     Waiting {
         /// When it is due, by the database clock.
@@ -152,7 +152,7 @@ impl RunningAttempt {
     }
 
     fn silence_deadline(&self) -> Option<u64> {
-        let max_silence = match self.liveness.reports_progress() {
+        let max_silence = match self.liveness.has_reported_progress() {
             true => self.max_silence_after_progress,
             false => self.max_silence,
         };
@@ -182,18 +182,18 @@ impl HeldLease {
     /// Whether the lease must be renewed: one of its runs was started, or may have been.
     pub(crate) fn is_live(&self) -> bool {
         self.claim != ClaimStatus::Answered
-            || self.runs.values().any(|status| !matches!(status, RunStatus::Waiting { .. }))
+            || self.runs.values().any(|status| !matches!(status, LeasedRunStatus::Waiting { .. }))
     }
 
     /// Slots of a pool that this lease uses or reserves. A process that has ended uses none, even before its result
     /// is known.
     pub(crate) fn used_slots(&self, pool: SlotPool) -> usize {
-        let counts = |status: &&RunStatus| match status {
-            RunStatus::Running(running) => {
+        let counts = |status: &&LeasedRunStatus| match status {
+            LeasedRunStatus::Running(running) => {
                 !running.has_unreported_end() && pool == self.pool_of(running)
             }
-            RunStatus::Starting | RunStatus::Unconfirmed => pool == self.pool,
-            RunStatus::Waiting { .. } | RunStatus::Ended(_) => false,
+            LeasedRunStatus::Starting | LeasedRunStatus::Unconfirmed => pool == self.pool,
+            LeasedRunStatus::Waiting { .. } | LeasedRunStatus::Ended(_) => false,
         };
         let running = match self.pool {
             SlotPool::Commands | SlotPool::Claimed => self.runs.values().filter(counts).count(),
@@ -207,7 +207,7 @@ impl HeldLease {
 
     /// Number of commands whose process has ended and whose result is not known yet.
     pub(crate) fn unreported_ends(&self) -> usize {
-        let is_unreported = |status: &&RunStatus| matches!(status, RunStatus::Running(running) if running.has_unreported_end());
+        let is_unreported = |status: &&LeasedRunStatus| matches!(status, LeasedRunStatus::Running(running) if running.has_unreported_end());
         match self.pool {
             SlotPool::Commands | SlotPool::Claimed => {
                 self.runs.values().filter(is_unreported).count()
@@ -246,24 +246,24 @@ impl HeldLease {
         Some(if all { 0 } else { soon })
     }
 
-    /// Sets the state of a run. Only this method sets [`RunStatus::Ended`], and only [`Self::remove_run`] removes it,
+    /// Sets the state of a run. Only this method sets [`LeasedRunStatus::Ended`], and only [`Self::remove_run`] removes it,
     /// so that `unreported` stays right.
-    pub(crate) fn set_status(&mut self, run: RunId, status: RunStatus) {
-        if let RunStatus::Ended(report) = &status {
+    pub(crate) fn set_run_status(&mut self, run: RunId, status: LeasedRunStatus) {
+        if let LeasedRunStatus::Ended(report) = &status {
             if self.unreported == 0 {
                 self.first_end_at = Some(report.ended_at);
             }
             self.unreported += 1;
         }
-        if let Some(RunStatus::Ended(_)) = self.runs.insert(run, status) {
+        if let Some(LeasedRunStatus::Ended(_)) = self.runs.insert(run, status) {
             self.unreported -= 1;
         }
     }
 
     /// Removes a run from the lease.
-    pub(crate) fn remove_run(&mut self, run: RunId) -> Option<RunStatus> {
+    pub(crate) fn remove_run(&mut self, run: RunId) -> Option<LeasedRunStatus> {
         let status = self.runs.remove(&run);
-        if let Some(RunStatus::Ended(_)) = status {
+        if let Some(LeasedRunStatus::Ended(_)) = status {
             self.unreported -= 1;
         }
         status
@@ -299,20 +299,20 @@ pub(crate) fn renewal_actions(
         let run = renewed.run;
         let runs = renewed.state == RunState::Running;
         match lease.runs.get(&run) {
-            Some(RunStatus::Unconfirmed) if runs => {
-                actions.push(RenewalAction::Launch(run, renewed.cancel_requested))
+            Some(LeasedRunStatus::Unconfirmed) if runs => {
+                actions.push(RenewalAction::Launch(run, renewed.cancel_requested));
             }
-            Some(RunStatus::Unconfirmed) => actions.push(RenewalAction::WaitAgain(run)),
-            Some(RunStatus::Running(running))
+            Some(LeasedRunStatus::Unconfirmed) => actions.push(RenewalAction::WaitAgain(run)),
+            Some(LeasedRunStatus::Running(running))
                 if renewed.cancel_requested && running.stop_reason.is_none() =>
             {
                 actions.push(RenewalAction::Stop(run));
             }
             Some(
-                RunStatus::Waiting { .. }
-                | RunStatus::Starting
-                | RunStatus::Running(_)
-                | RunStatus::Ended(_),
+                LeasedRunStatus::Waiting { .. }
+                | LeasedRunStatus::Starting
+                | LeasedRunStatus::Running(_)
+                | LeasedRunStatus::Ended(_),
             ) => {}
             None if !runs => {}
             None => match lease.reported.get(&run) {
@@ -329,7 +329,9 @@ pub(crate) fn renewal_actions(
     let missing = |run: &RunId| answer.iter().all(|renewed| renewed.run != *run);
     for (run, status) in &lease.runs {
         match status {
-            RunStatus::Waiting { .. } | RunStatus::Unconfirmed | RunStatus::Running(_)
+            LeasedRunStatus::Waiting { .. }
+            | LeasedRunStatus::Unconfirmed
+            | LeasedRunStatus::Running(_)
                 if missing(run) =>
             {
                 actions.push(RenewalAction::DropRun(*run));
@@ -370,9 +372,9 @@ pub(crate) mod tests {
         }
     }
 
-    fn running(stopped: Option<StopReason>) -> RunStatus {
+    fn running(stopped: Option<StopReason>) -> LeasedRunStatus {
         let job = runnable_job(WorkSpec::new(WorkAction::Command(vec!["true".to_owned()])));
-        RunStatus::Running(Box::new(RunningAttempt {
+        LeasedRunStatus::Running(Box::new(RunningAttempt {
             key: AttemptKey::default(),
             job: Arc::new(job),
             liveness: Liveness::default(),
@@ -388,12 +390,12 @@ pub(crate) mod tests {
     #[test]
     fn ended_processes_free_their_slots_at_once() {
         let status = |what, pool| {
-            let RunStatus::Running(mut running) = running(None) else {
+            let LeasedRunStatus::Running(mut running) = running(None) else {
                 unreachable!("it is running")
             };
             running.job = Arc::new(runnable_job(WorkSpec::new(what)));
             running.liveness.mark_ended();
-            let runs = [(RunId(1), RunStatus::Running(running))].into();
+            let runs = [(RunId(1), LeasedRunStatus::Running(running))].into();
             HeldLease { runs, pool, ..HeldLease::default() }
         };
         let command = status(WorkAction::Command(vec!["true".to_owned()]), SlotPool::Claimed);
@@ -402,8 +404,8 @@ pub(crate) mod tests {
         assert_eq!((function.used_slots(SlotPool::Queue(0)), function.unreported_ends()), (1, 0));
     }
 
-    fn waiting() -> RunStatus {
-        RunStatus::Waiting { due_at: Timestamp::UNIX_EPOCH, not_before: 0 }
+    fn waiting() -> LeasedRunStatus {
+        LeasedRunStatus::Waiting { due_at: Timestamp::UNIX_EPOCH, not_before: 0 }
     }
 
     fn renewed_run(state: RunState, cancel_requested: bool) -> Vec<RenewedRun> {
@@ -415,35 +417,35 @@ pub(crate) mod tests {
         use RunState::{Assigned, Running};
         let ended = || {
             let finish = AttemptResult::default();
-            RunStatus::Ended(Box::new(PendingReport::without_output(
+            LeasedRunStatus::Ended(Box::new(PendingReport::without_output(
                 AttemptKey::default(),
                 finish,
                 0,
             )))
         };
         let run = RunId(1);
-        let table: [(Option<RunStatus>, Vec<RenewedRun>, Vec<RenewalAction>); 15] = [
+        let table: [(Option<LeasedRunStatus>, Vec<RenewedRun>, Vec<RenewalAction>); 15] = [
             (Some(waiting()), renewed_run(Assigned, false), vec![]),
             (Some(waiting()), vec![], vec![RenewalAction::DropRun(run)]),
-            (Some(RunStatus::Starting), renewed_run(Assigned, false), vec![]),
-            (Some(RunStatus::Starting), renewed_run(Running, false), vec![]),
-            (Some(RunStatus::Starting), vec![], vec![]),
+            (Some(LeasedRunStatus::Starting), renewed_run(Assigned, false), vec![]),
+            (Some(LeasedRunStatus::Starting), renewed_run(Running, false), vec![]),
+            (Some(LeasedRunStatus::Starting), vec![], vec![]),
             (
-                Some(RunStatus::Unconfirmed),
+                Some(LeasedRunStatus::Unconfirmed),
                 renewed_run(Running, false),
                 vec![RenewalAction::Launch(run, false)],
             ),
             (
-                Some(RunStatus::Unconfirmed),
+                Some(LeasedRunStatus::Unconfirmed),
                 renewed_run(Running, true),
                 vec![RenewalAction::Launch(run, true)],
             ),
             (
-                Some(RunStatus::Unconfirmed),
+                Some(LeasedRunStatus::Unconfirmed),
                 renewed_run(Assigned, false),
                 vec![RenewalAction::WaitAgain(run)],
             ),
-            (Some(RunStatus::Unconfirmed), vec![], vec![RenewalAction::DropRun(run)]),
+            (Some(LeasedRunStatus::Unconfirmed), vec![], vec![RenewalAction::DropRun(run)]),
             (Some(running(None)), renewed_run(Running, false), vec![]),
             (Some(running(None)), renewed_run(Running, true), vec![RenewalAction::Stop(run)]),
             (Some(running(Some(StopReason::Timeout))), renewed_run(Running, true), vec![]),
@@ -478,7 +480,7 @@ pub(crate) mod tests {
 
     #[test]
     fn timeout_and_silence_are_detected() {
-        let RunStatus::Running(job) = running(None) else { unreachable!() };
+        let LeasedRunStatus::Running(job) = running(None) else { unreachable!() };
         job.liveness.touch(20);
         assert_eq!(job.timeout_reason(49), None);
         assert_eq!(job.timeout_reason(50), Some(StopReason::Silence));
@@ -495,7 +497,9 @@ pub(crate) mod tests {
         // An ended attempt is never stopped, even if its last lines are still to be read.
         job.liveness.mark_ended();
         assert_eq!((job.timeout_reason(1_000), job.next_check_at()), (None, None));
-        let RunStatus::Running(job) = running(Some(StopReason::Cancel)) else { unreachable!() };
+        let LeasedRunStatus::Running(job) = running(Some(StopReason::Cancel)) else {
+            unreachable!()
+        };
         assert_eq!((job.timeout_reason(1_000), job.next_check_at()), (None, None));
     }
 }

@@ -4,13 +4,13 @@
 //! own the intervals, the retries and the shutdown. The worker remembers its leases in memory, but only the database
 //! decides whether it still holds them.
 
+mod assigned_starts;
 mod claims;
-pub(crate) mod continuation;
+pub(crate) mod detached_continuation;
 pub(crate) mod lease_table;
-pub(crate) mod queues;
 mod renewals;
 mod reports;
-mod starts;
+pub(crate) mod slots_and_lanes;
 mod submit_and_claim;
 
 use std::collections::BTreeMap;
@@ -23,7 +23,7 @@ use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
 use tasuki_store::{CapturedOutput, Error, NewWorker, Store};
 use tokio::sync::{Notify, watch};
 
-use self::continuation::DetachState;
+use self::detached_continuation::DetachState;
 use super::clock_and_random::{Clock, Random};
 use super::store_timeout::with_timeout;
 use crate::Wakeups;
@@ -31,8 +31,8 @@ use crate::node::coordination::peers::StartOrder;
 use crate::node::executor::attempt::{CompletionQueue, Executor};
 use crate::node::identity::WorkerIdentity;
 use crate::node::job_cache::JobCache;
-use crate::node::worker::lease_table::{ClaimStatus, HeldLease, RunStatus, RunningAttempt};
-use crate::node::worker::queues::{ClaimLane, SlotCounts, SlotPool};
+use crate::node::worker::lease_table::{ClaimStatus, HeldLease, LeasedRunStatus, RunningAttempt};
+use crate::node::worker::slots_and_lanes::{ClaimLane, SlotCounts, SlotPool};
 
 /// Maximum drift between the local clock and the database clock from one heartbeat to the next, in microseconds.
 const MAX_DRIFT_PER_HEARTBEAT_MICROS: i64 = 200;
@@ -282,7 +282,7 @@ impl Worker {
     pub(crate) async fn heartbeat(&self) -> Result<HeartbeatResult, Error> {
         let store = &self.parts.store;
         let me = self.id();
-        let Some(now) = with_timeout(store.heartbeat(me)).await? else {
+        let Some(now) = with_timeout(store.record_heartbeat(me)).await? else {
             self.mark_detached(me, true);
             return Ok(HeartbeatResult::DeclaredDead);
         };
@@ -376,7 +376,7 @@ impl Worker {
         if state.leases.contains_key(&token) {
             return false;
         }
-        let waiting = |due_at: Timestamp| RunStatus::Waiting { due_at, not_before };
+        let waiting = |due_at: Timestamp| LeasedRunStatus::Waiting { due_at, not_before };
         let runs = runs.iter().map(|&(run, due_at)| (run, waiting(due_at))).collect();
         self.add_lease(&mut state, token, HeldLease { runs, ..HeldLease::default() });
         true
@@ -417,11 +417,11 @@ fn used_slots(state: &State, pool: SlotPool) -> u32 {
 
 fn running_attempts(lease: &mut HeldLease) -> impl Iterator<Item = &mut RunningAttempt> {
     lease.runs.values_mut().filter_map(|status| match status {
-        RunStatus::Running(running) => Some(&mut **running),
-        RunStatus::Waiting { .. }
-        | RunStatus::Starting
-        | RunStatus::Unconfirmed
-        | RunStatus::Ended(_) => None,
+        LeasedRunStatus::Running(running) => Some(&mut **running),
+        LeasedRunStatus::Waiting { .. }
+        | LeasedRunStatus::Starting
+        | LeasedRunStatus::Unconfirmed
+        | LeasedRunStatus::Ended(_) => None,
     })
 }
 

@@ -11,7 +11,7 @@ use super::super::store_timeout::with_timeout;
 use super::{Worker, drop_lease_if_empty, running_attempts};
 use crate::node::executor::attempt;
 use crate::node::worker::lease_table::{
-    ClaimStatus, HeldLease, PendingReport, RenewalAction, RunStatus, renewal_actions,
+    ClaimStatus, HeldLease, LeasedRunStatus, PendingReport, RenewalAction, renewal_actions,
 };
 use crate::spawner::AttemptKey;
 
@@ -29,7 +29,10 @@ impl Worker {
             let is_due = |lease: &HeldLease| {
                 all || lease.claim == ClaimStatus::Unanswered
                     || lease.renewed_at.is_none_or(|renewed_at| sent_at >= renewed_at + interval)
-                    || lease.runs.values().any(|status| matches!(status, RunStatus::Unconfirmed))
+                    || lease
+                        .runs
+                        .values()
+                        .any(|status| matches!(status, LeasedRunStatus::Unconfirmed))
             };
             let due = state.leases.iter().filter(|(_, lease)| {
                 lease.is_live() && lease.claim != ClaimStatus::Sent && is_due(lease)
@@ -101,7 +104,7 @@ impl Worker {
                 RenewalAction::Stop(run) => {
                     let mut state = self.state();
                     let lease = state.leases.get_mut(&token);
-                    if let Some(RunStatus::Running(running)) =
+                    if let Some(LeasedRunStatus::Running(running)) =
                         lease.and_then(|l| l.runs.get_mut(&run))
                     {
                         self.stop(running, StopReason::Cancel);
@@ -111,7 +114,7 @@ impl Worker {
                 RenewalAction::Launch(run, canceled) => launches.push((run, canceled)),
                 RenewalAction::WaitAgain(run) => {
                     let not_before = self.parts.clock.boottime();
-                    let waiting = RunStatus::Waiting { due_at: Timestamp::MIN, not_before };
+                    let waiting = LeasedRunStatus::Waiting { due_at: Timestamp::MIN, not_before };
                     self.set_status(token, run, waiting);
                     self.start_wakeup.notify_one();
                 }
@@ -131,7 +134,7 @@ impl Worker {
                 Some(_) if !self.mark_starting_if_unconfirmed(token, run.id) => {}
                 Some((_, false)) => self.launch(token, vec![run]).await,
                 Some((_, true)) => {
-                    self.report_not_running(token, &run, StopReason::Cancel.error_code())
+                    self.report_not_running(token, &run, StopReason::Cancel.error_code());
                 }
                 None if not_running.contains(&run.id) => {
                     self.report_not_running(token, &run, ErrorCode::HEARTBEAT_TIMEOUT);
@@ -148,11 +151,11 @@ impl Worker {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return false };
         let unconfirmed = match lease.runs.get(&run) {
-            Some(status) => matches!(status, RunStatus::Unconfirmed),
+            Some(status) => matches!(status, LeasedRunStatus::Unconfirmed),
             None => lease.claim == ClaimStatus::Unanswered && !lease.reported.contains_key(&run),
         };
         if unconfirmed {
-            lease.set_status(run, RunStatus::Starting);
+            lease.set_run_status(run, LeasedRunStatus::Starting);
         }
         unconfirmed
     }
@@ -178,8 +181,8 @@ impl Worker {
         );
         let key = AttemptKey { run: run.id.0, attempt: run.attempt_no };
         let report = PendingReport::without_output(key, result, self.parts.clock.boottime());
-        self.set_status(token, run.id, RunStatus::Ended(Box::new(report)));
-        self.parts.completions.notify();
+        self.set_status(token, run.id, LeasedRunStatus::Ended(Box::new(report)));
+        self.parts.completions.wake_worker();
     }
 
     /// Kills everything that runs under a lost lease. It writes nothing to the database.
@@ -191,7 +194,9 @@ impl Worker {
             self.parts.executor.stop(running.key, StopReason::Silence, Duration::ZERO);
         }
         // Starts and reports that are being written find out themselves that the lease is lost.
-        lease.runs.retain(|_, status| matches!(status, RunStatus::Starting | RunStatus::Ended(_)));
+        lease.runs.retain(|_, status| {
+            matches!(status, LeasedRunStatus::Starting | LeasedRunStatus::Ended(_))
+        });
         let (unanswered, pool) = (lease.claim == ClaimStatus::Unanswered, lease.pool);
         lease.claim = ClaimStatus::Answered;
         drop_lease_if_empty(&mut state, token);
@@ -209,7 +214,7 @@ impl Worker {
     pub(super) fn drop_run(&self, token: LeaseToken, run: RunId) {
         let mut state = self.state();
         if let Some(lease) = state.leases.get_mut(&token)
-            && let Some(RunStatus::Running(running)) = lease.remove_run(run)
+            && let Some(LeasedRunStatus::Running(running)) = lease.remove_run(run)
         {
             tracing::warn!(run_id = %run, worker_id = %self.id(), "run no longer leased: the attempt is killed");
             self.parts.executor.stop(running.key, StopReason::Silence, Duration::ZERO);

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 
 use futures_util::future::join_all;
 use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{AttemptReport, CapturedOutput, Error, FinishedRun, Outcome};
+use tasuki_store::{AttemptReport, CapturedOutput, Error, Outcome, StateAfterAttempt};
 
 use super::super::store_timeout::with_timeout;
 use super::{State, Worker, drop_lease_if_empty};
 use crate::node::executor::attempt::{self, Completion, ExecutionEnd};
-use crate::node::worker::lease_table::{HeldLease, PendingReport, RunStatus};
+use crate::node::worker::lease_table::{HeldLease, LeasedRunStatus, PendingReport};
 use crate::spawner::AttemptKey;
 
 /// Reports to be written together.
@@ -113,7 +113,7 @@ impl Worker {
             for ((report, details), outcomes) in chunk.iter().zip(join_all(each).await) {
                 match outcomes {
                     Ok(outcomes) => {
-                        self.mark_written([(report, *details)].into_iter().zip(&outcomes))
+                        self.mark_written([(report, *details)].into_iter().zip(&outcomes));
                     }
                     Err(error) => failed = failed.or(Some(error)),
                 }
@@ -134,7 +134,7 @@ impl Worker {
         if output.is_empty() {
             return Ok(());
         }
-        match with_timeout(self.parts.store.create_logs(&output)).await {
+        match with_timeout(self.parts.store.create_short_logs(&output)).await {
             Err(error) if error.is_unavailable() || error.is_contention() => {
                 self.state().unsaved_output.extend(output);
                 return Err(error);
@@ -175,7 +175,7 @@ impl Worker {
                 continue;
             };
             match lease.runs.get(&run) {
-                Some(RunStatus::Running(running)) if running.key == key => {
+                Some(LeasedRunStatus::Running(running)) if running.key == key => {
                     let (job, stop_reason) = (&running.job, running.stop_reason);
                     // Completions of commands have already waited for others in the executor.
                     let waited = matches!(end, ExecutionEnd::Exited { .. });
@@ -186,24 +186,24 @@ impl Worker {
                     let result = attempt::attempt_result(job, end, stop_reason, random);
                     let frees_claim = result.failure.is_some() || job.spec.concurrency.needs_hold();
                     let ended_at = if waited { 0 } else { now };
-                    let status = RunStatus::Ended(Box::new(PendingReport {
+                    let status = LeasedRunStatus::Ended(Box::new(PendingReport {
                         key,
                         result,
                         output,
                         ended_at,
                         frees_claim,
                     }));
-                    lease.set_status(run, status);
+                    lease.set_run_status(run, status);
                 }
                 // The completion arrived twice.
-                Some(RunStatus::Ended(report)) if report.key == key => {}
+                Some(LeasedRunStatus::Ended(report)) if report.key == key => {}
                 // The worker dropped the run before. That is also true if an old order has assigned it again since.
                 Some(
-                    RunStatus::Waiting { .. }
-                    | RunStatus::Starting
-                    | RunStatus::Unconfirmed
-                    | RunStatus::Running(_)
-                    | RunStatus::Ended(_),
+                    LeasedRunStatus::Waiting { .. }
+                    | LeasedRunStatus::Starting
+                    | LeasedRunStatus::Unconfirmed
+                    | LeasedRunStatus::Running(_)
+                    | LeasedRunStatus::Ended(_),
                 )
                 | None => self.release_or_keep_output(&mut state, key, output),
             }
@@ -223,7 +223,7 @@ impl Worker {
                 continue;
             }
             for (&run, status) in &lease.runs {
-                if let RunStatus::Ended(report) = status {
+                if let LeasedRunStatus::Ended(report) = status {
                     batch
                         .details
                         .push(ReportDetails { key: report.key, frees_claim: report.frees_claim });
@@ -250,7 +250,7 @@ impl Worker {
     fn mark_written<'r>(
         &self,
         written: impl Iterator<
-            Item = ((&'r AttemptReport, &'r ReportDetails), &'r Outcome<FinishedRun>),
+            Item = ((&'r AttemptReport, &'r ReportDetails), &'r Outcome<StateAfterAttempt>),
         >,
     ) {
         let mut reported = Vec::new();

@@ -1,0 +1,64 @@
+//! `tasuki job trigger`: creates a run of a job now or at an instant.
+
+use clap::Args;
+use jiff::Timestamp;
+use serde_json::json;
+
+use super::job_path;
+use crate::client::ApiClient;
+use crate::failure::Failure;
+use crate::parse::{self, Direction, RunArguments};
+use crate::run::WaitOptions;
+use crate::view::OutputStyle;
+
+/// Create a run of a job now
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  tasuki job trigger hello
+  tasuki job trigger hello --follow
+  tasuki job trigger report --arg day=2026-11-16 --wait --timeout 10m
+  tasuki job trigger report --scope tenant/42 --key report-2026-11-16")]
+pub(super) struct Trigger {
+    /// The job's name
+    name: String,
+    #[command(flatten)]
+    arguments: RunArguments,
+    /// Scheduled time of the run: an instant, or a duration from now [default: now]
+    #[arg(long, value_name = "WHEN")]
+    at: Option<String>,
+    /// Scope of the run, such as tenant/42
+    #[arg(long, value_name = "KIND/ID")]
+    scope: Option<String>,
+    /// Idempotency key: requests with the same key create one run
+    #[arg(long, value_name = "KEY")]
+    key: Option<String>,
+    #[command(flatten)]
+    wait_options: WaitOptions,
+}
+
+impl Trigger {
+    pub(super) async fn run(
+        &self,
+        client: &ApiClient,
+        style: &OutputStyle,
+        now: Timestamp,
+    ) -> Result<String, Failure> {
+        self.wait_options.validate()?;
+        let mut body = json!({});
+        if let Some(args) = self.arguments.parse()? {
+            body["args"] = args;
+        }
+        if let Some(at) =
+            parse::parse_optional_instant("--at", self.at.as_deref(), Direction::Future, now)?
+        {
+            body["scheduled_for"] = json!(at);
+        }
+        if let Some(scope) = &self.scope {
+            body["scope"] = parse::scope(scope)?;
+        }
+        let request = client.post(format!("{}/trigger", job_path(&self.name)?)).body(body);
+        let response = request.idempotency_key(self.key.as_deref()).send().await?;
+        self.wait_options.show_or_wait(client, style, response).await
+    }
+}

@@ -1,3 +1,0 @@
-//! What only SQLite needs.
-
-pub(crate) mod group_commit;

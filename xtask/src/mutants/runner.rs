@@ -1,0 +1,257 @@
+//! Builds and tests mutants, and remembers the results.
+
+use std::fmt::Display;
+use std::hash::Hasher as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::list::{Database, Mutant};
+use super::tree;
+
+/// Exit code of nextest if all tests passed.
+const NEXTEST_PASSED: i32 = 0;
+/// Exit code of nextest if a test failed.
+const NEXTEST_FAILED: i32 = 100;
+/// Messages of the databases for a statement that they cannot parse. A mutant with such a statement proves nothing.
+const SYNTAX_ERRORS: [&str; 3] =
+    [": syntax error", "syntax error at or near", "You have an error in your SQL syntax"];
+
+/// What the tests said about a mutant.
+pub(super) enum Verdict {
+    /// A test failed, as it should.
+    Caught {
+        /// The first test that failed.
+        test: String,
+    },
+    /// All tests passed: no test needs the guard.
+    Survived,
+    /// The mutant does not compile, or the tests cannot run.
+    Broken {
+        /// The first error.
+        error: String,
+    },
+}
+
+impl Verdict {
+    /// The result in one word, and the failed test or the error.
+    pub(super) fn columns(&self) -> (&'static str, &str) {
+        match self {
+            Self::Caught { test } => ("caught", test),
+            Self::Survived => ("survived", ""),
+            Self::Broken { error } => ("broken", error),
+        }
+    }
+}
+
+impl Display for Verdict {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Caught { test } => write!(f, "caught by {test}"),
+            Self::Survived => write!(f, "SURVIVED"),
+            Self::Broken { error } => write!(f, "BROKEN: {error}"),
+        }
+    }
+}
+
+/// Runs the contract tests in a copy of the working tree.
+pub(super) struct Runner {
+    tree: PathBuf,
+    target: PathBuf,
+}
+
+impl Runner {
+    pub(super) fn new(root: &Path, folder: &Path) -> Result<Self, String> {
+        let (tree, target) = (folder.join("tree"), folder.join("target"));
+        std::fs::create_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
+        tree::copy(root, &tree)?;
+        Ok(Self { tree, target })
+    }
+
+    /// The copy of the working tree.
+    pub(super) fn tree(&self) -> &Path {
+        &self.tree
+    }
+
+    /// Checks that the contract tests pass without a mutation.
+    pub(super) fn check_unchanged(&self, database: Database) -> Result<(), String> {
+        let name = database.name();
+        match self.run_tests(database)? {
+            Verdict::Survived => Ok(()),
+            Verdict::Caught { test } => {
+                Err(format!("the contract test {test} fails on {name} without a mutation"))
+            }
+            Verdict::Broken { error } => {
+                Err(format!("the contract tests on {name} cannot run: {error}"))
+            }
+        }
+    }
+
+    /// Tests a mutant, given the new contents of its files, and restores the files.
+    pub(super) fn test(
+        &self,
+        mutant: &Mutant,
+        files: &[(String, String)],
+    ) -> Result<(Verdict, Duration), String> {
+        let start = Instant::now();
+        let mut originals = Vec::with_capacity(files.len());
+        for (path, mutated) in files {
+            let path = self.tree.join(path);
+            let original = std::fs::read_to_string(&path)
+                .map_err(|error| format!("{}: {error}", path.display()))?;
+            write_file(&path, mutated)?;
+            originals.push((path, original));
+        }
+        let verdict = self.run_tests(mutant.database);
+        for (path, original) in originals {
+            write_file(&path, &original)?;
+        }
+        Ok((verdict?, start.elapsed()))
+    }
+
+    fn run_tests(&self, database: Database) -> Result<Verdict, String> {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let output = Command::new(cargo)
+            .args(["nextest", "run", "-p", "tasuki-store", "--test", "contract"])
+            .args(["--fail-fast", "--color", "never", "-E"])
+            .arg(format!("test(/::{}$/)", database.name()))
+            .current_dir(&self.tree)
+            .env("CARGO_TARGET_DIR", &self.target)
+            .env("CARGO_INCREMENTAL", "1")
+            // A removed guard may leave an unused value behind.
+            .env("RUSTFLAGS", "--cap-lints=warn")
+            .output()
+            .map_err(|error| format!("cargo nextest: {error}"))?;
+        let mut text = String::from_utf8_lossy(&output.stderr).into_owned();
+        text.push_str(&String::from_utf8_lossy(&output.stdout));
+        Ok(verdict(output.status.code(), &text))
+    }
+}
+
+/// Writes a file of the copy. Its new modification time makes cargo build it again.
+fn write_file(path: &Path, contents: &str) -> Result<(), String> {
+    std::fs::write(path, contents).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn verdict(exit_code: Option<i32>, output: &str) -> Verdict {
+    let syntax_error =
+        output.lines().find(|line| SYNTAX_ERRORS.iter().any(|error| line.contains(error)));
+    match (exit_code, syntax_error) {
+        (Some(NEXTEST_PASSED), _) => Verdict::Survived,
+        (Some(NEXTEST_FAILED), None) => Verdict::Caught { test: first_failed_test(output) },
+        (Some(NEXTEST_FAILED), Some(line)) => Verdict::Broken { error: line.trim().to_owned() },
+        _ => Verdict::Broken { error: first_error(output) },
+    }
+}
+
+/// Finds the first test that failed. Its line is, for example,
+/// `FAIL [   0.123s] ( 3/80) tasuki-store::contract races::one_of_two_starts_wins::sqlite`.
+fn first_failed_test(output: &str) -> String {
+    let failed = |line: &&str| {
+        let word = line.split_whitespace().next().unwrap_or_default();
+        let has_failed = ["FAIL", "TIMEOUT", "ABORT", "LEAK-FAIL"].contains(&word);
+        (has_failed || word.starts_with("SIG")) && line.contains("tasuki-store::contract")
+    };
+    let line = output.lines().find(failed).unwrap_or("a test");
+    line.split_whitespace().next_back().unwrap_or(line).to_owned()
+}
+
+fn first_error(output: &str) -> String {
+    let error = output.lines().find(|line| line.trim_start().starts_with("error"));
+    error.or_else(|| output.lines().last()).unwrap_or("no output").trim().to_owned()
+}
+
+/// The results of earlier runs, one JSON object per line.
+pub(super) struct Journal {
+    path: PathBuf,
+    entries: Vec<Value>,
+}
+
+impl Journal {
+    pub(super) fn open(path: &Path) -> Result<Self, String> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(format!("{}: {error}", path.display())),
+        };
+        // An interrupted run may have left half a line.
+        let entries = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        Ok(Self { path: path.to_owned(), entries })
+    }
+
+    /// Finds the test that caught the mutant in an earlier run, if the changed files had the same contents then.
+    pub(super) fn find_caught(
+        &self,
+        mutant: &Mutant,
+        files: &[(String, String)],
+    ) -> Option<String> {
+        let hash = hash(mutant.database, files);
+        let last = self.entries.iter().rev().find(|entry| entry["hash"] == hash.as_str())?;
+        let is_caught = last["result"] == "caught";
+        is_caught.then(|| last["detail"].as_str().unwrap_or_default().to_owned())
+    }
+
+    pub(super) fn append(
+        &mut self,
+        mutant: &Mutant,
+        files: &[(String, String)],
+        verdict: &Verdict,
+        duration: Duration,
+    ) -> Result<(), String> {
+        let (result, detail) = verdict.columns();
+        let entry = json!({
+            "hash": hash(mutant.database, files),
+            "mutant": mutant.to_string(),
+            "result": result,
+            "detail": detail,
+            "seconds": duration.as_secs(),
+        });
+        let describe = |error: std::io::Error| format!("{}: {error}", self.path.display());
+        if let Some(folder) = self.path.parent() {
+            std::fs::create_dir_all(folder).map_err(describe)?;
+        }
+        let mut file = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.path)
+            .map_err(describe)?;
+        writeln!(file, "{entry}").map_err(describe)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+}
+
+/// Hash of the database and of the mutated files. A new version of Rust may change it; the mutants then run once more.
+fn hash(database: Database, files: &[(String, String)]) -> String {
+    let mut hasher = std::hash::DefaultHasher::new();
+    hasher.write(database.name().as_bytes());
+    for text in files.iter().flat_map(|(path, contents)| [path, contents]) {
+        hasher.write_usize(text.len());
+        hasher.write(text.as_bytes());
+    }
+    format!("{:016x}", hasher.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_and_the_output_of_nextest_give_the_verdict() {
+        let output = "    PASS [   0.1s] (1/9) tasuki-store::contract races::a::sqlite\n        \
+            FAIL [   0.123s] (2/9) tasuki-store::contract races::b::sqlite\n";
+        assert_eq!(verdict(Some(100), output).columns(), ("caught", "races::b::sqlite"));
+        assert_eq!(verdict(Some(0), "").columns(), ("survived", ""));
+        let build = "warning: x\nerror[E0425]: cannot find value\n";
+        assert_eq!(
+            verdict(Some(101), build).columns(),
+            ("broken", "error[E0425]: cannot find value")
+        );
+        let syntax = format!("{output}Database(near \"and\": syntax error)\n");
+        assert_eq!(verdict(Some(100), &syntax).columns().0, "broken");
+        assert_eq!(verdict(None, "killed").columns(), ("broken", "killed"));
+    }
+}
