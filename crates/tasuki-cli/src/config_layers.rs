@@ -306,7 +306,7 @@ impl ConfigLayers {
         self.get(name)?.values.last().map(String::as_str)
     }
 
-    pub(crate) fn path(&self, name: &str) -> Option<PathBuf> {
+    pub(crate) fn path_value(&self, name: &str) -> Option<PathBuf> {
         self.text(name).map(PathBuf::from)
     }
 

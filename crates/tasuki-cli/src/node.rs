@@ -49,9 +49,9 @@ impl NodeCommand {
             Ok(_) | Err(_) => Err("expected a number from 1 to 10000".to_owned()),
         })?;
         let drain = layers.parse("drain", |input| {
-            duration::parse_field("drain", input).map_err(|error| error.to_string())
+            duration::parse_duration_field("drain", input).map_err(|error| error.to_string())
         })?;
-        let project = layers.path("django_project");
+        let project = layers.path_value("django_project");
         let limits = NodeExecutionOptions {
             node: name.unwrap_or_else(host_name),
             labels: layers.list_values("label").unwrap_or_default(),
@@ -67,7 +67,7 @@ impl NodeCommand {
         let cluster = ClusterOptions::read(&layers, config.node.clone())?;
         let greeting = format!("tasuki node {} is up", config.node);
         let process = NodeProcess {
-            data: layers.path("data").unwrap_or_default(),
+            data: layers.path_value("data").unwrap_or_default(),
             listen: address("listen")?.expect("listen has a default"),
             database_url,
             config,

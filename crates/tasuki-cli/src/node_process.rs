@@ -22,7 +22,7 @@ use crate::database_access::Database;
 use crate::demo_jobs;
 use crate::failure::Failure;
 use crate::node_rpc_and_coordinator::ClusterOptions;
-use crate::trim_memory::ProgramMappings;
+use crate::trim_memory::ProgramAddressRanges;
 
 /// Maximum number of connections of a node to its database server.
 const MAX_CONNECTIONS: u32 = 8;
@@ -49,7 +49,7 @@ impl NodeProcess {
         print_greeting: impl FnOnce(&str, Option<&str>),
     ) -> Result<String, Failure> {
         init_logging();
-        let mappings = ProgramMappings::read();
+        let mappings = ProgramAddressRanges::read();
         let runtime = Database::with_url(self.database_url.clone()).build_runtime()?;
         let ended = runtime.block_on(self.serve(mappings, print_greeting));
         // Blocking tasks that still read from a file or pipe are abandoned.
@@ -59,7 +59,7 @@ impl NodeProcess {
 
     async fn serve(
         mut self,
-        mappings: ProgramMappings,
+        mappings: ProgramAddressRanges,
         print_greeting: impl FnOnce(&str, Option<&str>),
     ) -> Result<String, Failure> {
         // The files created here contain tokens and job arguments, so only their owner may read them.

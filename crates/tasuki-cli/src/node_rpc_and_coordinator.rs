@@ -71,16 +71,16 @@ impl ClusterOptions {
             }
             None => None,
         };
-        let tls = TlsFiles::in_folder(&layers.path("tls_dir").unwrap_or_default());
-        let credentials = match layers.path("rpc_token_key") {
+        let tls = TlsFiles::in_folder(&layers.path_value("tls_dir").unwrap_or_default());
+        let credentials = match layers.path_value("rpc_token_key") {
             Some(current) => {
-                let previous = layers.path("rpc_token_key_previous");
+                let previous = layers.path_value("rpc_token_key_previous");
                 NodeCredentials::Token(TokenFiles { current, previous })
             }
             None => NodeCredentials::Certificate(TlsFiles {
-                certificate: layers.path("tls_cert").unwrap_or(tls.certificate),
-                key: layers.path("tls_key").unwrap_or(tls.key),
-                authority: layers.path("tls_ca").unwrap_or(tls.authority),
+                certificate: layers.path_value("tls_cert").unwrap_or(tls.certificate),
+                key: layers.path_value("tls_key").unwrap_or(tls.key),
+                authority: layers.path_value("tls_ca").unwrap_or(tls.authority),
             }),
         };
         let name = layers.text("cluster").unwrap_or("tasuki").to_owned();

@@ -87,7 +87,7 @@ pub(crate) fn instant(
         let expected = "an instant such as 2026-11-16T03:00:00Z, or a duration from now such as 90s, 30m, 2h or 7d";
         Failure::bad_usage(format!("{flag}: found {input:?}, expected {expected}"))
     };
-    let length = duration::parse_field("instant", input).map_err(failure)?;
+    let length = duration::parse_duration_field("instant", input).map_err(failure)?;
     let length = SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
     let moved = match direction {
         Direction::Past => now.checked_sub(length),

@@ -64,7 +64,7 @@ pub(crate) struct UpCommand {
 }
 
 fn parse_drain(input: &str) -> Result<Duration, String> {
-    duration::parse_field("drain", input).map_err(|refused| refused.to_string())
+    duration::parse_duration_field("drain", input).map_err(|refused| refused.to_string())
 }
 
 impl UpCommand {

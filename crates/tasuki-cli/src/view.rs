@@ -179,7 +179,7 @@ pub(crate) fn field_items<'a>(of: &'a Value, field: &str) -> &'a [Value] {
 }
 
 /// The items of a list field, separated by commas.
-pub(crate) fn comma_list(of: &Value, field: &str) -> String {
+pub(crate) fn join_list_field(of: &Value, field: &str) -> String {
     let values = field_items(of, field).iter();
     values
         .map(|item| item.as_str().map_or(item.to_string(), str::to_owned))

@@ -11,7 +11,7 @@ const UNITS: [(&str, u64); 5] =
     [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
 
 /// Parses the text of an input field. The error names the field.
-pub fn parse_field(field: &'static str, typed: &str) -> Result<Duration, InvalidInput> {
+pub fn parse_duration_field(field: &'static str, typed: &str) -> Result<Duration, InvalidInput> {
     parse(typed).ok_or_else(|| InvalidInput::with_value(field, typed, EXPECTED_FORMAT))
 }
 

@@ -43,7 +43,7 @@ macro_rules! string_enum {
                     _ => Err($crate::InvalidInput::with_value(
                         $field,
                         typed,
-                        $crate::string_enum::one_of(Self::ALL.iter().map(|variant| variant.as_str())),
+                        $crate::string_enum::list_valid_values(Self::ALL.iter().map(|variant| variant.as_str())),
                     )),
                 }
             }
@@ -53,7 +53,7 @@ macro_rules! string_enum {
 pub(crate) use string_enum;
 
 /// Lists the valid values for an error message: `one of a, b, c`.
-pub(crate) fn one_of<'a>(values: impl Iterator<Item = &'a str>) -> String {
+pub(crate) fn list_valid_values<'a>(values: impl Iterator<Item = &'a str>) -> String {
     format!("one of {}", values.collect::<Vec<_>>().join(", "))
 }
 

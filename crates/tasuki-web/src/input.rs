@@ -262,7 +262,7 @@ impl FromRequestParts<Operator> for ActionContext {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "ActionHeaders reads it; this struct only documents it")]
-pub(crate) struct IfMatchHeader {
+pub(crate) struct IfMatchHeaderDoc {
     #[param(rename = "If-Match", pattern = r#"^(\*|"[0-9]{1,18}")$"#)]
     if_match: String,
 }
@@ -388,7 +388,7 @@ pub(crate) fn parse_instant_param(
 
 /// Parses a duration in a body.
 pub(crate) fn parse_duration(field: &str, text: Option<&str>) -> Result<Option<Duration>, Problem> {
-    let parsed = text.map(|text| duration::parse_field("duration", text)).transpose();
+    let parsed = text.map(|text| duration::parse_duration_field("duration", text)).transpose();
     parsed.map_err(|invalid| Problem::invalid(field, &invalid))
 }
 

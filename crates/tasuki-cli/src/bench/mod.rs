@@ -2,6 +2,7 @@
 //! same run, so that the ratio does not depend on the machine.
 
 mod baseline;
+mod command_rate;
 mod drain;
 mod enqueue;
 mod fire;
@@ -10,13 +11,12 @@ mod growth;
 mod latency;
 mod progress;
 mod results;
-mod spawn_rate;
 mod store;
 
+pub(crate) use command_rate::BenchSpawnCommand;
 pub(crate) use drain::BenchDrainCommand;
 pub(crate) use enqueue::BenchEnqueueCommand;
 pub(crate) use fire::BenchFireCommand;
 pub(crate) use growth::BenchGrowthCommand;
 pub(crate) use latency::BenchLatencyCommand;
-pub(crate) use spawn_rate::BenchSpawnCommand;
 pub(crate) use store::BenchStoreCommand;

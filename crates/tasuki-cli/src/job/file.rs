@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tasuki_core::duration;
 use toml_edit::{Document, Item, TableLike};
 
-use super::editable_field_types::{FieldType, JOB_FIELDS};
+use super::job_fields::{FieldType, JOB_FIELDS};
 use super::normalize;
 use crate::failure::Failure;
 
@@ -125,10 +125,12 @@ impl FileParser<'_> {
             }
             FieldType::Duration => {
                 let input = item.as_str().ok_or_else(|| type_error(duration::EXPECTED_FORMAT))?;
-                let length = duration::parse_field("duration", input).map_err(|invalid| {
-                    let message = format!("found {}, expected {}", invalid.found, invalid.expected);
-                    self.error_at(item.span(), &format!("{location}: {field}"), &message)
-                })?;
+                let length =
+                    duration::parse_duration_field("duration", input).map_err(|invalid| {
+                        let message =
+                            format!("found {}, expected {}", invalid.found, invalid.expected);
+                        self.error_at(item.span(), &format!("{location}: {field}"), &message)
+                    })?;
                 json!(duration::format(length))
             }
             FieldType::TextList => {

@@ -1,11 +1,11 @@
 //! `tasuki job`: creates, shows, changes, applies and exports job definitions, and triggers runs of a job.
 
 mod apply;
-mod editable_field_types;
 mod export;
 mod file;
 mod job_args;
 mod job_changes;
+mod job_fields;
 mod normalize;
 mod trigger_definition;
 mod trigger_now;

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tasuki_core::schedule::{DstChoice, ScheduleKind};
 use tasuki_core::{InvalidInput, Schedule, duration};
 
-use super::editable_field_types::{FieldType, JOB_FIELDS};
+use super::job_fields::{FieldType, JOB_FIELDS};
 
 /// Returns the editable fields of a job in normalized form.
 pub(super) fn normalize_job(job: &Value) -> Value {
@@ -25,7 +25,7 @@ fn normalize_fields(value: &Value, fields: &[(&str, FieldType)]) -> Value {
             (Value::Null, _) => continue,
             (part @ Value::Object(_), FieldType::Fields(fields)) => normalize_fields(part, fields),
             (Value::String(input), FieldType::Duration) => {
-                match duration::parse_field("duration", input) {
+                match duration::parse_duration_field("duration", input) {
                     Ok(length) => json!(duration::format(length)),
                     Err(_) => json!(input),
                 }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::describe_canceled_runs;
 use super::job_changes::FieldChange;
 use crate::view::{
-    OutputStyle, comma_list, field_items, field_text, replace_control_chars, shell_command,
+    OutputStyle, field_items, field_text, join_list_field, replace_control_chars, shell_command,
 };
 
 pub(super) fn render_list(style: &OutputStyle, jobs: &Value) -> String {
@@ -57,10 +57,10 @@ pub(super) fn render_details(style: &OutputStyle, job: &Value) -> String {
         ("dispatch", field_text(job, "dispatch")),
         ("queue", field_text(job, "queue")),
         ("priority", field_text(job, "priority")),
-        ("labels", comma_list(job, "labels")),
+        ("labels", join_list_field(job, "labels")),
         ("retries", describe_retries(retry)),
-        ("retry on", comma_list(retry, "retry_on")),
-        ("fail on", comma_list(retry, "fail_on")),
+        ("retry on", join_list_field(retry, "retry_on")),
+        ("fail on", join_list_field(retry, "fail_on")),
         ("exit codes", name_value_lines(&retry["exit_codes"])),
         ("version", field_text(job, "version")),
         ("updated", style.instant(job, "updated_at")),
@@ -177,7 +177,7 @@ fn describe_pause(style: &OutputStyle, paused: &Value) -> String {
 pub(super) fn describe_trigger(job: &Value) -> String {
     let trigger = &job["trigger"];
     match trigger["type"].as_str() {
-        Some("event") => format!("on {}", comma_list(trigger, "events")),
+        Some("event") => format!("on {}", join_list_field(trigger, "events")),
         Some("time") => match field_text(job, "schedule_words") {
             words if words.is_empty() => schedule_source(&trigger["schedule"]),
             words => words,

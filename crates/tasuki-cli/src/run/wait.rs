@@ -101,7 +101,7 @@ impl WaitOptions {
 }
 
 fn parse_timeout(input: Option<&str>) -> Result<Option<Duration>, Failure> {
-    let read = |input| duration::parse_field("--timeout", input);
+    let read = |input| duration::parse_duration_field("--timeout", input);
     input.map(read).transpose().map_err(|invalid| Failure::invalid_input(&invalid))
 }
 

@@ -90,14 +90,14 @@ impl Store {
         let statement =
             sqlx::query("select pg_notify($1, $2)").bind(CHANNEL).bind(notification.to_string());
         let mut connection = ServerConnection::acquire(cache).await?;
-        let result = statement.execute(connection.begin_request()).await;
+        let result = statement.execute(connection.begin_exchange()).await;
         connection.finish_exchange(result).map(drop)
     }
 
     /// Starts to listen for notifications. `None`: this database has no notifications.
     pub async fn listen(&self) -> Result<Option<NotificationListener>, Error> {
         let Pools::Postgres(cache) = self.db.pools() else { return Ok(None) };
-        let options = (*cache.pool().connect_options()).clone();
+        let options = (*cache.pool_for_statistics().connect_options()).clone();
         let pool = PgPoolOptions::new().max_connections(1).connect_with(options).await?;
         let mut listener = PgListener::connect_with(&pool).await?;
         listener.listen(CHANNEL).await?;

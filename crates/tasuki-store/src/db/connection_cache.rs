@@ -89,7 +89,7 @@ impl<D: Database> ConnectionCache<D> {
     }
 
     /// Returns the pool, to read its statistics only. Connections are acquired through this cache.
-    pub(crate) fn pool(&self) -> &Pool<D> {
+    pub(crate) fn pool_for_statistics(&self) -> &Pool<D> {
         &self.pool
     }
 

@@ -100,7 +100,7 @@ impl<D: ServerDatabase> ServerConnection<D> {
 
     /// Returns the driver's connection to send a request. The caller must pass the result to
     /// [`finish_exchange`](Self::finish_exchange); until then the response counts as not read.
-    pub(crate) fn begin_request(&mut self) -> &mut D::Connection {
+    pub(crate) fn begin_exchange(&mut self) -> &mut D::Connection {
         self.awaiting_response = true;
         self.connection.as_mut().expect("the connection is taken out only in drop")
     }
@@ -117,7 +117,7 @@ impl<D: ServerDatabase> ServerConnection<D> {
 
     /// Executes statements that have no parameters.
     pub(crate) async fn execute_raw(&mut self, text: &str) -> Result<(), Error> {
-        let result = D::execute_raw(self.begin_request(), text).await;
+        let result = D::execute_raw(self.begin_exchange(), text).await;
         self.finish_exchange(result)
     }
 
@@ -157,10 +157,10 @@ pub(crate) enum ServerTx<'a, D: ServerDatabase> {
 }
 
 impl<D: ServerDatabase> ServerTx<'_, D> {
-    /// See [`ServerConnection::begin_request`].
-    pub(crate) fn begin_request(&mut self) -> &mut D::Connection {
+    /// See [`ServerConnection::begin_exchange`].
+    pub(crate) fn begin_exchange(&mut self) -> &mut D::Connection {
         match self {
-            Self::Owned(connection) => connection.begin_request(),
+            Self::Owned(connection) => connection.begin_exchange(),
             Self::Borrowed(connection) => connection,
         }
     }

@@ -253,13 +253,13 @@ impl Db {
             Pools::Postgres(cache) => {
                 let mut connection = ServerConnection::acquire_for(statement, cache).await?;
                 let query = bind_postgres(statement, values);
-                let result = query.execute(connection.begin_request()).await;
+                let result = query.execute(connection.begin_exchange()).await;
                 connection.finish_exchange(result)?.rows_affected()
             }
             Pools::MySql(cache) => {
                 let mut connection = ServerConnection::acquire_for(statement, cache).await?;
                 let query = bind_mysql(statement, values);
-                let result = query.execute(connection.begin_request()).await;
+                let result = query.execute(connection.begin_exchange()).await;
                 connection.finish_exchange(result)?.rows_affected()
             }
         };
@@ -336,13 +336,13 @@ macro_rules! fetch_rows {
     ($variant:ident, postgres, $connection:expr, $statement:expr, $params:expr, $now:expr) => {{
         let values = values_in_statement_order($statement, &$statement.param_names, $params, $now);
         let query = bind_postgres($statement, values);
-        let result = query.fetch_all($connection.begin_request()).await;
+        let result = query.fetch_all($connection.begin_exchange()).await;
         wrap_rows!($variant, $connection.finish_exchange(result)?)
     }};
     ($variant:ident, mysql, $connection:expr, $statement:expr, $params:expr, $now:expr) => {{
         let values = values_in_statement_order($statement, &$statement.param_names, $params, $now);
         let query = bind_mysql($statement, values);
-        let result = query.fetch_all($connection.begin_request()).await;
+        let result = query.fetch_all($connection.begin_exchange()).await;
         wrap_rows!($variant, $connection.finish_exchange(result)?)
     }};
 }

@@ -151,11 +151,11 @@ impl Tx<'_> {
                 bind_sqlite(statement, values).execute(&mut **tx).await?.rows_affected()
             }
             TxConnection::Postgres(tx) => {
-                let result = bind_postgres(statement, values).execute(tx.begin_request()).await;
+                let result = bind_postgres(statement, values).execute(tx.begin_exchange()).await;
                 tx.finish_exchange(result)?.rows_affected()
             }
             TxConnection::MySql(tx) => {
-                let result = bind_mysql(statement, values).execute(tx.begin_request()).await;
+                let result = bind_mysql(statement, values).execute(tx.begin_exchange()).await;
                 tx.finish_exchange(result)?.rows_affected()
             }
         })
@@ -183,7 +183,7 @@ impl Tx<'_> {
             }
             TxConnection::MySql(tx) => {
                 let query = bind_mysql(&statement, values);
-                let result = query.execute(tx.begin_request()).await;
+                let result = query.execute(tx.begin_exchange()).await;
                 tx.finish_exchange(result)?.last_insert_id() as i64
             }
             TxConnection::Postgres(_) => {
@@ -198,11 +198,11 @@ impl Tx<'_> {
         match &mut self.connection {
             TxConnection::Sqlite(tx) => tx.execute(sqlx::raw_sql(text)).await.map(drop)?,
             TxConnection::Postgres(tx) => {
-                let result = tx.begin_request().execute(sqlx::raw_sql(text)).await;
+                let result = tx.begin_exchange().execute(sqlx::raw_sql(text)).await;
                 tx.finish_exchange(result)?;
             }
             TxConnection::MySql(tx) => {
-                let result = tx.begin_request().execute(sqlx::raw_sql(text)).await;
+                let result = tx.begin_exchange().execute(sqlx::raw_sql(text)).await;
                 tx.finish_exchange(result)?;
             }
         }

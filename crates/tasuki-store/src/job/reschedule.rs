@@ -105,7 +105,7 @@ pub(super) async fn reschedule(
     // Lock all due rows before any run, earliest due first: the leader assigns in the same order.
     for row in tx.query(&LIST_UNSTARTED, key).await? {
         let run = RunId(row.int("id")?);
-        future.push((run, due_table::remove(tx, run).await?));
+        future.push((run, due_table::remove_from_due_table(tx, run).await?));
     }
     future.sort_unstable_by_key(|(run, _)| *run);
     let mut unstarted = Vec::new();
@@ -140,7 +140,7 @@ async fn lock_unstarted(tx: &mut Tx<'_>, run: RunId, was_due: bool) -> Result<Op
         return Ok(None);
     }
     // The run was assigned when it was listed, and waits again since then.
-    if row.state.is_waiting() && !was_due && !due_table::remove(tx, run).await? {
+    if row.state.is_waiting() && !was_due && !due_table::remove_from_due_table(tx, run).await? {
         return Err(Error::broken(format!("run {run} waits but is not in the due table")));
     }
     Ok(Some(row))

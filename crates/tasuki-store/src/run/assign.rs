@@ -66,8 +66,15 @@ impl Store {
             let ids: Vec<i64> = assigned.iter().map(|due_run| due_run.run.0).collect();
             let expiry =
                 lease::NewLeaseExpiry::StartBy { due_at: latest, after: request.reassign_after };
-            lease::open(&mut tx, request.token, request.worker, Some(request.epoch), expiry, &ids)
-                .await?;
+            lease::open_lease(
+                &mut tx,
+                request.token,
+                request.worker,
+                Some(request.epoch),
+                expiry,
+                &ids,
+            )
+            .await?;
         }
         tx.commit().await?;
         Ok(assigned.into_iter().map(|due_run| due_run.run).collect())
@@ -106,7 +113,7 @@ async fn reserve_run(
     exclusive: bool,
     token: LeaseToken,
 ) -> Result<bool, Error> {
-    if !due_table::remove(tx, run).await? {
+    if !due_table::remove_from_due_table(tx, run).await? {
         return Ok(false);
     }
     if exclusive && !lease::acquire_hold(tx, &ACQUIRE_HOLD, run, token).await? {

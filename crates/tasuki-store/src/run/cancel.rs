@@ -48,7 +48,7 @@ impl Store {
         };
         // Delete the due row before locking the run: an assignment in progress has locked the due row, and we wait
         // for its end.
-        let was_due = due_table::remove(&mut tx, run).await?;
+        let was_due = due_table::remove_from_due_table(&mut tx, run).await?;
         let rows = tx.query(&LOCK, params! { run_id: run.0 }).await?;
         let row = rows.first().map(Run::from_row).transpose()?;
         let request = CancelRequest { by: by.name, reason, epoch };

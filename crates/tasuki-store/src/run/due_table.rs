@@ -150,7 +150,7 @@ pub(crate) async fn lock_for_claim(
 
 /// Deletes the due row of a run, or removes the run from the id range that it waits in. `false`: the run does not
 /// wait, or another transaction has removed it.
-pub(crate) async fn remove(tx: &mut Tx<'_>, run: RunId) -> Result<bool, Error> {
+pub(crate) async fn remove_from_due_table(tx: &mut Tx<'_>, run: RunId) -> Result<bool, Error> {
     for _ in 0..MAX_REMOVE_TRIES {
         let rows = tx.query(&FIND_DUE_ROW, params! { run_id: run.0 }).await?;
         let Some(row) = rows.first() else { return Ok(false) };

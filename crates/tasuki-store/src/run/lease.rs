@@ -251,7 +251,7 @@ pub(crate) async fn list_runs_under_lease(
 }
 
 /// Inserts a lease for these runs.
-pub(crate) async fn open(
+pub(crate) async fn open_lease(
     tx: &mut Tx<'_>,
     token: LeaseToken,
     worker: WorkerId,

@@ -9,7 +9,7 @@ pub(crate) mod assign;
 pub(crate) mod cancel;
 pub(crate) mod claim;
 pub(crate) mod create;
-pub(crate) mod detached_continuation;
+pub(crate) mod detached_worker;
 pub(crate) mod due_table;
 pub(crate) mod executions;
 pub(crate) mod finish;

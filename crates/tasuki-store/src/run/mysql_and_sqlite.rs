@@ -156,7 +156,7 @@ pub(crate) async fn claim_ranges(
     let deleted = tx.execute(&DELETE_DUE, due).await?;
     let started = start_claimed(tx, request, &ids).await?;
     let expiry = lease::NewLeaseExpiry::Ttl(request.lease_ttl);
-    lease::open(tx, request.token, request.worker, None, expiry, &ids).await?;
+    lease::open_lease(tx, request.token, request.worker, None, expiry, &ids).await?;
     Ok(all_split && deleted == rows && started == runs)
 }
 

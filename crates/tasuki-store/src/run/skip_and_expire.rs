@@ -125,7 +125,7 @@ async fn remove_due_and_lock(
     run: RunId,
 ) -> Result<Option<Run>, Error> {
     leader::lock_epoch(tx, epoch).await?;
-    if !due_table::remove(tx, run).await? {
+    if !due_table::remove_from_due_table(tx, run).await? {
         return Ok(None);
     }
     let rows = tx.query(&LOCK, params! { run_id: run.0 }).await?;

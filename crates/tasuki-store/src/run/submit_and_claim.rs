@@ -98,7 +98,7 @@ impl Store {
             return Ok(Vec::new());
         };
         let expiry = lease::NewLeaseExpiry::Ttl(request.lease_ttl);
-        lease::open(&mut tx, request.token, request.worker, None, expiry, &ids).await?;
+        lease::open_lease(&mut tx, request.token, request.worker, None, expiry, &ids).await?;
         let started = mysql_and_sqlite::read_started_runs(&mut tx, &ids).await?;
         tx.commit().await?;
         Ok(started)

@@ -66,12 +66,12 @@ pub(crate) struct TermView {
 /// Reason for detaching a worker.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct DetachRequest {
+pub(crate) struct DetachWorkerRequest {
     #[schema(min_length = 1, max_length = 1000)]
     reason: String,
 }
 
-impl RequestInput for DetachRequest {}
+impl RequestInput for DetachWorkerRequest {}
 
 /// Epoch and reason for ending the leader's term.
 #[derive(Deserialize, ToSchema)]
@@ -153,13 +153,13 @@ pub(crate) async fn drain_worker(request: ActionContext) -> Result<Json<WorkerVi
 
 /// Detaches a worker: its runs are recovered by others.
 #[utoipa::path(post, path = "/api/v1/workers/{id}/detach", tag = "workers", params(("id" = String, Path, format = "uuid")),
-    request_body = DetachRequest, responses(
+    request_body = DetachWorkerRequest, responses(
     (status = 200, description = "the detached worker", body = WorkerView),
     (status = 409, description = "the worker is already detached, or has left"),
 ))]
 pub(crate) async fn detach_worker(
     request: ActionContext,
-    JsonBody(body): JsonBody<DetachRequest>,
+    JsonBody(body): JsonBody<DetachWorkerRequest>,
 ) -> Result<Json<WorkerView>, Problem> {
     let reason = parse_reason(&body.reason)?;
     let worker = request

@@ -16,7 +16,7 @@ use super::job_input::NewJob;
 use super::job_patch::apply_merge_patch;
 use super::job_view::{JobView, job_view};
 use crate::input::{
-    ActionContext, IfMatchHeader, JsonBody, PathName, QueryParams, RequestInput, parse_instant,
+    ActionContext, IfMatchHeaderDoc, JsonBody, PathName, QueryParams, RequestInput, parse_instant,
     parse_optional_param, parse_page_limit, parse_reason,
 };
 use crate::problem::Problem;
@@ -187,7 +187,7 @@ fn changed_job_response(
 
 /// Changes a job with a JSON merge patch (RFC 7396).
 #[utoipa::path(patch, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(JobPath, IfMatchHeader),
+    params(JobPath, IfMatchHeaderDoc),
     request_body(content = ref("#/components/schemas/JobPatch"), content_type = "application/json"), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
@@ -217,7 +217,7 @@ fn as_input_json(job_info: &JobInfo) -> Result<Value, Problem> {
 
 /// Deletes a job. Its runs and their history stay.
 #[utoipa::path(delete, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(JobPath, IfMatchHeader), responses(
+    params(JobPath, IfMatchHeaderDoc), responses(
     (status = 200, description = "the job is deleted", body = DeletedJob),
 ))]
 pub(crate) async fn delete_job(request: ActionContext) -> Result<Json<DeletedJob>, Problem> {
@@ -228,7 +228,7 @@ pub(crate) async fn delete_job(request: ActionContext) -> Result<Json<DeletedJob
 
 /// Enables a job: its trigger creates runs.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/enable", tag = "jobs",
-    params(JobPath, IfMatchHeader), responses(
+    params(JobPath, IfMatchHeaderDoc), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn enable_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {
@@ -241,7 +241,7 @@ pub(crate) async fn enable_job(request: ActionContext) -> Result<impl IntoRespon
 
 /// Disables a job: its trigger creates no runs.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/disable", tag = "jobs",
-    params(JobPath, IfMatchHeader), responses(
+    params(JobPath, IfMatchHeaderDoc), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn disable_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {
@@ -254,7 +254,7 @@ pub(crate) async fn disable_job(request: ActionContext) -> Result<impl IntoRespo
 
 /// Pauses a job: its trigger creates no runs until the pause ends.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/pause", tag = "jobs",
-    params(JobPath, IfMatchHeader),
+    params(JobPath, IfMatchHeaderDoc),
     request_body = PauseRequest, responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
@@ -273,7 +273,7 @@ pub(crate) async fn pause_job(
 
 /// Resumes a paused job.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/resume", tag = "jobs",
-    params(JobPath, IfMatchHeader), responses(
+    params(JobPath, IfMatchHeaderDoc), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn resume_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {

@@ -223,8 +223,11 @@ pub(crate) async fn wait_for_run(
     QueryParams(query): QueryParams<WaitQuery>,
 ) -> JsonResponse<RunView> {
     let run: RunId = id.id("run")?;
-    let parsed =
-        query.timeout.as_deref().map(|text| duration::parse_field("timeout", text)).transpose();
+    let parsed = query
+        .timeout
+        .as_deref()
+        .map(|text| duration::parse_duration_field("timeout", text))
+        .transpose();
     let timeout = parsed.map_err(|invalid| Problem::malformed("timeout", &invalid))?;
     let timeout = timeout.unwrap_or(Duration::from_secs(30));
     if timeout > MAX_WAIT {

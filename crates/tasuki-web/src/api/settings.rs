@@ -14,7 +14,7 @@ use tasuki_core::settings::{SettingDefinition, SettingsProblem};
 use tasuki_store::CurrentSettings;
 use utoipa::ToSchema;
 
-use crate::input::{ActionHeaders, IfMatchHeader, JsonBody, PathName, RequestInput};
+use crate::input::{ActionHeaders, IfMatchHeaderDoc, JsonBody, PathName, RequestInput};
 use crate::problem::Problem;
 
 /// All settings.
@@ -98,7 +98,7 @@ fn unknown_setting(name: &str) -> Problem {
 
 /// Changes settings: all of them, or none.
 #[utoipa::path(put, path = "/api/v1/settings", tag = "settings",
-    params(IfMatchHeader),
+    params(IfMatchHeaderDoc),
     request_body = BTreeMap<String, String>, responses(
     (status = 200, description = "the settings after the change", body = SettingsView, headers(("ETag" = String))),
 ))]

@@ -264,7 +264,9 @@ impl Incarnation {
                     leader.check_workers(&settings).await?;
                 }
                 Tick::CheckLeader => {
-                    if !worker.is_suspended() && leader.check_leader(&name, &settings).await? {
+                    if !worker.is_suspended()
+                        && leader.end_term_if_unresponsive(&name, &settings).await?
+                    {
                         leader.elect_or_renew(&settings).await?;
                     }
                 }

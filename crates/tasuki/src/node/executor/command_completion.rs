@@ -45,14 +45,14 @@ pub(crate) struct EndedCommand {
 }
 
 /// Stores output, reads result files and queues completions.
-pub(crate) struct CommandCompletion {
+pub(crate) struct CommandCompleter {
     log_batcher: LogCreationBatcher,
     clock: Arc<dyn Clock>,
     max_log_bytes: i64,
     completions: CompletionQueue,
 }
 
-impl CommandCompletion {
+impl CommandCompleter {
     pub(crate) fn new(
         log_batcher: LogCreationBatcher,
         clock: Arc<dyn Clock>,

@@ -15,7 +15,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::attempt::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor, Liveness};
-use super::command_completion::{CommandCompletion, EndedCommand};
+use super::command_completion::{CommandCompleter, EndedCommand};
 use super::launch_spec::{self, AttemptPaths, token_to_hex};
 use super::log_creation_batcher::LogCreationBatcher;
 use super::work_dirs::WorkDirs;
@@ -59,7 +59,7 @@ impl CommandTable {
     fn apply_events(
         &mut self,
         events: Vec<SpawnerEvent>,
-        completion: &Arc<CommandCompletion>,
+        completion: &Arc<CommandCompleter>,
         runtime: &Handle,
     ) -> Vec<EndedCommand> {
         let mut ended_commands = Vec::new();
@@ -124,7 +124,7 @@ impl CommandExecutor {
         let (ready, is_ready) = oneshot::channel();
         let (mut ready, event_table, runtime) =
             (Some(ready), Arc::clone(&table), Handle::current());
-        let completion = Arc::new(CommandCompletion::new(
+        let completion = Arc::new(CommandCompleter::new(
             log_batcher,
             clock,
             config.max_log_bytes,

@@ -126,7 +126,7 @@ impl Leader {
 
     /// Checks on the leader, if this worker is the subleader of its node. Ends the term of an unresponsive leader and
     /// returns `true`: the leadership can be taken now. With a healthy leader this needs few or no database queries.
-    pub(crate) async fn check_leader(
+    pub(crate) async fn end_term_if_unresponsive(
         &self,
         node: &NodeName,
         settings: &Settings,

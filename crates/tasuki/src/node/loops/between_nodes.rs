@@ -31,7 +31,7 @@ impl Loops {
                     .outage_log
                     .run_logged(
                         "check leader",
-                        self.leader.check_leader(&self.cluster.node, &settings),
+                        self.leader.end_term_if_unresponsive(&self.cluster.node, &settings),
                     )
                     .await
                     == Some(true)

@@ -10,7 +10,7 @@ use super::super::store_timeout::with_timeout;
 use super::{Worker, database_time, drop_lease_if_empty, is_suspended, local_time, used_slots};
 use crate::node::executor::attempt::{self, Attempt, ExecutionEnd};
 use crate::node::job_cache::RunnableJob;
-use crate::node::worker::lease_table::{LeasedRunStatus, PendingReport, RunningAttempt};
+use crate::node::worker::lease_table::{LocalRunProgress, PendingReport, RunningAttempt};
 use crate::node::worker::slots_and_lanes::SlotPool;
 use crate::spawner::AttemptKey;
 
@@ -38,7 +38,9 @@ impl Worker {
                     self.launch(token, started).await;
                 }
                 Err(error) => {
-                    self.update_runs(token, &runs, |status| *status = LeasedRunStatus::Unconfirmed);
+                    self.update_runs(token, &runs, |status| {
+                        *status = LocalRunProgress::Unconfirmed
+                    });
                     failed = Some(error);
                 }
             }
@@ -64,10 +66,10 @@ impl Worker {
         for (token, lease) in &mut state.leases {
             let mut runs = Vec::new();
             for (run, status) in &mut lease.runs {
-                let LeasedRunStatus::Waiting { due_at, not_before } = status else { continue };
+                let LocalRunProgress::Waiting { due_at, not_before } = status else { continue };
                 if *due_at <= now && *not_before <= local_now && free > 0 {
                     free -= 1;
-                    *status = LeasedRunStatus::Starting;
+                    *status = LocalRunProgress::Starting;
                     runs.push(*run);
                 }
             }
@@ -86,15 +88,15 @@ impl Worker {
         let waiting = state.leases.values().flat_map(|lease| lease.runs.values());
         waiting
             .filter_map(|status| match status {
-                LeasedRunStatus::Waiting { due_at, not_before } => {
+                LocalRunProgress::Waiting { due_at, not_before } => {
                     let start = local_time(*due_at, clock_offset).max(*not_before);
                     // A run that is already due waits for a slot: it is checked again when that wait ends.
                     Some(if start <= local_now { start + MAX_SLOT_WAIT_MICROS } else { start })
                 }
-                LeasedRunStatus::Starting
-                | LeasedRunStatus::Unconfirmed
-                | LeasedRunStatus::Running(_)
-                | LeasedRunStatus::Ended(_) => None,
+                LocalRunProgress::Starting
+                | LocalRunProgress::Unconfirmed
+                | LocalRunProgress::Running(_)
+                | LocalRunProgress::Ended(_) => None,
             })
             .min()
     }
@@ -106,8 +108,8 @@ impl Worker {
             let state = self.state();
             let suspended = is_suspended(&state);
             let local_now = self.parts.clock.boottime();
-            let must_go = |status: &LeasedRunStatus| match status {
-                LeasedRunStatus::Waiting { due_at, not_before } => {
+            let must_go = |status: &LocalRunProgress| match status {
+                LocalRunProgress::Waiting { due_at, not_before } => {
                     let give_up_at = |clock_offset| {
                         local_time(*due_at, clock_offset).max(*not_before) + MAX_SLOT_WAIT_MICROS
                     };
@@ -116,10 +118,10 @@ impl Worker {
                             .clock_offset
                             .is_some_and(|clock_offset| give_up_at(clock_offset) <= local_now)
                 }
-                LeasedRunStatus::Starting
-                | LeasedRunStatus::Unconfirmed
-                | LeasedRunStatus::Running(_)
-                | LeasedRunStatus::Ended(_) => false,
+                LocalRunProgress::Starting
+                | LocalRunProgress::Unconfirmed
+                | LocalRunProgress::Running(_)
+                | LocalRunProgress::Ended(_) => false,
             };
             let all = state.leases.iter().flat_map(|(token, lease)| {
                 lease
@@ -158,14 +160,14 @@ impl Worker {
                         let not_before = sent_at + EARLY_START_RETRY_MICROS;
                         // The run is due soon by the database clock, whatever the local clock says.
                         let due_at = Timestamp::MIN;
-                        *status = LeasedRunStatus::Waiting { due_at, not_before };
+                        *status = LocalRunProgress::Waiting { due_at, not_before };
                     }
                 }
                 // An earlier start of this worker took effect after all: the next renewal shows it.
                 Outcome::Lost(lost)
                     if lost.state == Some(RunState::Running) && lost.worker == Some(self.id()) =>
                 {
-                    lease.set_run_status(*run, LeasedRunStatus::Unconfirmed);
+                    lease.set_run_status(*run, LocalRunProgress::Unconfirmed);
                 }
                 Outcome::Lost(lost) => {
                     tracing::info!(run_id = %run, worker_id = %self.id(), state = ?lost.state, "start lost: the worker no longer leases the run");
@@ -208,19 +210,19 @@ impl Worker {
             let status = match prepared {
                 Err(error) => {
                     tracing::warn!(run_id = %run, worker_id = %self.id(), %error, "run cannot be launched yet: its data could not be read");
-                    LeasedRunStatus::Unconfirmed
+                    LocalRunProgress::Unconfirmed
                 }
                 Ok(Err(result)) => {
                     self.parts.completions.wake_worker();
                     let at = self.parts.clock.boottime();
-                    LeasedRunStatus::Ended(Box::new(PendingReport::without_output(
+                    LocalRunProgress::Ended(Box::new(PendingReport::without_output(
                         key, *result, at,
                     )))
                 }
                 Ok(Ok(mut attempt)) => {
                     let running = running_attempt(&attempt, self.parts.clock.boottime(), &settings);
                     attempt.deadline = running.deadline;
-                    if self.set_status(token, run, LeasedRunStatus::Running(Box::new(running))) {
+                    if self.set_status(token, run, LocalRunProgress::Running(Box::new(running))) {
                         launches.push(attempt);
                     }
                     continue;
@@ -290,7 +292,7 @@ impl Worker {
         &self,
         token: LeaseToken,
         run: RunId,
-        status: LeasedRunStatus,
+        status: LocalRunProgress,
     ) -> bool {
         let mut state = self.state();
         let lease = state.leases.get_mut(&token);
@@ -301,7 +303,7 @@ impl Worker {
         &self,
         token: LeaseToken,
         runs: &[RunId],
-        change: impl Fn(&mut LeasedRunStatus),
+        change: impl Fn(&mut LocalRunProgress),
     ) {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return };

@@ -21,7 +21,7 @@ use tasuki_store::{
 
 use super::super::store_timeout::with_timeout;
 use super::{State, Worker, local_time, used_slots};
-use crate::node::worker::lease_table::{ClaimStatus, HeldLease, LeasedRunStatus};
+use crate::node::worker::lease_table::{ClaimStatus, HeldLease, LocalRunProgress};
 use crate::node::worker::slots_and_lanes::{ClaimLane, SlotPool};
 
 /// How far into the future the query for the next due instants reaches.
@@ -345,7 +345,7 @@ impl Worker {
             }
             Ok(ClaimResult::Runs(runs)) => {
                 lease.claim = ClaimStatus::Answered;
-                lease.runs.extend(runs.iter().map(|run| (run.id, LeasedRunStatus::Starting)));
+                lease.runs.extend(runs.iter().map(|run| (run.id, LocalRunProgress::Starting)));
                 runs
             }
             Ok(ClaimResult::AlreadyClaimed) => {

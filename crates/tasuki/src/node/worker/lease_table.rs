@@ -46,7 +46,7 @@ pub(crate) struct HeldLease {
     /// Whether reports of this lease are being written. The next reports wait until that has finished.
     pub(crate) reporting: bool,
     /// Its leased runs.
-    pub(crate) runs: BTreeMap<RunId, LeasedRunStatus>,
+    pub(crate) runs: BTreeMap<RunId, LocalRunProgress>,
     /// Runs that were reported, and when, by the local clock in microseconds. A run in this map is never launched
     /// again.
     pub(crate) reported: BTreeMap<RunId, u64>,
@@ -65,7 +65,7 @@ pub(crate) enum ClaimStatus {
 
 /// State of a leased run in the worker.
 #[derive(Debug)]
-pub(crate) enum LeasedRunStatus {
+pub(crate) enum LocalRunProgress {
     /// Assigned; it starts when it is due.
     Waiting {
         /// When it is due, by the database clock.
@@ -182,18 +182,18 @@ impl HeldLease {
     /// Whether the lease must be renewed: one of its runs was started, or may have been.
     pub(crate) fn is_live(&self) -> bool {
         self.claim != ClaimStatus::Answered
-            || self.runs.values().any(|status| !matches!(status, LeasedRunStatus::Waiting { .. }))
+            || self.runs.values().any(|status| !matches!(status, LocalRunProgress::Waiting { .. }))
     }
 
     /// Slots of a pool that this lease uses or reserves. A process that has ended uses none, even before its result
     /// is known.
     pub(crate) fn used_slots(&self, pool: SlotPool) -> usize {
-        let counts = |status: &&LeasedRunStatus| match status {
-            LeasedRunStatus::Running(running) => {
+        let counts = |status: &&LocalRunProgress| match status {
+            LocalRunProgress::Running(running) => {
                 !running.has_unreported_end() && pool == self.pool_of(running)
             }
-            LeasedRunStatus::Starting | LeasedRunStatus::Unconfirmed => pool == self.pool,
-            LeasedRunStatus::Waiting { .. } | LeasedRunStatus::Ended(_) => false,
+            LocalRunProgress::Starting | LocalRunProgress::Unconfirmed => pool == self.pool,
+            LocalRunProgress::Waiting { .. } | LocalRunProgress::Ended(_) => false,
         };
         let running = match self.pool {
             SlotPool::Commands | SlotPool::Claimed => self.runs.values().filter(counts).count(),
@@ -207,7 +207,7 @@ impl HeldLease {
 
     /// Number of commands whose process has ended and whose result is not known yet.
     pub(crate) fn unreported_ends(&self) -> usize {
-        let is_unreported = |status: &&LeasedRunStatus| matches!(status, LeasedRunStatus::Running(running) if running.has_unreported_end());
+        let is_unreported = |status: &&LocalRunProgress| matches!(status, LocalRunProgress::Running(running) if running.has_unreported_end());
         match self.pool {
             SlotPool::Commands | SlotPool::Claimed => {
                 self.runs.values().filter(is_unreported).count()
@@ -248,22 +248,22 @@ impl HeldLease {
 
     /// Sets the state of a run. Only this method sets [`LeasedRunStatus::Ended`], and only [`Self::remove_run`] removes it,
     /// so that `unreported` stays right.
-    pub(crate) fn set_run_status(&mut self, run: RunId, status: LeasedRunStatus) {
-        if let LeasedRunStatus::Ended(report) = &status {
+    pub(crate) fn set_run_status(&mut self, run: RunId, status: LocalRunProgress) {
+        if let LocalRunProgress::Ended(report) = &status {
             if self.unreported == 0 {
                 self.first_end_at = Some(report.ended_at);
             }
             self.unreported += 1;
         }
-        if let Some(LeasedRunStatus::Ended(_)) = self.runs.insert(run, status) {
+        if let Some(LocalRunProgress::Ended(_)) = self.runs.insert(run, status) {
             self.unreported -= 1;
         }
     }
 
     /// Removes a run from the lease.
-    pub(crate) fn remove_run(&mut self, run: RunId) -> Option<LeasedRunStatus> {
+    pub(crate) fn remove_run(&mut self, run: RunId) -> Option<LocalRunProgress> {
         let status = self.runs.remove(&run);
-        if let Some(LeasedRunStatus::Ended(_)) = status {
+        if let Some(LocalRunProgress::Ended(_)) = status {
             self.unreported -= 1;
         }
         status
@@ -299,20 +299,20 @@ pub(crate) fn renewal_actions(
         let run = renewed.run;
         let runs = renewed.state == RunState::Running;
         match lease.runs.get(&run) {
-            Some(LeasedRunStatus::Unconfirmed) if runs => {
+            Some(LocalRunProgress::Unconfirmed) if runs => {
                 actions.push(RenewalAction::Launch(run, renewed.cancel_requested));
             }
-            Some(LeasedRunStatus::Unconfirmed) => actions.push(RenewalAction::WaitAgain(run)),
-            Some(LeasedRunStatus::Running(running))
+            Some(LocalRunProgress::Unconfirmed) => actions.push(RenewalAction::WaitAgain(run)),
+            Some(LocalRunProgress::Running(running))
                 if renewed.cancel_requested && running.stop_reason.is_none() =>
             {
                 actions.push(RenewalAction::Stop(run));
             }
             Some(
-                LeasedRunStatus::Waiting { .. }
-                | LeasedRunStatus::Starting
-                | LeasedRunStatus::Running(_)
-                | LeasedRunStatus::Ended(_),
+                LocalRunProgress::Waiting { .. }
+                | LocalRunProgress::Starting
+                | LocalRunProgress::Running(_)
+                | LocalRunProgress::Ended(_),
             ) => {}
             None if !runs => {}
             None => match lease.reported.get(&run) {
@@ -329,9 +329,9 @@ pub(crate) fn renewal_actions(
     let missing = |run: &RunId| answer.iter().all(|renewed| renewed.run != *run);
     for (run, status) in &lease.runs {
         match status {
-            LeasedRunStatus::Waiting { .. }
-            | LeasedRunStatus::Unconfirmed
-            | LeasedRunStatus::Running(_)
+            LocalRunProgress::Waiting { .. }
+            | LocalRunProgress::Unconfirmed
+            | LocalRunProgress::Running(_)
                 if missing(run) =>
             {
                 actions.push(RenewalAction::DropRun(*run));
@@ -372,9 +372,9 @@ pub(crate) mod tests {
         }
     }
 
-    fn running(stopped: Option<StopReason>) -> LeasedRunStatus {
+    fn running(stopped: Option<StopReason>) -> LocalRunProgress {
         let job = runnable_job(WorkSpec::new(WorkAction::Command(vec!["true".to_owned()])));
-        LeasedRunStatus::Running(Box::new(RunningAttempt {
+        LocalRunProgress::Running(Box::new(RunningAttempt {
             key: AttemptKey::default(),
             job: Arc::new(job),
             liveness: Liveness::default(),
@@ -390,12 +390,12 @@ pub(crate) mod tests {
     #[test]
     fn ended_processes_free_their_slots_at_once() {
         let status = |what, pool| {
-            let LeasedRunStatus::Running(mut running) = running(None) else {
+            let LocalRunProgress::Running(mut running) = running(None) else {
                 unreachable!("it is running")
             };
             running.job = Arc::new(runnable_job(WorkSpec::new(what)));
             running.liveness.mark_ended();
-            let runs = [(RunId(1), LeasedRunStatus::Running(running))].into();
+            let runs = [(RunId(1), LocalRunProgress::Running(running))].into();
             HeldLease { runs, pool, ..HeldLease::default() }
         };
         let command = status(WorkAction::Command(vec!["true".to_owned()]), SlotPool::Claimed);
@@ -404,8 +404,8 @@ pub(crate) mod tests {
         assert_eq!((function.used_slots(SlotPool::Queue(0)), function.unreported_ends()), (1, 0));
     }
 
-    fn waiting() -> LeasedRunStatus {
-        LeasedRunStatus::Waiting { due_at: Timestamp::UNIX_EPOCH, not_before: 0 }
+    fn waiting() -> LocalRunProgress {
+        LocalRunProgress::Waiting { due_at: Timestamp::UNIX_EPOCH, not_before: 0 }
     }
 
     fn renewed_run(state: RunState, cancel_requested: bool) -> Vec<RenewedRun> {
@@ -417,35 +417,35 @@ pub(crate) mod tests {
         use RunState::{Assigned, Running};
         let ended = || {
             let finish = AttemptResult::default();
-            LeasedRunStatus::Ended(Box::new(PendingReport::without_output(
+            LocalRunProgress::Ended(Box::new(PendingReport::without_output(
                 AttemptKey::default(),
                 finish,
                 0,
             )))
         };
         let run = RunId(1);
-        let table: [(Option<LeasedRunStatus>, Vec<RenewedRun>, Vec<RenewalAction>); 15] = [
+        let table: [(Option<LocalRunProgress>, Vec<RenewedRun>, Vec<RenewalAction>); 15] = [
             (Some(waiting()), renewed_run(Assigned, false), vec![]),
             (Some(waiting()), vec![], vec![RenewalAction::DropRun(run)]),
-            (Some(LeasedRunStatus::Starting), renewed_run(Assigned, false), vec![]),
-            (Some(LeasedRunStatus::Starting), renewed_run(Running, false), vec![]),
-            (Some(LeasedRunStatus::Starting), vec![], vec![]),
+            (Some(LocalRunProgress::Starting), renewed_run(Assigned, false), vec![]),
+            (Some(LocalRunProgress::Starting), renewed_run(Running, false), vec![]),
+            (Some(LocalRunProgress::Starting), vec![], vec![]),
             (
-                Some(LeasedRunStatus::Unconfirmed),
+                Some(LocalRunProgress::Unconfirmed),
                 renewed_run(Running, false),
                 vec![RenewalAction::Launch(run, false)],
             ),
             (
-                Some(LeasedRunStatus::Unconfirmed),
+                Some(LocalRunProgress::Unconfirmed),
                 renewed_run(Running, true),
                 vec![RenewalAction::Launch(run, true)],
             ),
             (
-                Some(LeasedRunStatus::Unconfirmed),
+                Some(LocalRunProgress::Unconfirmed),
                 renewed_run(Assigned, false),
                 vec![RenewalAction::WaitAgain(run)],
             ),
-            (Some(LeasedRunStatus::Unconfirmed), vec![], vec![RenewalAction::DropRun(run)]),
+            (Some(LocalRunProgress::Unconfirmed), vec![], vec![RenewalAction::DropRun(run)]),
             (Some(running(None)), renewed_run(Running, false), vec![]),
             (Some(running(None)), renewed_run(Running, true), vec![RenewalAction::Stop(run)]),
             (Some(running(Some(StopReason::Timeout))), renewed_run(Running, true), vec![]),
@@ -480,7 +480,7 @@ pub(crate) mod tests {
 
     #[test]
     fn timeout_and_silence_are_detected() {
-        let LeasedRunStatus::Running(job) = running(None) else { unreachable!() };
+        let LocalRunProgress::Running(job) = running(None) else { unreachable!() };
         job.liveness.touch(20);
         assert_eq!(job.timeout_reason(49), None);
         assert_eq!(job.timeout_reason(50), Some(StopReason::Silence));
@@ -497,7 +497,7 @@ pub(crate) mod tests {
         // An ended attempt is never stopped, even if its last lines are still to be read.
         job.liveness.mark_ended();
         assert_eq!((job.timeout_reason(1_000), job.next_check_at()), (None, None));
-        let LeasedRunStatus::Running(job) = running(Some(StopReason::Cancel)) else {
+        let LocalRunProgress::Running(job) = running(Some(StopReason::Cancel)) else {
             unreachable!()
         };
         assert_eq!((job.timeout_reason(1_000), job.next_check_at()), (None, None));

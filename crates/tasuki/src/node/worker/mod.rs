@@ -6,7 +6,7 @@
 
 mod assigned_starts;
 mod claims;
-pub(crate) mod detached_continuation;
+pub(crate) mod detached_worker;
 pub(crate) mod lease_table;
 mod renewals;
 mod reports;
@@ -23,7 +23,7 @@ use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
 use tasuki_store::{CapturedOutput, Error, NewWorker, Store};
 use tokio::sync::{Notify, watch};
 
-use self::detached_continuation::DetachState;
+use self::detached_worker::DetachState;
 use super::clock_and_random::{Clock, Random};
 use super::store_timeout::with_timeout;
 use crate::Wakeups;
@@ -31,7 +31,7 @@ use crate::node::coordination::peers::StartOrder;
 use crate::node::executor::attempt::{CompletionQueue, Executor};
 use crate::node::identity::WorkerIdentity;
 use crate::node::job_cache::JobCache;
-use crate::node::worker::lease_table::{ClaimStatus, HeldLease, LeasedRunStatus, RunningAttempt};
+use crate::node::worker::lease_table::{ClaimStatus, HeldLease, LocalRunProgress, RunningAttempt};
 use crate::node::worker::slots_and_lanes::{ClaimLane, SlotCounts, SlotPool};
 
 /// Maximum drift between the local clock and the database clock from one heartbeat to the next, in microseconds.
@@ -376,7 +376,7 @@ impl Worker {
         if state.leases.contains_key(&token) {
             return false;
         }
-        let waiting = |due_at: Timestamp| LeasedRunStatus::Waiting { due_at, not_before };
+        let waiting = |due_at: Timestamp| LocalRunProgress::Waiting { due_at, not_before };
         let runs = runs.iter().map(|&(run, due_at)| (run, waiting(due_at))).collect();
         self.add_lease(&mut state, token, HeldLease { runs, ..HeldLease::default() });
         true
@@ -417,11 +417,11 @@ fn used_slots(state: &State, pool: SlotPool) -> u32 {
 
 fn running_attempts(lease: &mut HeldLease) -> impl Iterator<Item = &mut RunningAttempt> {
     lease.runs.values_mut().filter_map(|status| match status {
-        LeasedRunStatus::Running(running) => Some(&mut **running),
-        LeasedRunStatus::Waiting { .. }
-        | LeasedRunStatus::Starting
-        | LeasedRunStatus::Unconfirmed
-        | LeasedRunStatus::Ended(_) => None,
+        LocalRunProgress::Running(running) => Some(&mut **running),
+        LocalRunProgress::Waiting { .. }
+        | LocalRunProgress::Starting
+        | LocalRunProgress::Unconfirmed
+        | LocalRunProgress::Ended(_) => None,
     })
 }
 

@@ -11,7 +11,7 @@ use super::super::store_timeout::with_timeout;
 use super::{Worker, drop_lease_if_empty, running_attempts};
 use crate::node::executor::attempt;
 use crate::node::worker::lease_table::{
-    ClaimStatus, HeldLease, LeasedRunStatus, PendingReport, RenewalAction, renewal_actions,
+    ClaimStatus, HeldLease, LocalRunProgress, PendingReport, RenewalAction, renewal_actions,
 };
 use crate::spawner::AttemptKey;
 
@@ -32,7 +32,7 @@ impl Worker {
                     || lease
                         .runs
                         .values()
-                        .any(|status| matches!(status, LeasedRunStatus::Unconfirmed))
+                        .any(|status| matches!(status, LocalRunProgress::Unconfirmed))
             };
             let due = state.leases.iter().filter(|(_, lease)| {
                 lease.is_live() && lease.claim != ClaimStatus::Sent && is_due(lease)
@@ -104,7 +104,7 @@ impl Worker {
                 RenewalAction::Stop(run) => {
                     let mut state = self.state();
                     let lease = state.leases.get_mut(&token);
-                    if let Some(LeasedRunStatus::Running(running)) =
+                    if let Some(LocalRunProgress::Running(running)) =
                         lease.and_then(|l| l.runs.get_mut(&run))
                     {
                         self.stop(running, StopReason::Cancel);
@@ -114,7 +114,7 @@ impl Worker {
                 RenewalAction::Launch(run, canceled) => launches.push((run, canceled)),
                 RenewalAction::WaitAgain(run) => {
                     let not_before = self.parts.clock.boottime();
-                    let waiting = LeasedRunStatus::Waiting { due_at: Timestamp::MIN, not_before };
+                    let waiting = LocalRunProgress::Waiting { due_at: Timestamp::MIN, not_before };
                     self.set_status(token, run, waiting);
                     self.start_wakeup.notify_one();
                 }
@@ -151,11 +151,11 @@ impl Worker {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return false };
         let unconfirmed = match lease.runs.get(&run) {
-            Some(status) => matches!(status, LeasedRunStatus::Unconfirmed),
+            Some(status) => matches!(status, LocalRunProgress::Unconfirmed),
             None => lease.claim == ClaimStatus::Unanswered && !lease.reported.contains_key(&run),
         };
         if unconfirmed {
-            lease.set_run_status(run, LeasedRunStatus::Starting);
+            lease.set_run_status(run, LocalRunProgress::Starting);
         }
         unconfirmed
     }
@@ -181,7 +181,7 @@ impl Worker {
         );
         let key = AttemptKey { run: run.id.0, attempt: run.attempt_no };
         let report = PendingReport::without_output(key, result, self.parts.clock.boottime());
-        self.set_status(token, run.id, LeasedRunStatus::Ended(Box::new(report)));
+        self.set_status(token, run.id, LocalRunProgress::Ended(Box::new(report)));
         self.parts.completions.wake_worker();
     }
 
@@ -195,7 +195,7 @@ impl Worker {
         }
         // Starts and reports that are being written find out themselves that the lease is lost.
         lease.runs.retain(|_, status| {
-            matches!(status, LeasedRunStatus::Starting | LeasedRunStatus::Ended(_))
+            matches!(status, LocalRunProgress::Starting | LocalRunProgress::Ended(_))
         });
         let (unanswered, pool) = (lease.claim == ClaimStatus::Unanswered, lease.pool);
         lease.claim = ClaimStatus::Answered;
@@ -214,7 +214,7 @@ impl Worker {
     pub(super) fn drop_run(&self, token: LeaseToken, run: RunId) {
         let mut state = self.state();
         if let Some(lease) = state.leases.get_mut(&token)
-            && let Some(LeasedRunStatus::Running(running)) = lease.remove_run(run)
+            && let Some(LocalRunProgress::Running(running)) = lease.remove_run(run)
         {
             tracing::warn!(run_id = %run, worker_id = %self.id(), "run no longer leased: the attempt is killed");
             self.parts.executor.stop(running.key, StopReason::Silence, Duration::ZERO);

@@ -9,7 +9,7 @@ use tasuki_store::{AttemptReport, CapturedOutput, Error, Outcome, StateAfterAtte
 use super::super::store_timeout::with_timeout;
 use super::{State, Worker, drop_lease_if_empty};
 use crate::node::executor::attempt::{self, Completion, ExecutionEnd};
-use crate::node::worker::lease_table::{HeldLease, LeasedRunStatus, PendingReport};
+use crate::node::worker::lease_table::{HeldLease, LocalRunProgress, PendingReport};
 use crate::spawner::AttemptKey;
 
 /// Reports to be written together.
@@ -175,7 +175,7 @@ impl Worker {
                 continue;
             };
             match lease.runs.get(&run) {
-                Some(LeasedRunStatus::Running(running)) if running.key == key => {
+                Some(LocalRunProgress::Running(running)) if running.key == key => {
                     let (job, stop_reason) = (&running.job, running.stop_reason);
                     // Completions of commands have already waited for others in the executor.
                     let waited = matches!(end, ExecutionEnd::Exited { .. });
@@ -186,7 +186,7 @@ impl Worker {
                     let result = attempt::attempt_result(job, end, stop_reason, random);
                     let frees_claim = result.failure.is_some() || job.spec.concurrency.needs_hold();
                     let ended_at = if waited { 0 } else { now };
-                    let status = LeasedRunStatus::Ended(Box::new(PendingReport {
+                    let status = LocalRunProgress::Ended(Box::new(PendingReport {
                         key,
                         result,
                         output,
@@ -196,14 +196,14 @@ impl Worker {
                     lease.set_run_status(run, status);
                 }
                 // The completion arrived twice.
-                Some(LeasedRunStatus::Ended(report)) if report.key == key => {}
+                Some(LocalRunProgress::Ended(report)) if report.key == key => {}
                 // The worker dropped the run before. That is also true if an old order has assigned it again since.
                 Some(
-                    LeasedRunStatus::Waiting { .. }
-                    | LeasedRunStatus::Starting
-                    | LeasedRunStatus::Unconfirmed
-                    | LeasedRunStatus::Running(_)
-                    | LeasedRunStatus::Ended(_),
+                    LocalRunProgress::Waiting { .. }
+                    | LocalRunProgress::Starting
+                    | LocalRunProgress::Unconfirmed
+                    | LocalRunProgress::Running(_)
+                    | LocalRunProgress::Ended(_),
                 )
                 | None => self.release_or_keep_output(&mut state, key, output),
             }
@@ -223,7 +223,7 @@ impl Worker {
                 continue;
             }
             for (&run, status) in &lease.runs {
-                if let LeasedRunStatus::Ended(report) = status {
+                if let LocalRunProgress::Ended(report) = status {
                     batch
                         .details
                         .push(ReportDetails { key: report.key, frees_claim: report.frees_claim });

@@ -13,7 +13,7 @@ use super::super::store_timeout::with_timeout;
 use super::{Worker, running_attempts};
 use crate::node::coordination::peers::{ContinuationRequest, Peer, Peers};
 use crate::node::leader::decisions;
-use crate::node::worker::lease_table::{ClaimStatus, LeasedRunStatus};
+use crate::node::worker::lease_table::{ClaimStatus, LocalRunProgress};
 
 /// Extra time for continuation requests beyond the settings, for the writes before and after them.
 const CONFIRM_SLACK: Duration = Duration::from_secs(1);
@@ -144,7 +144,7 @@ impl Worker {
         state.leases.values().any(|lease| {
             lease.claim != ClaimStatus::Answered
                 || lease.runs.values().any(|status| {
-                    matches!(status, LeasedRunStatus::Starting | LeasedRunStatus::Unconfirmed)
+                    matches!(status, LocalRunProgress::Starting | LocalRunProgress::Unconfirmed)
                 })
         })
     }
@@ -154,7 +154,7 @@ impl Worker {
         let state = self.state();
         let all = state.leases.iter().flat_map(|(token, lease)| {
             let live = lease.runs.iter().filter(
-                |(_, status)| matches!(status, LeasedRunStatus::Running(running) if running.stop_reason.is_none()),
+                |(_, status)| matches!(status, LocalRunProgress::Running(running) if running.stop_reason.is_none()),
             );
             live.map(|(run, _)| (*run, *token))
         });
