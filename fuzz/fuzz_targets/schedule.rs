@@ -5,7 +5,9 @@
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use tasuki_core::Language;
-use tasuki_core::schedule::{DstChoice, FoldRule, GapRule, PlannedSlot, Schedule, ScheduleKind};
+use tasuki_core::schedule::{
+    DstRuleOverrides, FoldRule, GapRule, PlannedSlot, Schedule, ScheduleKind,
+};
 
 const ZONES: [&str; 6] = [
     "UTC",
@@ -25,7 +27,7 @@ fuzz_target!(|data: &[u8]| {
         255 => value,
         index => ZONES[usize::from(*index) % ZONES.len()],
     };
-    let dst = DstChoice {
+    let dst = DstRuleOverrides {
         gap: [None, Some(GapRule::Skip), Some(GapRule::Shift)][usize::from(*dst) % 3],
         fold: [None, Some(FoldRule::Once), Some(FoldRule::Twice)][usize::from(*dst) / 3 % 3],
     };

@@ -41,8 +41,8 @@ struct List {
     limit: usize,
 }
 
-/// Print the sequence number and the hash of the last entry. Store them outside the database: if an entry is removed later,
-/// a comparison shows it
+/// Print the sequence number and the hash of the last entry. Store this output outside the database. Later, compare it with
+/// the audit: if the entry is missing or has another hash, someone changed the audit
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki audit head > audit-head.txt")]
 struct Head {}

@@ -20,8 +20,8 @@ Examples:
   tasuki cert dev --dir tls-staging --cluster staging --days 30 --json
 
 Each node gets a directory DIR/NAME with tls.crt, tls.key and ca.crt. A node reads these files from
-/etc/tasuki/tls, or from --tls-dir, and loads new ones without a restart. The nodes of one cluster may
-also share one certificate. The name in a certificate is the URI tasuki://CLUSTER/node/NAME.
+/etc/tasuki/tls, or from --tls-dir, and loads new ones without a restart. All nodes of one cluster
+can also use the same certificate. The name in a certificate is the URI tasuki://CLUSTER/node/NAME.
 
 The key of the authority, DIR/ca.key, is stored beside the certificates: anyone who can read it can
 impersonate any node. In production, sign certificates with your own authority.")]

@@ -157,7 +157,7 @@ fn failure_from_problem(status: StatusCode, problem: &Value) -> Failure {
     let hint = text_of("hint").or(match text_of("code") {
         Some("unauthorized") => Some("the token is unknown, expired or revoked; create one with tasuki token create and pass it in TASUKI_TOKEN or --token-file"),
         Some("forbidden") => Some("the role of this token is too low; roles in ascending order: viewer, operator, author, admin"),
-        Some("conflict") => Some("it has changed in the meantime and was not modified; check its current state before you repeat the command"),
+        Some("conflict") => Some("this request changed nothing, because another request was first or the current state does not allow it; check the state before you repeat the command"),
         _ => None,
     });
     match hint {

@@ -6,7 +6,7 @@ use serde_json::json;
 use tasuki::Operator;
 use tasuki::operator::{Actor, Error, JobDraft, Role};
 use tasuki_core::Schedule;
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_store::Trigger;
 
@@ -29,7 +29,7 @@ fn sample_jobs() -> Result<Vec<(&'static str, JobDraft)>, Error> {
         ..WorkSpec::new(WorkAction::Command(["sh", "-c", script].map(str::to_owned).to_vec()))
     };
     let time_trigger = |kind: ScheduleKind, value: &str| -> Result<Trigger, Error> {
-        let schedule = Schedule::parse(kind, value, "UTC", DstChoice::default())?;
+        let schedule = Schedule::parse(kind, value, "UTC", DstRuleOverrides::default())?;
         Ok(Trigger::Time { schedule, misfire: None })
     };
     let hello = JobDraft {

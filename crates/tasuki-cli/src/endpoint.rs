@@ -1,5 +1,5 @@
-//! Options that select the API server and its token: flags, environment variables, or the file `api.json` that
-//! `tasuki up` writes into its data directory.
+//! Options that select the API server and its token: flags, environment variables, or the file `api.json` that a running
+//! node (`tasuki up` or `tasuki node`) writes into its data directory.
 
 use std::env;
 use std::fs;
@@ -119,7 +119,7 @@ impl Endpoint {
         }
         let broken = || {
             Failure::new(format!("{} does not contain a URL and a token", file.display()))
-                .hint("restart tasuki up, which writes the file again")
+                .hint("restart the node, which writes the file again")
         };
         let found: Value = serde_json::from_str(&text).map_err(|_| broken())?;
         let url = found["url"].as_str().ok_or_else(broken)?;

@@ -29,7 +29,8 @@ enum Verb {
     Show(Show),
 }
 
-/// Emit an event; every job with a matching event trigger runs
+/// Emit an event. tasuki creates a run of each job whose event types and filter match, unless the job is disabled or
+/// paused
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -46,7 +47,7 @@ struct Emit {
     /// File with the payload as JSON; - is stdin
     #[arg(long, value_name = "FILE")]
     payload_file: Option<PathBuf>,
-    /// Deduplication key: only one event is created for each source and key
+    /// Idempotency key: requests with the same source and key create one event
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
     /// Run only this job for the event [default: all matching jobs]

@@ -62,7 +62,7 @@ impl Demote {
         let leader = client.get("/leader").send().await?.body;
         let details = render_leader(style, &leader);
         self.confirmation.require(&format!(
-            "this term will be ended and a new leader elected:\n\n{details}\n"
+            "this term will be ended, and the workers will elect a new leader:\n\n{details}\n"
         ))?;
         let body = json!({ "epoch": leader["epoch"], "reason": self.reason });
         let response = client.post("/leader/demote").body(body).send().await?.body;

@@ -22,13 +22,13 @@ mod leader;
 mod migrate;
 mod node;
 mod node_execution_options;
-mod node_process;
 mod node_rpc_and_coordinator;
 mod pagination;
 mod parse;
 #[cfg(test)]
 mod reference_page;
 mod run;
+mod run_node_until_stopped;
 mod schedule;
 mod setting;
 mod task_submit;
@@ -43,7 +43,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use jiff::Timestamp;
 
-/// Job scheduler: runs each job once, on time, and keeps its history. Jobs start on a schedule, on an event, or on request
+/// Job scheduler: creates one run for each planned time, event or request, executes a run on at most one worker at a time,
+/// and keeps the history of all runs
 #[derive(Parser)]
 #[command(name = "tasuki", version, arg_required_else_help = true, max_term_width = 100)]
 struct Cli {
@@ -53,14 +54,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Noun {
-    /// Start a complete node in one process: scheduler, worker, API and, by default, a SQLite database
+    /// Start a complete node in one process: leader, worker, API and, by default, a SQLite database
     Up(Box<up::UpCommand>),
     /// Start one node of a cluster whose nodes share a database
     Node(Box<node::NodeCommand>),
     /// Show the start-up configuration of a node
     Config(Box<config::ConfigCommand>),
     #[command(hide = true)]
-    Spawner(node_process::SpawnerCommand),
+    Spawner(run_node_until_stopped::SpawnerCommand),
     /// Create, change, list, trigger, pause and delete jobs
     Job(Box<job::JobCommand>),
     /// List, inspect, follow, cancel, retry and rerun runs
@@ -110,7 +111,7 @@ enum BenchVerb {
     Latency(bench::BenchLatencyCommand),
     /// Measure how fast a node runs commands
     Spawn(bench::BenchSpawnCommand),
-    /// Measure whether many finished or many future runs slow a node down
+    /// Measure whether many ended runs or many future runs slow a node down
     Growth(bench::BenchGrowthCommand),
 }
 

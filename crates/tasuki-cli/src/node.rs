@@ -10,8 +10,8 @@ use crate::config_layers::{ConfigFlags, ConfigLayers};
 use crate::database_access;
 use crate::failure::Failure;
 use crate::node_execution_options::NodeExecutionOptions;
-use crate::node_process::{NodeProcess, host_name, print_stderr};
 use crate::node_rpc_and_coordinator::ClusterOptions;
+use crate::run_node_until_stopped::{NodeProcess, host_name, print_stderr};
 
 /// Start one node of a cluster whose nodes share a database; one of the nodes is the leader
 #[derive(Args)]
@@ -24,7 +24,9 @@ Examples:
   tasuki node --database-url postgres://tasuki@db/tasuki --rpc-listen 10.0.0.5:7712
   tasuki node --redis-url redis://cache:6379 --label gpu
 
-SIGTERM and Ctrl-C stop the node after its runs have ended; a second signal stops it immediately."
+After SIGTERM or Ctrl-C, the node starts no new runs, waits at most --drain for the running ones,
+stops the rest, and exits. A second signal stops the node immediately; the leader recovers the
+interrupted runs."
 )]
 pub(crate) struct NodeCommand {
     #[command(flatten)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::coordinator::Coordinator;
-use tasuki::node::coordination::peers::NodeRpc;
+use tasuki::node::coordination::external_coordinator::Coordinator;
+use tasuki::node::coordination::node_rpc::NodeRpc;
 use tasuki::node::{Config, NodeBuilder};
 use tasuki_cluster::RELOAD_INTERVAL;
 use tasuki_cluster::identity::{Identity, PeerRole};

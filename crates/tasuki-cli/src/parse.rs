@@ -14,11 +14,11 @@ use crate::failure::Failure;
 /// Arguments of a run: `--arg` and `--args`.
 #[derive(Args)]
 pub(crate) struct RunArguments {
-    /// Argument of the run; the value is JSON if it parses as JSON, else a string (repeatable)
+    /// Argument; a VALUE that is valid JSON is stored as JSON, any other VALUE as a string (repeatable)
     #[arg(long = "arg", value_name = "NAME=VALUE")]
     pairs: Vec<String>,
 
-    /// All arguments as a JSON object; --arg adds to it or overrides it
+    /// All arguments as a JSON object. Each --arg adds a key to this object or replaces the value of a key
     #[arg(long = "args", value_name = "JSON")]
     object: Option<String>,
 }

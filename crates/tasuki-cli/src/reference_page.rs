@@ -26,7 +26,7 @@ A command that uses the API takes the server and the token from the first of the
 |---|---|---|
 | flag | `--url URL` | `--token-file FILE` |
 | environment | `TASUKI_URL` | `TASUKI_TOKEN` |
-| file of `tasuki up` in its data directory (`--data DIR`, `TASUKI_DATA`, `./tasuki-data`) | `api.json` | `api.json` |
+| `api.json` in the data directory of a running node (`--data DIR`, else `TASUKI_DATA`, else `./tasuki-data`) | `url` | `token` |
 
 The token in `api.json` is sent only to the server that the file names. Every command that uses the API has these
 options, so they are not repeated below.

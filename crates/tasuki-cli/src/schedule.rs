@@ -7,7 +7,7 @@ use jiff::civil::{Date, DateTime};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tasuki_core::schedule::{
-    ClockChange, DstChoice, DstRule, FoldRule, GapRule, PreviewRow, ScheduleKind, Zone,
+    ClockChange, DstRule, DstRuleOverrides, FoldRule, GapRule, PreviewRow, ScheduleKind, Zone,
 };
 use tasuki_core::{InvalidInput, Language, PlannedSlot, Schedule};
 
@@ -22,7 +22,7 @@ Types and values:
   weekdays_at  09:00                       Monday to Friday
   weekly_at    'mon,thu 09:00'             days of the week
   monthly_at   '1 09:00' or 'last 18:00'   days of the month
-  cron         '*/5 9-17 * * MON-FRI'      5 fields, 6 with seconds in front, or @daily
+  cron         '*/5 9-17 * * MON-FRI'      5 fields, or 6 with the seconds first, or @daily
 
 Examples:
   tasuki schedule preview daily_at 02:30 --zone Europe/Berlin --after 2027-03-27
@@ -45,13 +45,13 @@ pub(crate) struct SchedulePreviewCommand {
     #[arg(long, default_value = "UTC")]
     zone: String,
 
-    /// Rule for times that do not exist because the clocks go forward: skip, shift [default: shift for times of day, skip
-    /// for intervals]
+    /// Rule for times that do not exist because the clocks go forward: skip, shift [default: skip for hourly_at, and for
+    /// cron if its second, minute or hour field starts with *; else shift]
     #[arg(long, value_name = "RULE")]
     dst_gap: Option<String>,
 
-    /// Rule for times that occur twice because the clocks go back: once, twice [default: once for times of day, twice for
-    /// intervals]
+    /// Rule for times that occur twice because the clocks go back: once, twice [default: twice for hourly_at, and for cron
+    /// if its second, minute or hour field starts with *; else once]
     #[arg(long, value_name = "RULE")]
     dst_fold: Option<String>,
 
@@ -59,7 +59,8 @@ pub(crate) struct SchedulePreviewCommand {
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     count: u16,
 
-    /// Show fire times after this instant; a date or local time is in the time zone of the schedule [default: now]
+    /// Show fire times after this instant. A date or time without an offset is read in the time zone of the schedule
+    /// [default: now]
     #[arg(long, value_name = "WHEN")]
     after: Option<String>,
 
@@ -83,7 +84,7 @@ impl SchedulePreviewCommand {
 
     fn parse(&self, now: Timestamp) -> Result<PreviewRequest, InvalidInput> {
         let kind: ScheduleKind = self.kind.parse()?;
-        let dst = DstChoice {
+        let dst = DstRuleOverrides {
             gap: self.dst_gap.as_deref().map(str::parse).transpose()?,
             fold: self.dst_fold.as_deref().map(str::parse).transpose()?,
         };
@@ -203,7 +204,10 @@ impl PreviewRequest {
         let time = time.time();
         match (shifted, pass, self.language) {
             (true, _, Language::English) => {
-                format!("{time} does not exist, runs at the moment of the change; {description}")
+                format!(
+                    "{time} does not exist, so the job runs at the moment of the change \
+                     ({description})"
+                )
             }
             (true, _, Language::Japanese) => {
                 format!("{time} は存在しないため切り替えの時点で実行。{description}")
@@ -275,25 +279,29 @@ fn describe_rule(rule: DstRule, language: Language) -> String {
     let gap = match rule.gap {
         GapRule::Skip => localized(
             language,
-            "a time that does not exist is skipped",
+            "for a local time that does not exist, the job does not run",
             "存在しない時刻は実行しない",
         ),
         GapRule::Shift => localized(
             language,
-            "a time that does not exist runs at the moment of the change",
+            "for a local time that does not exist, the job runs at the moment of the change",
             "存在しない時刻は切り替えの時点で実行",
         ),
     };
     let fold = match rule.fold {
-        FoldRule::Once => {
-            localized(language, "a time that occurs twice runs once", "2回ある時刻は1回だけ実行")
-        }
-        FoldRule::Twice => {
-            localized(language, "a time that occurs twice runs twice", "2回ある時刻は2回とも実行")
-        }
+        FoldRule::Once => localized(
+            language,
+            "for a local time that occurs twice, it runs once",
+            "2回ある時刻は1回だけ実行",
+        ),
+        FoldRule::Twice => localized(
+            language,
+            "for a local time that occurs twice, it runs twice",
+            "2回ある時刻は2回とも実行",
+        ),
     };
     match language {
-        Language::English => format!("when the clocks change: {gap}, {fold}"),
+        Language::English => format!("when the clocks change: {gap}; {fold}"),
         Language::Japanese => format!("時計の切り替え: {gap}、{fold}"),
     }
 }

@@ -35,7 +35,7 @@ const MAX_BYTES_PER_REQUEST: usize = 7 << 20;
 const TASK_FIELDS: [&str; 8] =
     ["job", "args", "scheduled_for", "expires_at", "scope", "idempotency_key", "queue", "priority"];
 
-/// Submit a task, which is a run of a job with its own arguments, or submit many tasks from a file with one JSON object
+/// Submit a task (a run of a job, with arguments for this run only), or submit many tasks from a file with one JSON object
 /// per line
 #[derive(Args)]
 #[command(after_help = "\
@@ -61,7 +61,7 @@ struct Submit {
     file: Option<PathBuf>,
     #[command(flatten)]
     arguments: RunArguments,
-    /// Earliest start: an instant, or a duration from now [default: now]
+    /// Planned time of the run, its earliest start: an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     at: Option<String>,
     /// Latest start, after which the run expires: an instant, or a duration from now [default: none]
@@ -216,7 +216,7 @@ fn summary(style: &OutputStyle, created: &[Value]) -> String {
         match existed {
             0 => format!("{} submitted: {ids}\n", count_with_noun(created.len(), "task")),
             existed => format!(
-                "{} submitted: {ids}; {existed} already existed\n",
+                "{} submitted: {ids}; {existed} of them already existed\n",
                 count_with_noun(created.len(), "task")
             ),
         }

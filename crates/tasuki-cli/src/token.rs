@@ -40,9 +40,9 @@ Examples:
 
 Roles; each role includes the permissions of the roles above it:
   viewer    read
-  operator  trigger, submit, emit, cancel, retry, pause, drain, detach, demote
-  author    create, change and delete jobs
-  admin     settings, tokens, audit")]
+  operator  trigger, submit, emit, cancel, retry, rerun, wait, pause, resume, drain, detach, demote
+  author    create, change, enable, disable and delete jobs
+  admin     change settings, manage tokens, read the audit")]
 struct Create {
     /// Name of the token: its owner or purpose
     name: String,

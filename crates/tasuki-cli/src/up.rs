@@ -1,4 +1,4 @@
-//! `tasuki up`: starts a complete node in one process: scheduler, worker, API and, by default, a SQLite database.
+//! `tasuki up`: starts a complete node in one process: leader, worker, API and, by default, a SQLite database.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -10,9 +10,9 @@ use tasuki_core::{NodeName, duration};
 use crate::database_access;
 use crate::failure::Failure;
 use crate::node_execution_options::NodeExecutionOptions;
-use crate::node_process::{NodeProcess, host_name, print_stderr};
+use crate::run_node_until_stopped::{NodeProcess, host_name, print_stderr};
 
-/// Start a complete node in one process: scheduler, worker, API and, by default, a SQLite database
+/// Start a complete node in one process: leader, worker, API and, by default, a SQLite database
 #[derive(Args)]
 #[command(after_help = "Examples:
   tasuki up
@@ -20,7 +20,9 @@ use crate::node_process::{NodeProcess, host_name, print_stderr};
   tasuki up --data /var/lib/tasuki --listen 127.0.0.1:9000
   tasuki up --database-url postgres://tasuki@localhost/tasuki
 
-Ctrl-C stops the process after its runs have ended; a second Ctrl-C stops it immediately.")]
+After Ctrl-C, the process starts no new runs, waits at most --drain for the running ones, stops the
+rest, and exits. A second Ctrl-C stops the process immediately; the next start recovers the
+interrupted runs.")]
 pub(crate) struct UpCommand {
     /// Data directory, for the database file and the API token
     #[arg(long, env = "TASUKI_DATA", default_value = "tasuki-data", value_name = "DIR")]
@@ -40,7 +42,8 @@ pub(crate) struct UpCommand {
     /// Label of this worker; jobs with labels run only on workers that have all of them (repeatable)
     #[arg(long = "label", value_name = "LABEL")]
     labels: Vec<String>,
-    /// Maximum number of concurrent commands [default: setting max_jobs_per_worker]
+    /// Number of slots for commands that the leader assigns, and the same number for commands that this worker claims
+    /// [default: setting max_jobs_per_worker]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     slots: Option<u32>,
     /// Program that this worker may run (repeatable) [default: any program]
@@ -114,6 +117,7 @@ impl UpCommand {
             Some(url) => database_access::redact_url(url),
             None => self.database_file().display().to_string(),
         };
+        let drain = duration::format(self.drain);
         let new_mark = if is_new && self.database_url.is_none() { " (new)" } else { "" };
         print_stderr(&format!(
             "tasuki is up at {url}
@@ -125,7 +129,7 @@ next, in another terminal:
   tasuki run list{data_flag}
   tasuki run logs -f ID{data_flag}
 
-Ctrl-C stops this process after its runs have ended."
+After Ctrl-C, this process waits at most {drain} for its runs, and exits."
         ));
     }
 }

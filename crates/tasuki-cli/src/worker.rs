@@ -48,7 +48,9 @@ struct Drain {
     id: String,
 }
 
-/// Detach a worker: it receives no new runs, and its runs are recovered when their leases expire
+/// Detach a worker. The worker gets no new runs, and the leader assigns its unstarted runs to other workers. If the
+/// worker is alive, it needs a confirmation to continue its running runs; when they have ended, it registers under a
+/// new id. Otherwise the leader recovers its running runs when their leases have expired
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -94,7 +96,8 @@ impl Detach {
         let worker = client.get(worker_path(id)?).send().await?.body;
         let output = render_details(style, &worker);
         self.confirmation.require(&format!(
-            "this worker will be detached, and its runs recovered when their leases expire:\n\n{output}\n"
+            "this worker will be detached: it gets no new runs, and continues its running runs \
+             only after a confirmation:\n\n{output}\n"
         ))?;
         let request = client.post(format!("{}/detach", worker_path(id)?));
         let response = request.body(json!({ "reason": self.reason })).send().await?.body;
@@ -108,7 +111,7 @@ fn worker_path(id: &str) -> Result<String, Failure> {
 
 fn render_list(style: &OutputStyle, workers: &Value) -> String {
     let mut table =
-        style.table(["ID", "STATE", "NODE", "LEASES", "SLOTS", "FUNCTIONS", "HEARTBEAT"]);
+        style.table(["ID", "STATE", "NODE", "LEASES", "SLOTS", "FUNCTION SLOTS", "HEARTBEAT"]);
     for worker in field_items(workers, "items") {
         table.row([
             field_text(worker, "id"),

@@ -6,7 +6,7 @@
 
 mod config;
 mod connection;
-mod discovery;
+mod find_primary;
 mod keys;
 mod presence_fields;
 mod subscription;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, Script};
 use async_trait::async_trait;
-use tasuki::node::coordination::coordinator::{
+use tasuki::node::coordination::external_coordinator::{
     Coordinator, CoordinatorUnreachable, LeaderSeen, Presence, PresenceReply, Subscription,
 };
 use tasuki_core::{Epoch, InvalidInput, NodeName, RunId, WorkerId};

@@ -1,7 +1,7 @@
 //! The rules of jobs and runs, as plain types and pure functions. Every other crate uses them.
 //!
 //! The modules: the states of a run and the transitions between them ([`run`]), retries ([`retry`]),
-//! schedules ([`schedule`]), missed slots ([`misfire`]), overlapping runs of one job ([`concurrency`]),
+//! schedules ([`schedule`]), missed slots ([`plan_scheduled_runs`]), overlapping runs of one job ([`concurrency`]),
 //! the choice of a worker ([`assign`]), the queues of waiting runs ([`queue_lane`]), command lines ([`argv_template`]),
 //! exit statuses ([`exit`]), and the settings of a cluster ([`settings`]).
 //!
@@ -11,6 +11,7 @@
 //! Deliberately absent: I/O, async, a clock, randomness. The caller passes the current time and random
 //! numbers. The one exception is the time-zone database, which the crate jiff reads and caches.
 
+mod access_role;
 pub mod argv_template;
 pub mod assign;
 pub mod attempt_error_code;
@@ -21,10 +22,9 @@ pub mod event_trigger_match;
 pub mod exit;
 pub mod id;
 mod invalid_input;
-pub mod misfire;
+pub mod plan_scheduled_runs;
 pub mod queue_lane;
 pub mod retry;
-mod role;
 pub mod run;
 pub mod schedule;
 pub mod settings;
@@ -32,11 +32,11 @@ mod string_enum;
 mod ui_language;
 pub mod work_spec;
 
+pub use access_role::Role;
 pub use attempt_error_code::ErrorCode;
 pub use id::{Epoch, EventId, JobId, JobName, LeaseToken, NodeName, RunId, Scope, WorkerId};
 pub use invalid_input::InvalidInput;
 pub use queue_lane::{Lane, Priority, QueueName};
-pub use role::Role;
 pub use run::{AttemptOutcome, Origin, RunState};
 pub use schedule::{PlannedSlot, Schedule};
 pub use settings::Settings;

@@ -152,7 +152,7 @@ impl Store {
             .iter()
             .map(|run| NewRun { event: Some(event), origin: Origin::Event, ..run.clone() })
             .collect();
-        let created = create::insert_one_by_one(&mut tx, &runs).await?;
+        let created = create::insert_or_find(&mut tx, &runs).await?;
         let new_runs = created.iter().filter(|created| !created.existed).count();
         mark_processed(&mut tx, event, new_runs, None).await?;
         tx.commit().await?;

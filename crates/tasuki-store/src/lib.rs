@@ -42,11 +42,11 @@ pub use error::Error;
 pub use job::{
     ExpectedVersion, Job, JobChange, JobCreated, JobDefinition, JobSpec, JobVersion, Trigger,
 };
-pub use logs::short_logs::CapturedOutput;
+pub use logs::create_short_logs::CapturedOutput;
 pub use logs::{LogAppendResult, LogLine, LogPage, OutputStream};
 pub use outcome::{Lost, Outcome};
 pub use planning_reads::cursor::{Cursor, CursorMove};
-pub use planning_reads::lane_heads::{LaneHeads, LanePosition};
+pub use planning_reads::lane_due_times::{LaneDueTimes, LanePosition};
 pub use planning_reads::waiting_and_leased::{LeasedRun, PendingWork, WaitingRun};
 pub use retention::{PrunePosition, PruneResult, PrunedWorkers};
 pub use run::Run;
@@ -60,10 +60,10 @@ pub use run::finish::{AttemptReport, AttemptResult, StateAfterAttempt};
 pub use run::lease::{Lease, RenewResult, RenewedRun};
 pub use run::list::{RunFilter, RunPage, RunPosition};
 pub use run::new_run::NewRun;
+pub use run::rare_transition_records::TransitionRecord;
 pub use run::recover::RecoveredRun;
 pub use run::start::StartedRun;
 pub use run::submit_batcher::{PendingTask, SubmitBatcher};
-pub use run::transition_records::TransitionRecord;
 pub use settings::{CurrentSettings, SettingsChangeResult};
 pub use tasuki_core::work_spec::WorkKind as JobKind;
 pub use token::{NewToken, Token};
@@ -83,17 +83,6 @@ pub struct Store {
     db: Db,
 }
 
-/// Numbers of operations that one worker should have under way at once.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parallelism {
-    /// Claims.
-    pub claims: usize,
-    /// Batches of reports.
-    pub report_batches: usize,
-    /// Reports that cannot be part of a batch, because their attempts failed.
-    pub single_reports: usize,
-}
-
 impl Store {
     /// Opens a database by its URL (`sqlite:`, `postgres:`, `mysql:`). `connections` is the maximum number of
     /// connections.
@@ -106,8 +95,8 @@ impl Store {
         db::connect::Pools::probe(url).await
     }
 
-    /// Returns the SQL dialect of this database, for the store and its tests. Other crates use [`Store::parallelism`],
-    /// [`Store::can_notify`] and [`Store::database_product`].
+    /// Returns the SQL dialect of this database, for the store and its tests. Other crates use [`Store::can_notify`],
+    /// [`Store::max_open_transactions`] and [`Store::database_product`].
     pub fn dialect(&self) -> Dialect {
         self.db.dialect()
     }
@@ -126,16 +115,12 @@ impl Store {
         self.dialect() == Dialect::Postgres
     }
 
-    /// How many operations one worker should have under way at once on this database.
-    pub fn parallelism(&self) -> Parallelism {
+    /// Maximum number of transactions that a caller should open at once to do the same work for many runs. SQLite has
+    /// one writer, so a second transaction would only wait for the first one.
+    pub fn max_open_transactions(&self) -> usize {
         match self.dialect() {
-            // SQLite executes one script at a time. With two claims or two batches of reports, one is prepared and waits in the
-            // queue while the other is executed. Single reports gain nothing.
-            Dialect::Sqlite => Parallelism { claims: 2, report_batches: 2, single_reports: 1 },
-            // A second claim of the same worker would compete with the first one for the same rows.
-            Dialect::Postgres | Dialect::MySql => {
-                Parallelism { claims: 1, report_batches: 1, single_reports: 4 }
-            }
+            Dialect::Sqlite => 1,
+            Dialect::Postgres | Dialect::MySql => 4,
         }
     }
 

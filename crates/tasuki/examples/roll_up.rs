@@ -11,7 +11,7 @@ use tasuki::{
     Client, Context, JobDeclaration, ProviderError, ScopeProvider, TaskError, TaskSuccess,
 };
 use tasuki_core::Scope;
-use tasuki_core::misfire::MisfirePolicy;
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 
 const TABLES: &str = "
     create table if not exists sale (id integer primary key, shop text not null, cents integer not null);

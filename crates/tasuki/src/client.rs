@@ -116,8 +116,8 @@ impl Client {
     }
 
     /// Emits an event. The jobs that match it run.
-    pub async fn emit(&self, event: &EventDraft) -> Result<tasuki_store::EmitResult, Error> {
-        self.operator.emit(event).await
+    pub async fn emit_event(&self, event: &EventDraft) -> Result<tasuki_store::EmitResult, Error> {
+        self.operator.emit_event(event).await
     }
 
     /// The current state of one run. An error if it does not exist.

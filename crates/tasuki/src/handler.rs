@@ -15,10 +15,10 @@ use tasuki_store::OutputStream;
 
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
-use crate::node::executor::attempt::Liveness;
+use crate::node::executor::attempt::AttemptLiveness;
 use crate::node::executor::functions::HandlerStopSignal;
 use crate::node::executor::logs::AttemptLog;
-use crate::node::job_cache::RunnableJob;
+use crate::node::job_cache::ParsedJobVersion;
 
 pub(crate) type HandlerFuture =
     Pin<Box<dyn Future<Output = Result<TaskSuccess, TaskError>> + Send>>;
@@ -161,12 +161,12 @@ impl<E: Display> From<E> for TaskError {
 pub struct Context {
     pub(crate) run_id: RunId,
     pub(crate) attempt_no: u32,
-    pub(crate) job: Arc<RunnableJob>,
+    pub(crate) job: Arc<ParsedJobVersion>,
     pub(crate) event_payload: Option<String>,
     pub(crate) scheduled_for: Timestamp,
     pub(crate) scope: Scope,
     pub(crate) deadline: u64,
-    pub(crate) liveness: Liveness,
+    pub(crate) liveness: AttemptLiveness,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) log: Arc<AttemptLog>,
     pub(crate) stop: Arc<HandlerStopSignal>,

@@ -7,14 +7,14 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::Value;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::misfire::MisfirePolicy;
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{InvalidInput, Priority, Role, Schedule};
 use tasuki_store::Trigger;
 
 use crate::node::leader::scope_providers::ScopeProvider;
-use crate::operator::{Actor, Error, JobDraft, JobInfo, Operator};
+use crate::operator::{Actor, Error, JobDraft, JobWithNextFire, Operator};
 
 /// Maximum number of tries to apply a declaration while other processes change the job.
 const MAX_TRIES: u32 = 5;
@@ -63,7 +63,7 @@ impl JobDeclaration {
         value: &str,
         zone: &str,
     ) -> Result<Self, InvalidInput> {
-        let schedule = Schedule::parse(kind, value, zone, DstChoice::default())?;
+        let schedule = Schedule::parse(kind, value, zone, DstRuleOverrides::default())?;
         let mut job = Self::task(name);
         job.draft.trigger = Trigger::Time { schedule, misfire: None };
         Ok(job)
@@ -170,7 +170,11 @@ impl JobDeclaration {
     }
 
     /// Creates the job, or changes it if its definition differs from this declaration.
-    pub(crate) async fn apply(&self, operator: &Operator, node: &str) -> Result<JobInfo, Error> {
+    pub(crate) async fn apply(
+        &self,
+        operator: &Operator,
+        node: &str,
+    ) -> Result<JobWithNextFire, Error> {
         let name = format!("code on {node}");
         let by = Actor { name, address: None, role: Role::Admin };
         for _ in 0..MAX_TRIES {
@@ -206,7 +210,7 @@ impl JobDeclaration {
         &self,
         operator: &Operator,
         node: &str,
-    ) -> Result<JobInfo, Error> {
+    ) -> Result<JobWithNextFire, Error> {
         match operator.find_job(&self.name).await {
             Err(Error::NotFound { .. }) => self.apply(operator, node).await,
             found => found,

@@ -15,18 +15,18 @@ mod clone_exec;
 mod exit_journal;
 mod handle;
 mod output_pipes;
-mod process;
 mod protocol;
+mod spawner_loop;
 mod tree;
 mod wire;
 
 pub use handle::SpawnerHandle;
-pub(crate) use process::raise_open_files;
-pub use process::{DATA_DIR_ID_ENV, run_spawner, serve};
 pub use protocol::{
     AttemptKey, LaunchRefusal, LaunchSpec, OutputText, ProcessExit, ProcessOutput, SpawnerEvent,
     SpawnerRequest,
 };
+pub(crate) use spawner_loop::raise_open_files;
+pub use spawner_loop::{DATA_DIR_ID_ENV, run_spawner, run_spawner_of_data_dir};
 
 /// Microseconds since the machine was started, including sleep (`CLOCK_BOOTTIME`): the clock of lease deadlines.
 pub fn boottime() -> u64 {

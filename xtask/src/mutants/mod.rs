@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     list: bool,
 
-    /// Journal file of results; a mutant that was caught is not repeated while the files that it changes stay the same
+    /// Journal file of results; a mutant that was caught is not repeated while the sources of the store stay the same
     #[arg(long, default_value = "target/mutants.jsonl")]
     journal: PathBuf,
 
@@ -87,7 +87,7 @@ fn run_or_list(arguments: &Arguments) -> Result<bool, String> {
     check_services(&mutants)?;
     let folder = root.join(&arguments.folder);
     let runner = Runner::new(root, &folder)?;
-    let mut journal = Journal::open(&root.join(&arguments.journal))?;
+    let mut journal = Journal::open(&root.join(&arguments.journal), runner.tree())?;
     let tested = test_all(mutants, &runner, &mut journal)?;
     print!("{}", table(&tested));
     Ok(tested.iter().all(|tested| matches!(tested.verdict, Verdict::Caught { .. })))

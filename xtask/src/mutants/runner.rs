@@ -61,6 +61,8 @@ impl Display for Verdict {
 pub(super) struct Runner {
     tree: PathBuf,
     target: PathBuf,
+    /// File with the changed SQL texts of the current mutant, which the tests read.
+    mutation_file: PathBuf,
 }
 
 impl Runner {
@@ -68,7 +70,9 @@ impl Runner {
         let (tree, target) = (folder.join("tree"), folder.join("target"));
         std::fs::create_dir_all(&tree).map_err(|error| format!("{}: {error}", tree.display()))?;
         tree::copy(root, &tree)?;
-        Ok(Self { tree, target })
+        let mutation_file = folder.join("mutation.json");
+        write_file(&mutation_file, "[]")?;
+        Ok(Self { tree, target, mutation_file })
     }
 
     /// The copy of the working tree.
@@ -90,7 +94,8 @@ impl Runner {
         }
     }
 
-    /// Tests a mutant, given the new contents of its files, and restores the files.
+    /// Tests a mutant, given the new contents of its files. A mutant of Rust code is built, and the files are restored
+    /// afterwards. SQL texts are replaced at run time instead, because a build takes longer than most tests.
     pub(super) fn test(
         &self,
         mutant: &Mutant,
@@ -98,12 +103,23 @@ impl Runner {
     ) -> Result<(Verdict, Duration), String> {
         let start = Instant::now();
         let mut originals = Vec::with_capacity(files.len());
-        for (path, mutated) in files {
+        for (path, _) in files {
             let path = self.tree.join(path);
             let original = std::fs::read_to_string(&path)
                 .map_err(|error| format!("{}: {error}", path.display()))?;
-            write_file(&path, mutated)?;
             originals.push((path, original));
+        }
+        let mutated = files.iter().map(|(_, mutated)| mutated);
+        if files.iter().all(|(path, _)| path.ends_with(".sql")) {
+            let originals = originals.iter().map(|(_, original)| original);
+            let pairs: Vec<(&String, &String)> = originals.zip(mutated).collect();
+            write_file(&self.mutation_file, &json!(pairs).to_string())?;
+            let verdict = self.run_tests(mutant.database);
+            write_file(&self.mutation_file, "[]")?;
+            return Ok((verdict?, start.elapsed()));
+        }
+        for ((path, _), mutated) in originals.iter().zip(mutated) {
+            write_file(path, mutated)?;
         }
         let verdict = self.run_tests(mutant.database);
         for (path, original) in originals {
@@ -116,11 +132,13 @@ impl Runner {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)
             .args(["nextest", "run", "-p", "tasuki-store", "--test", "contract"])
+            .args(["--features", "mutants"])
             .args(["--fail-fast", "--color", "never", "-E"])
             .arg(format!("test(/::{}$/)", database.name()))
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_INCREMENTAL", "1")
+            .env("TASUKI_MUTATION_FILE", &self.mutation_file)
             // A removed guard may leave an unused value behind.
             .env("RUSTFLAGS", "--cap-lints=warn")
             .output()
@@ -131,7 +149,7 @@ impl Runner {
     }
 }
 
-/// Writes a file of the copy. Its new modification time makes cargo build it again.
+/// Writes a file. If it is a source file, its new modification time makes cargo build it again.
 fn write_file(path: &Path, contents: &str) -> Result<(), String> {
     std::fs::write(path, contents).map_err(|error| format!("{}: {error}", path.display()))
 }
@@ -167,11 +185,14 @@ fn first_error(output: &str) -> String {
 /// The results of earlier runs, one JSON object per line.
 pub(super) struct Journal {
     path: PathBuf,
+    /// Hash of the crates whose code decides whether a test catches a mutant.
+    sources_hash: u64,
     entries: Vec<Value>,
 }
 
 impl Journal {
-    pub(super) fn open(path: &Path) -> Result<Self, String> {
+    /// Opens the journal file. `tree` is the copy of the working tree.
+    pub(super) fn open(path: &Path, tree: &Path) -> Result<Self, String> {
         let text = match std::fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
@@ -179,16 +200,17 @@ impl Journal {
         };
         // An interrupted run may have left half a line.
         let entries = text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-        Ok(Self { path: path.to_owned(), entries })
+        let sources_hash = tree::hash_crates(tree, &["tasuki-core", "tasuki-store"])?;
+        Ok(Self { path: path.to_owned(), sources_hash, entries })
     }
 
-    /// Finds the test that caught the mutant in an earlier run, if the changed files had the same contents then.
+    /// Finds the test that caught the mutant in an earlier run, if the sources were the same then.
     pub(super) fn find_caught(
         &self,
         mutant: &Mutant,
         files: &[(String, String)],
     ) -> Option<String> {
-        let hash = hash(mutant.database, files);
+        let hash = self.hash(mutant.database, files);
         let last = self.entries.iter().rev().find(|entry| entry["hash"] == hash.as_str())?;
         let is_caught = last["result"] == "caught";
         is_caught.then(|| last["detail"].as_str().unwrap_or_default().to_owned())
@@ -203,7 +225,7 @@ impl Journal {
     ) -> Result<(), String> {
         let (result, detail) = verdict.columns();
         let entry = json!({
-            "hash": hash(mutant.database, files),
+            "hash": self.hash(mutant.database, files),
             "mutant": mutant.to_string(),
             "result": result,
             "detail": detail,
@@ -222,17 +244,19 @@ impl Journal {
         self.entries.push(entry);
         Ok(())
     }
-}
 
-/// Hash of the database and of the mutated files. A new version of Rust may change it; the mutants then run once more.
-fn hash(database: Database, files: &[(String, String)]) -> String {
-    let mut hasher = std::hash::DefaultHasher::new();
-    hasher.write(database.name().as_bytes());
-    for text in files.iter().flat_map(|(path, contents)| [path, contents]) {
-        hasher.write_usize(text.len());
-        hasher.write(text.as_bytes());
+    /// Hash of the sources, the database and the mutated files. A new version of Rust may change it; the mutants then run
+    /// once more.
+    fn hash(&self, database: Database, files: &[(String, String)]) -> String {
+        let mut hasher = std::hash::DefaultHasher::new();
+        hasher.write_u64(self.sources_hash);
+        hasher.write(database.name().as_bytes());
+        for text in files.iter().flat_map(|(path, contents)| [path, contents]) {
+            hasher.write_usize(text.len());
+            hasher.write(text.as_bytes());
+        }
+        format!("{:016x}", hasher.finish())
     }
-    format!("{:016x}", hasher.finish())
 }
 
 #[cfg(test)]

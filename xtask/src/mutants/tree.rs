@@ -1,6 +1,7 @@
 //! The copy of the working tree in which mutants are built.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -12,6 +13,31 @@ pub(super) fn copy(root: &Path, tree: &Path) -> Result<(), String> {
         copy_file(&root.join(file), &tree.join(file))?;
     }
     remove_others(tree, tree, &files)
+}
+
+/// Hashes the names and the contents of all files of these crates.
+pub(super) fn hash_crates(tree: &Path, crates: &[&str]) -> Result<u64, String> {
+    let mut hasher = DefaultHasher::new();
+    for name in crates {
+        hash_folder(&tree.join("crates").join(name), &mut hasher)?;
+    }
+    Ok(hasher.finish())
+}
+
+fn hash_folder(folder: &Path, hasher: &mut DefaultHasher) -> Result<(), String> {
+    let describe = |error: std::io::Error| format!("{}: {error}", folder.display());
+    let entries = std::fs::read_dir(folder).map_err(describe)?;
+    let paths: Result<BTreeSet<PathBuf>, _> =
+        entries.map(|entry| entry.map(|entry| entry.path())).collect();
+    for path in paths.map_err(describe)? {
+        if path.is_dir() {
+            hash_folder(&path, hasher)?;
+        } else {
+            path.hash(hasher);
+            std::fs::read(&path).map_err(describe)?.hash(hasher);
+        }
+    }
+    Ok(())
 }
 
 /// Lists the files that git knows or would add, without those that were deleted.

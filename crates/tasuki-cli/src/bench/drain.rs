@@ -47,11 +47,11 @@ pub(crate) struct BenchDrainCommand {
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     function_slots: u32,
 
-    /// Number of rows per batch of the plain SQL loop that is the limit
+    /// Batch size of the plain SQL loop with which tasuki is compared
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     bare_batch: u32,
 
-    /// Number of connections of the plain SQL loop (one on SQLite)
+    /// Number of connections of this plain SQL loop (on SQLite always one)
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     bare_connections: u32,
 

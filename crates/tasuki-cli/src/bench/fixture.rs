@@ -88,7 +88,7 @@ impl BenchFixture {
         refuse_if_in_use(&self.store).await?;
         match self.baseline.count_foreign_jobs().await? {
             0 => Ok(()),
-            _ => Err(database_in_use()),
+            _ => Err(database_in_use_error()),
         }
     }
 
@@ -343,7 +343,7 @@ pub(crate) fn bench_node_builder(
 pub(crate) fn enable_commands(builder: NodeBuilder) -> Result<(NodeBuilder, PathBuf), Error> {
     let folder = std::env::temp_dir().join(format!("tasuki_bench_{}", std::process::id()));
     let home = DataDirLock::acquire(&folder).map_err(|error| Error::Broken(error.to_string()))?;
-    let spawner = crate::node_process::spawner_command(&home)
+    let spawner = crate::run_node_until_stopped::spawner_command(&home)
         .map_err(|_| Error::Broken("cannot find the path of this program".to_owned()))?;
     Ok((builder.commands(home, spawner), folder))
 }
@@ -361,16 +361,16 @@ pub(crate) async fn refuse_if_in_use(store: &Store) -> Result<(), Error> {
     let is_recent = |at: Timestamp| clock.duration_since(at) < RECENT_HEARTBEAT;
     let workers = store.list_workers().await?;
     match workers.iter().any(|worker| worker.may_continue() && is_recent(worker.heartbeat_at)) {
-        true => Err(database_in_use()),
+        true => Err(database_in_use_error()),
         false => Ok(()),
     }
 }
 
-pub(crate) fn database_in_use() -> Error {
+pub(crate) fn database_in_use_error() -> Error {
     InvalidInput::with_described_value(
         "database",
-        "a database in use",
-        "one that only benchmarks use",
+        "other jobs or an active worker",
+        "a database that only benchmarks use",
     )
     .into()
 }
@@ -408,7 +408,7 @@ pub(crate) async fn create_bench_job(
     let definition = JobDefinition { trigger, enabled: true, spec };
     match store.create_job("bench", &name.parse()?, &definition, next_fire).await? {
         JobCreated::Created(job) => Ok(*job),
-        JobCreated::NameTaken => Err(database_in_use()),
+        JobCreated::NameTaken => Err(database_in_use_error()),
     }
 }
 

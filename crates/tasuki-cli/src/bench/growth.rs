@@ -1,4 +1,4 @@
-//! `tasuki bench growth`: measures whether many future or finished runs in the database slow a node down.
+//! `tasuki bench growth`: measures whether many future or ended runs in the database slow a node down.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use tasuki_store::{Error, PrunePosition, Store};
 
 use super::baseline::Baseline;
 use super::drain::drain;
-use super::fixture::{BenchFixture, database_in_use};
+use super::fixture::{BenchFixture, database_in_use_error};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
 use crate::database_access::Database;
@@ -18,16 +18,16 @@ use crate::failure::Failure;
 /// Function slots of a node by default.
 const SLOTS: u32 = 256;
 
-/// Handler name of the finished and the future runs.
+/// Handler name of the ended and the future runs.
 const HANDLER: &str = "bench growth";
 /// Delay until the future runs are due: after the end of the measurement.
 const FUTURE_OFFSET: SignedDuration = SignedDuration::from_hours(24);
 
-/// Measure how fast a node processes tasks in a database with a million future runs, and in one with a million finished
+/// Measure how fast a node processes tasks in a database with a million future runs, and in one with a million ended
 /// runs, compared to an empty database.
 ///
 /// Creates three databases next to the given one and drops them at the end: one empty, one with runs that are due
-/// tomorrow, one with finished runs. A node processes the same number of tasks in each, in alternating order, and these
+/// tomorrow, one with ended runs. A node processes the same number of tasks in each, in alternating order, and these
 /// tasks are deleted again. The first round is a warm-up. The user needs the permission to create databases.
 #[derive(Args)]
 #[command(after_help = "\
@@ -38,7 +38,7 @@ pub(crate) struct BenchGrowthCommand {
     #[command(flatten)]
     pub(crate) database: Database,
 
-    /// Number of future runs, and of finished runs
+    /// Number of future runs in one database, and of ended runs in another
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     present: u32,
 
@@ -86,7 +86,7 @@ impl BenchGrowthCommand {
             let temporary = TemporaryDatabase::make(url, name).await?;
             databases.push(temporary);
         }
-        let [empty, ahead, ended] = &databases[..] else { return Err(database_in_use()) };
+        let [empty, ahead, ended] = &databases[..] else { return Err(database_in_use_error()) };
         let [empty, ahead, ended] = [&empty.fixture, &ahead.fixture, &ended.fixture];
         self.fill_with_future_runs(ahead).await?;
         self.fill_with_ended_runs(ended).await?;

@@ -46,7 +46,8 @@ pub(crate) struct BenchLatencyCommand {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pause_ms: u32,
 
-    /// Submit like another program: the node only receives a notification, and claims the task with a second commit
+    /// Submit each task as a separate program does: the node gets a notification, and needs a second commit to claim the
+    /// task
     #[arg(long)]
     apart: bool,
 

@@ -16,7 +16,7 @@ use tasuki_store::{
 
 use super::baseline::TASK_ARGS;
 use super::enqueue::submit_bench_task;
-use super::fixture::{self, database_in_use, refuse_if_in_use};
+use super::fixture::{self, database_in_use_error, refuse_if_in_use};
 use crate::database_access::Database;
 use crate::failure::Failure;
 
@@ -44,7 +44,8 @@ pub(crate) struct BenchStoreCommand {
     #[arg(long, default_value = "1,2,4", value_delimiter = ',')]
     connections: Vec<u32>,
 
-    /// Measurements to run, comma-separated: single, coalesced, bulk, claim, assign, renew [default: all]
+    /// Measurements to run, comma-separated: single (one task per write), coalesced (64 concurrent callers, whose tasks
+    /// are written together), bulk (many tasks per write), claim, assign, renew [default: all]
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 
@@ -150,7 +151,7 @@ impl StoreFixture {
         let seen = store.find_leader().await?.epoch;
         store.end_term("bench", seen).await?;
         let minted = store.take_leadership(worker, seen, seen, LEASE_TTL).await?;
-        let epoch = minted.ok_or_else(database_in_use)?;
+        let epoch = minted.ok_or_else(database_in_use_error)?;
         // A short lane name, as the names of queues are usually short.
         let lane = format!("b{:x}", (started / 1_000) as u32);
         let claimed = job(&store, &lane, &lane, JobKind::Function).await?;
@@ -341,7 +342,7 @@ impl StoreFixture {
             after: None,
         };
         let ClaimResult::Runs(runs) = self.store.claim(&request).await? else {
-            return Err(database_in_use());
+            return Err(database_in_use_error());
         };
         let started_at = Instant::now();
         for _ in 0..renewals {

@@ -17,7 +17,8 @@ use crate::parse;
 use crate::view::{OutputStyle, count_with_noun, field_items, field_text};
 
 /// Create and change jobs so that they match a file; with --prune, also delete all other jobs. Shows the changes field by
-/// field and asks for a confirmation. A job that another user changes at the same time is skipped and reported
+/// field and asks for a confirmation. If another user changes a job at the same time, this command does not change the job
+/// and reports it
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -38,9 +39,9 @@ A file:
   timeout = \"10m\"
   retry = { max_retries = 3, backoff = \"1m\" }
 
-The fields are those of tasuki job show --json. A field that is not in the file is cleared or set to
-its default. Only enabled, dispatch, concurrency and the parts of retry then keep their values.
-tasuki job export writes such a file.")]
+The file uses the field names of tasuki job show --json. If the file does not contain a field of a
+job, this command resets the field. Exceptions: enabled, dispatch, concurrency, retry and each field
+inside retry keep their current values. tasuki job export writes such a file.")]
 pub(super) struct Apply {
     /// TOML file with jobs; - is stdin
     #[arg(short, long, value_name = "FILE")]
@@ -255,7 +256,7 @@ impl ApplyReport {
             }
         }
         for (name, reason) in &self.refused {
-            writeln!(output, "skipped {name}: {reason}")
+            writeln!(output, "refused {name}: {reason}")
                 .expect("writing to a string does not fail");
         }
         for notes in &self.notes {
@@ -283,7 +284,8 @@ impl ApplyReport {
         if self.refused.is_empty() {
             return Ok(output);
         }
-        let message = format!("{} skipped", count_with_noun(self.refused.len(), "job"));
+        let count = count_with_noun(self.refused.len(), "job");
+        let message = format!("the server refused the changes of {count}");
         Err(Failure::new(message).with_stdout(output).hint(
             "all other changes were applied; run tasuki job apply again to see the remaining ones",
         ))

@@ -41,7 +41,8 @@ pub(crate) struct JobArgs {
     /// Maximum duration of an attempt [default: the cluster setting]
     #[arg(long, value_name = "DURATION", help_heading = "Execution")]
     timeout: Option<String>,
-    /// Maximum time without output or heartbeat [default: the cluster setting]
+    /// Maximum time in which an attempt writes no output and its handler sends no heartbeat [default: the cluster
+    /// setting]
     #[arg(long, value_name = "DURATION", help_heading = "Execution")]
     heartbeat_timeout: Option<String>,
     /// Time between SIGTERM and SIGKILL [default: the cluster setting]
@@ -65,7 +66,7 @@ pub(crate) struct JobArgs {
     /// Exit code or error code after which the run is not retried (repeatable)
     #[arg(long, value_name = "CODE", help_heading = "Execution")]
     fail_on: Vec<String>,
-    /// Error code for an exit code, such as 3=NO_DATA (repeatable)
+    /// Name (error code) of an exit code, such as 3=NO_DATA (repeatable)
     #[arg(long = "exit-code", value_name = "N=CODE", help_heading = "Execution")]
     exit_codes: Vec<String>,
     /// Policy if the previous run has not ended: forbid, allow, replace
@@ -75,7 +76,7 @@ pub(crate) struct JobArgs {
     #[arg(long = "label", value_name = "LABEL", help_heading = "Execution")]
     labels: Vec<String>,
     /// Dispatch mode: assign (the leader selects a worker), claim (any worker with a free slot takes the run)
-    #[arg(long, value_name = "WHO", help_heading = "Execution")]
+    #[arg(long, value_name = "MODE", help_heading = "Execution")]
     dispatch: Option<String>,
     /// Queue whose slots the runs use, for functions only [default: default]
     #[arg(long, value_name = "QUEUE", help_heading = "Execution")]

@@ -7,8 +7,8 @@ mod job_args;
 mod job_changes;
 mod job_fields;
 mod normalize;
+mod trigger;
 mod trigger_definition;
-mod trigger_now;
 mod view;
 
 use clap::{Args, Subcommand};
@@ -44,7 +44,7 @@ enum Verb {
     Pause(Pause),
     Resume(Resume),
     Delete(Delete),
-    Trigger(trigger_now::Trigger),
+    Trigger(trigger::Trigger),
     Preview(Preview),
     Apply(apply::Apply),
     Export(export::Export),
@@ -58,7 +58,7 @@ Examples:
   tasuki job list --trigger event
   tasuki job list --json | jq -r '.items[].name'")]
 struct List {
-    /// Only jobs with this trigger type: time, event, task
+    /// Only jobs with this trigger type: time (a schedule), event, task (only on request)
     #[arg(long, value_name = "TYPE")]
     trigger: Option<String>,
     /// Only enabled (true) or disabled (false) jobs
@@ -129,7 +129,8 @@ struct Enable {
     name: String,
 }
 
-/// Disable a job until it is enabled again; its waiting runs are canceled
+/// Disable a job until you enable it again. tasuki cancels its future scheduled runs; runs that are already due, and
+/// runs that an event or a request created before, continue
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job disable hello")]
 struct Disable {
@@ -137,7 +138,8 @@ struct Disable {
     name: String,
 }
 
-/// Pause a job: it creates no runs from its schedule or from events until it is resumed or the pause ends
+/// Pause a job: until the pause ends or you resume the job, tasuki creates no runs for its schedule or for events. tasuki
+/// cancels its future scheduled runs
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -163,7 +165,7 @@ struct Resume {
     name: String,
 }
 
-/// Delete a job; its waiting runs are canceled, its history is kept
+/// Delete a job. tasuki cancels its future scheduled runs and keeps its history
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -190,7 +192,7 @@ struct Preview {
     /// Number of fire times to show
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     count: u16,
-    /// Show fire times after this time: an instant, or a duration from now [default: now]
+    /// Show fire times after this instant: an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     from: Option<String>,
 }
@@ -342,7 +344,8 @@ impl Delete {
         let read = client.get(job_path(&self.name)?).send().await?;
         let details = view::render_details_without_secrets(style, &read.body);
         self.confirmation.require(&format!(
-            "this job will be deleted, and its waiting runs canceled:\n\n{details}\n"
+            "this job will be deleted, and its future scheduled runs will be canceled:\n\n\
+             {details}\n"
         ))?;
         let request = client.delete(job_path(&self.name)?).if_match(read.if_match_value());
         let response = request.send().await?.body;
@@ -381,10 +384,10 @@ impl Preview {
     }
 }
 
-/// Describes the waiting runs that a change canceled, if there were any.
+/// Describes the future scheduled runs that a change canceled, if there were any.
 fn describe_canceled_runs(response: &Value) -> Option<String> {
     match field_items(response, "canceled_runs").len() {
         0 => None,
-        count => Some(format!("{} canceled", count_with_noun(count, "waiting run"))),
+        count => Some(format!("{} canceled", count_with_noun(count, "future scheduled run"))),
     }
 }

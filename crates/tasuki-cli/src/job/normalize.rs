@@ -4,7 +4,7 @@
 //! normalized before they are compared, so that every reported difference is a real one.
 
 use serde_json::{Map, Value, json};
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::{InvalidInput, Schedule, duration};
 
 use super::job_fields::{FieldType, JOB_FIELDS};
@@ -44,7 +44,7 @@ pub(super) fn normalize_schedule(schedule: &Value) -> Result<Option<Value>, Inva
     }
     let text_of = |field: &str| schedule[field].as_str();
     let kind: ScheduleKind = text_of("type").unwrap_or_default().parse()?;
-    let dst = DstChoice {
+    let dst = DstRuleOverrides {
         gap: text_of("dst_gap").map(str::parse).transpose()?,
         fold: text_of("dst_fold").map(str::parse).transpose()?,
     };

@@ -48,7 +48,7 @@ pub(super) struct TriggerArgs {
     /// Rule for times that occur twice because the clocks go back: once, twice
     #[arg(long, value_name = "RULE", help_heading = "Trigger")]
     dst_fold: Option<String>,
-    /// Misfire policy, for fire times that were missed: skip_late:5m, latest_only, every_within:1h, at_most:3, default
+    /// Misfire policy (the rule for missed slots): skip_late:5m, latest_only, every_within:1h, at_most:3, default
     #[arg(long, value_name = "POLICY", help_heading = "Trigger")]
     misfire: Option<String>,
     /// Event filter: run only if the payload of the event contains these JSON fields and values

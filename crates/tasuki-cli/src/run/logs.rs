@@ -22,7 +22,7 @@ Examples:
 pub(super) struct Logs {
     /// The run's number
     id: i64,
-    /// Follow the output until the run ends; Ctrl-C stops following, not the run
+    /// Follow the output until the run ends. Ctrl-C ends this command; the run continues
     #[arg(short, long)]
     follow: bool,
     /// Number of the attempt [default: the last; with -f also later attempts]

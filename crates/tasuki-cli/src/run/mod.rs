@@ -44,7 +44,7 @@ enum Verb {
     Explain(Explain),
 }
 
-/// List runs, newest first. Runs that are scheduled for later are omitted unless --planned is given
+/// List runs, newest first. Runs whose planned time is in the future are omitted unless --planned is given
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -66,13 +66,14 @@ struct List {
     /// Only runs of this scope, such as tenant/42
     #[arg(long, value_name = "KIND/ID")]
     scope: Option<String>,
-    /// Only runs scheduled at or after this time: an instant, or a duration before now such as 24h
+    /// Only runs whose planned time is at or after WHEN: an instant, or a duration before now such as 24h
     #[arg(long, value_name = "WHEN")]
     since: Option<String>,
-    /// Only runs scheduled before this time: an instant, or a duration before now
+    /// Only runs whose planned time is before WHEN: an instant, or a duration before now
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
-    /// Include runs that are scheduled for later; --state, --until and a --since in the future include them too
+    /// Include runs whose planned time is in the future. These runs are also included with --state, with --until, and with
+    /// a --since that is in the future
     #[arg(long)]
     planned: bool,
     /// Maximum number of runs
@@ -88,13 +89,16 @@ struct List {
 #[command(after_help = "\
 Examples:
   tasuki run show 7
-  tasuki run show 7 --json | jq .executions")]
+  tasuki run show 7 --json | jq .executions
+
+In the JSON output, executions contains the attempts, and notes contains the transition records.")]
 struct Show {
     /// The run's number
     id: i64,
 }
 
-/// Cancel a run. If it is RUNNING, it receives a stop signal, and is killed if it does not stop
+/// Cancel a run. If the run is RUNNING, its worker stops the attempt: it asks a function to stop, or sends SIGTERM to the
+/// process, and SIGKILL if the process does not exit in time
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -108,7 +112,7 @@ struct Cancel {
     reason: Option<String>,
 }
 
-/// Retry a run that failed
+/// Give a FAILED, TIMED_OUT or EXPIRED run one more try
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -122,7 +126,7 @@ struct Retry {
     reason: Option<String>,
 }
 
-/// Create a new run of the same job version with the same arguments
+/// Create a new run of the same job with the arguments of an ended run; the new run uses the newest version of the job
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -171,7 +175,8 @@ impl Verb {
                 Ok(style.render(&response, |_, response| match response["done"] == true {
                     true => view::state_line(&response["run"]),
                     false => format!(
-                        "run {id} received a stop signal; tasuki run wait {id} waits for its end\n"
+                        "cancel of run {id} requested: its worker will stop the attempt; \
+                         tasuki run wait {id} waits until the run has ended\n"
                     ),
                 }))
             }
@@ -209,7 +214,7 @@ impl List {
         let (until, if_empty) = match (until, self.default_until(since, now)) {
             (None, Some(default_until)) => (
                 Some(default_until),
-                "there are no such runs yet; --planned includes runs that are scheduled for later",
+                "there are no such runs yet; --planned includes runs with a future planned time",
             ),
             (until, _) => (until, "there are no such runs"),
         };

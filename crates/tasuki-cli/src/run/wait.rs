@@ -130,7 +130,7 @@ async fn wait_until_ended(
 fn timeout_failure(id: i64, limit: Duration) -> Failure {
     let limit = duration::format(limit);
     Failure::new(format!("run {id} has not ended within {limit}; it continues"))
-        .hint(format!("tasuki run explain {id} shows what it waits for"))
+        .hint(format!("tasuki run explain {id} explains the state of the run"))
 }
 
 /// Runs `work` until Ctrl-C. Ctrl-C ends the wait, not the run.

@@ -238,7 +238,7 @@ fn hidden_values_are_not_exported() {
     ");
 }
 
-/// Another user changes one job between the read and the change; that change is skipped, the other one is applied.
+/// Another user changes one job between the read and the change; that change is refused, the other one is applied.
 #[test]
 fn a_conflict_is_reported_and_other_changes_are_applied() {
     let job_server = FakeJobServer::default();
@@ -256,11 +256,11 @@ fn a_conflict_is_reported_and_other_changes_are_applied() {
     let output = apply(&fake, FILE, &["--yes"]);
     let after_plan = output.split_once("unchanged\n").unwrap().1;
     assert!(
-        output.starts_with("exit 1\ncreated 日次\nskipped hello: job hello has version 9\n"),
+        output.starts_with("exit 1\ncreated 日次\nrefused hello: job hello has version 9\n"),
         "{output}"
     );
     assert_snapshot!(after_plan, @r"
-    error: 1 job skipped
+    error: the server refused the changes of 1 job
 
     hint: all other changes were applied; run tasuki job apply again to see the remaining ones
     ");

@@ -187,7 +187,7 @@ fn a_database_with_other_jobs_is_refused_and_not_changed() {
     database.run_script("insert into tasuki_job_version (job_id, version, kind, spec, lane, concurrency, max_attempts, max_releases, backoff_us, backoff_cap_us, created_at) values (1, 1, 'function', '{}', 'nightly', 'allow', 1, 1, 0, 0, 1)");
     for arguments in [DRAIN, ENQUEUE, LATENCY, SPAWN] {
         let report = database.tasuki(&[&["bench"], arguments].concat());
-        let refused = "exit 1\nerror: database: found a database in use, expected one that only benchmarks use\n";
+        let refused = "exit 1\nerror: database: found other jobs or an active worker, expected a database that only benchmarks use\n";
         assert_eq!(report, refused);
     }
     let jobs = query(&database, async |store| store.list_jobs(None, 2).await.unwrap());

@@ -93,7 +93,7 @@ fn a_waiting_run_is_explained_canceled_and_rerun() {
     assert!(
         server
             .expect_success(&["run", "list"])
-            .contains("--planned includes runs that are scheduled for later")
+            .contains("--planned includes runs with a future planned time")
     );
     let run = server.json(&["job", "trigger", "日報", "--arg", "day=today", "--key", "k"]);
     let id = run["id"].to_string();
@@ -147,7 +147,7 @@ fn a_waiting_run_is_explained_canceled_and_rerun() {
     let submit =
         || server.expect_success(&["task", "submit", "日報", "--file", file.to_str().unwrap()]);
     assert!(submit().starts_with("1200 tasks submitted"));
-    assert!(submit().ends_with("1200 already existed\n"));
+    assert!(submit().ends_with("1200 of them already existed\n"));
     assert_eq!(
         server.json(&["run", "list", "-n", "2000", "--origin", "task"])["items"]
             .as_array()

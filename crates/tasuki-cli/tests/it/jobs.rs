@@ -196,7 +196,7 @@ fn update_sends_a_minimal_patch_for_the_read_version() {
       handler: (none) -> f
       kind: command -> function
       trigger.schedule.value: 5s -> 10s
-    hello is enabled, version 3: every 5 seconds; next at 2020-01-01 00:00:05Z; 2 waiting runs canceled
+    hello is enabled, version 3: every 5 seconds; next at 2020-01-01 00:00:05Z; 2 future scheduled runs canceled
     "#);
     let patch = &fake.requests()[1];
     assert_eq!((patch.line.as_str(), patch.header("if-match")), ("PATCH /jobs/hello", "\"3\""));
@@ -217,7 +217,7 @@ fn pause_and_disable_print_the_new_state() {
     let fake = FakeServer::new(jobs);
     assert_snapshot!(fake.output(&["job", "disable", "hello"]), @r"
     exit 0
-    hello is enabled, version 3: every 5 seconds; next at 2020-01-01 00:00:05Z; 2 waiting runs canceled
+    hello is enabled, version 3: every 5 seconds; next at 2020-01-01 00:00:05Z; 2 future scheduled runs canceled
     ");
     assert_eq!(fake.requests()[0].header("if-match"), "*");
     assert_snapshot!(fake.output(&["job", "pause", "hello", "--reason", "moving", "--until", "2030-01-01T00:00:00Z"]), @r"
@@ -236,7 +236,7 @@ fn delete_shows_the_job_and_needs_a_confirmation() {
     assert_snapshot!(fake.output(&["job", "delete", "hello"]), @r"
     exit 2
     --
-    this job will be deleted, and its waiting runs canceled:
+    this job will be deleted, and its future scheduled runs will be canceled:
 
     name         hello
     state        enabled
@@ -257,9 +257,9 @@ fn delete_shows_the_job_and_needs_a_confirmation() {
     assert_eq!(fake.lines(), ["GET /jobs/hello"]);
     assert_snapshot!(fake.output(&["job", "delete", "hello", "--yes"]), @r"
     exit 0
-    deleted hello; 1 waiting run canceled
+    deleted hello; 1 future scheduled run canceled
     --
-    this job will be deleted, and its waiting runs canceled:
+    this job will be deleted, and its future scheduled runs will be canceled:
 
     name         hello
     state        enabled

@@ -81,9 +81,9 @@ fn workers() {
     let fake = FakeServer::new(operators);
     assert_snapshot!(fake.output(&["worker", "list"]), @r"
     exit 0
-    ID                                    STATE     NODE   LEASES  SLOTS  FUNCTIONS  HEARTBEAT
-    11111111-2222-4333-8444-555555555555  active    機械1  2       8      256        2020-01-01 00:00:00Z
-    11111111-2222-4333-8444-555555555555  draining  機械1  2       8      256        2020-01-01 00:00:00Z
+    ID                                    STATE     NODE   LEASES  SLOTS  FUNCTION SLOTS  HEARTBEAT
+    11111111-2222-4333-8444-555555555555  active    機械1  2       8      256             2020-01-01 00:00:00Z
+    11111111-2222-4333-8444-555555555555  draining  機械1  2       8      256             2020-01-01 00:00:00Z
     ");
     assert_snapshot!(fake.output(&["worker", "show", WORKER]), @r"
     exit 0
@@ -103,7 +103,7 @@ fn workers() {
     exit 0
     detached worker 11111111-2222-4333-8444-555555555555
     --
-    this worker will be detached, and its runs recovered when their leases expire:
+    this worker will be detached: it gets no new runs, and continues its running runs only after a confirmation:
 
     worker          11111111-2222-4333-8444-555555555555
     state           dead
@@ -134,7 +134,7 @@ fn the_leader() {
     exit 0
     ended the term of epoch 3
     --
-    this term will be ended and a new leader elected:
+    this term will be ended, and the workers will elect a new leader:
 
     leader       11111111-2222-4333-8444-555555555555
     epoch        3

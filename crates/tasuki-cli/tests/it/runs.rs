@@ -201,7 +201,7 @@ fn the_exit_code_of_wait_is_the_outcome_of_the_run() {
     --
     error: run 9 has not ended within 10ms; it continues
 
-    hint: tasuki run explain 9 shows what it waits for
+    hint: tasuki run explain 9 explains the state of the run
     ");
     assert_snapshot!(fake.output(&["job", "trigger", "hello", "--wait", "--arg", "n=1"]), @r"
     exit 0
@@ -217,7 +217,7 @@ fn actions_print_the_new_state_of_the_run() {
     let fake = FakeServer::new(runs);
     assert_snapshot!(fake.output(&["run", "cancel", "9", "--reason", "why not"]), @r"
     exit 0
-    run 9 received a stop signal; tasuki run wait 9 waits for its end
+    cancel of run 9 requested: its worker will stop the attempt; tasuki run wait 9 waits until the run has ended
     ");
     assert_eq!(fake.requests()[0].body, json!({"reason": "why not"}));
     assert_snapshot!(fake.output(&["run", "cancel", "10"]), @r"
@@ -244,7 +244,7 @@ fn tasks_of_a_file_are_checked_before_any_is_sent() {
     };
     assert_snapshot!(submit("{\"args\":{\"n\":1}}\n\n{\"job\":\"b\",\"idempotency_key\":\"k\"}\n"), @r"
     exit 0
-    2 tasks submitted: runs 7 to 8; 1 already existed
+    2 tasks submitted: runs 7 to 8; 1 of them already existed
     ");
     assert_eq!(
         fake.requests()[0].body,

@@ -31,10 +31,10 @@ fn clocks_go_forward() {
         @r"
     exit 0
     every day at 02:30 (Europe/Berlin)
-    when the clocks change: a time that does not exist runs at the moment of the change, a time that occurs twice runs once
+    when the clocks change: for a local time that does not exist, the job runs at the moment of the change; for a local time that occurs twice, it runs once
      LOCAL                           UTC                   IN    NOTE
      Sat 2026-03-28 02:30:00 +01:00  2026-03-28T01:30:00Z  past
-     Sun 2026-03-29 03:00:00 +02:00  2026-03-29T01:00:00Z  past  02:30:00 does not exist, runs at the moment of the change; clocks go forward 02:00 -> 03:00
+     Sun 2026-03-29 03:00:00 +02:00  2026-03-29T01:00:00Z  past  02:30:00 does not exist, so the job runs at the moment of the change (clocks go forward 02:00 -> 03:00)
      Mon 2026-03-30 02:30:00 +02:00  2026-03-30T00:30:00Z  past
     "
     );
@@ -57,7 +57,7 @@ fn clocks_go_back_and_it_runs_twice() {
     assert_snapshot!(preview(&arguments), @r"
     exit 0
     every day at 02:30 (Europe/Berlin)
-    when the clocks change: a time that does not exist runs at the moment of the change, a time that occurs twice runs twice
+    when the clocks change: for a local time that does not exist, the job runs at the moment of the change; for a local time that occurs twice, it runs twice
      LOCAL                           UTC                   IN    NOTE
      Sat 2025-10-25 02:30:00 +02:00  2025-10-25T00:30:00Z  past
      Sun 2025-10-26 02:30:00 +02:00  2025-10-26T00:30:00Z  past  clocks go back 03:00 -> 02:00

@@ -43,7 +43,7 @@ fn refusals_show_the_message_of_the_server() {
     --
     error: job hello has version 4, not 3
 
-    hint: it has changed in the meantime and was not modified; check its current state before you repeat the command
+    hint: this request changed nothing, because another request was first or the current state does not allow it; check the state before you repeat the command
     ");
     assert_snapshot!(fake.output(&["job", "show", "anything"]), @r"
     exit 1

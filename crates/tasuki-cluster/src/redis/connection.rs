@@ -12,12 +12,12 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{
     Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation,
 };
-use tasuki::node::coordination::coordinator::CoordinatorUnreachable;
+use tasuki::node::coordination::external_coordinator::CoordinatorUnreachable;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::RedisConfig;
-use super::discovery;
+use super::find_primary;
 
 /// Timeout for finding the primary and connecting to it.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -125,7 +125,7 @@ impl RedisConnection {
         if let Some(open) = self.state().open_connection()? {
             return Ok(open); // another caller has connected in the meantime
         }
-        let connected = timeout_at(deadline, discovery::connect(&self.config)).await;
+        let connected = timeout_at(deadline, find_primary::connect(&self.config)).await;
         match connected.unwrap_or_else(|_| Err(timed_out())) {
             Ok(connection) => Ok(self.state().record_connected(connection)),
             Err(error) => {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use ::redis::aio::{PubSubSink, PubSubStream};
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use tasuki::node::coordination::coordinator::{CoordinatorUnreachable, Subscription};
+use tasuki::node::coordination::external_coordinator::{CoordinatorUnreachable, Subscription};
 use tasuki_store::Notification;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::connection::{CONNECT_TIMEOUT, RESPONSE_TIMEOUT, RedisConnection};
-use super::discovery;
+use super::find_primary;
 
 /// Time without a message after which the server is pinged. Without the ping, a server that disappeared would look like one
 /// that has no messages.
@@ -34,7 +34,7 @@ impl RedisSubscription {
         channel: &str,
     ) -> Result<Self, CoordinatorUnreachable> {
         let opened = timeout(CONNECT_TIMEOUT, async {
-            let client = discovery::primary_client(shared.config()).await?;
+            let client = find_primary::primary_client(shared.config()).await?;
             let mut connection = client.get_async_pubsub().await?;
             connection.subscribe(channel).await?;
             Ok(connection.split())

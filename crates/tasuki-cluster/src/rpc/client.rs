@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tasuki::node::clock_and_random::Clock;
-use tasuki::node::coordination::peers::{
+use tasuki::node::coordination::node_rpc::{
     CancelOrder, ContinuationRequest, ORDER_TIMEOUT, OrderResponse, PING_TIMEOUT, Peer,
     PeerUnreachable, Peers, StartOrder, WorkerStatus,
 };

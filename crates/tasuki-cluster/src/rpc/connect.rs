@@ -4,7 +4,7 @@ use std::io;
 
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tasuki::node::coordination::peers::ORDER_TIMEOUT;
+use tasuki::node::coordination::node_rpc::ORDER_TIMEOUT;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;

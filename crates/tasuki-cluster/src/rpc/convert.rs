@@ -1,8 +1,8 @@
 //! Conversion between protobuf messages and the types of `tasuki`. All received messages are validated here.
 
 use jiff::Timestamp;
-use tasuki::node::coordination::coordinator::ClusterRole;
-use tasuki::node::coordination::peers::{
+use tasuki::node::coordination::external_coordinator::ClusterRole;
+use tasuki::node::coordination::node_rpc::{
     CancelOrder, ContinuationRequest, OrderResponse, PeerUnreachable, StartOrder, WorkerStatus,
 };
 use tasuki_core::{Epoch, InvalidInput, LeaseToken, NodeName, RunId, WorkerId};

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki::node::coordination::peers::NodeRpc;
+use tasuki::node::coordination::node_rpc::NodeRpc;
 use tasuki_proto::v1::worker_service_server::WorkerServiceServer;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, mpsc, watch};

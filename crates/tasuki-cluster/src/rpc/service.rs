@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tasuki::node::coordination::peers::{ContinuationRequest, NodeRpc, OrderResponse};
+use tasuki::node::coordination::node_rpc::{ContinuationRequest, NodeRpc, OrderResponse};
 use tasuki_core::RunId;
 use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_server::WorkerService;

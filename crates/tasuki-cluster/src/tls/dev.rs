@@ -85,7 +85,7 @@ pub fn create_dev_certs(request: &DevCertRequest, now: Timestamp) -> Result<DevC
     let mut identities = Vec::new();
     for node in &request.nodes {
         if node == OBSERVER {
-            return Err(InvalidIdentity::new("a node cannot be named observer: the folder observer is for the observer's certificate").into());
+            return Err(InvalidIdentity::new("a node cannot be named observer: the directory observer contains the certificate of the observer").into());
         }
         identities.push(Identity::new(&request.cluster, PeerRole::Node, node)?);
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::peers::{ContinuationRequest, Peer, PeerUnreachable, Peers as _};
+use tasuki::node::coordination::node_rpc::{
+    ContinuationRequest, Peer, PeerUnreachable, Peers as _,
+};
 use tasuki::node::{Config, Node};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::{Identity, PeerRole, RpcSecurity};

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use tasuki::node::clock_and_random::{Clock, RealClock};
-use tasuki::node::coordination::coordinator::ClusterRole;
-use tasuki::node::coordination::peers::{
+use tasuki::node::coordination::external_coordinator::ClusterRole;
+use tasuki::node::coordination::node_rpc::{
     CancelOrder, ContinuationRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers as _,
     StartOrder, WorkerStatus,
 };

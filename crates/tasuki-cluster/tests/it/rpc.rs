@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::peers::{
+use tasuki::node::coordination::node_rpc::{
     CancelOrder, ContinuationRequest, ORDER_TIMEOUT, OrderResponse, Peer, PeerUnreachable,
     Peers as _, StartOrder,
 };
@@ -42,7 +42,7 @@ async fn rpc_every_call_is_received_and_answered() {
     assert_eq!(ping_until_response(peers, peer).await, node.id);
     assert_eq!(
         peers.status(peer).await,
-        Ok(tasuki::node::coordination::peers::NodeRpc::status(&**node))
+        Ok(tasuki::node::coordination::node_rpc::NodeRpc::status(&**node))
     );
     assert_eq!(peers.start(peer, &order(2)).await, Ok(OrderResponse::Accepted));
     assert_eq!(peers.cancel(peer, &cancel(2)).await, Ok(OrderResponse::Accepted));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::peers::{OrderResponse, Peer, Peers as _};
+use tasuki::node::coordination::node_rpc::{OrderResponse, Peer, Peers as _};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::tls::dev::{DevAuthority, ValidityPeriod};
 use tasuki_cluster::{Identity, PeerRole, RpcSecurity};
@@ -169,7 +169,7 @@ async fn rpc_tls_an_observer_may_read_but_not_send_orders() {
     let peers = pair.client_with(&folder);
     assert_eq!(ping_until_response(&peers, &pair.peer).await, pair.node.id);
     assert!(peers.status(&pair.peer).await.is_ok());
-    let request = tasuki::node::coordination::peers::ContinuationRequest {
+    let request = tasuki::node::coordination::node_rpc::ContinuationRequest {
         worker: pair.node.id,
         runs: Vec::new(),
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tasuki::node::clock_and_random::{Clock, RealClock};
-use tasuki::node::coordination::peers::{OrderResponse, Peers as _};
+use tasuki::node::coordination::node_rpc::{OrderResponse, Peers as _};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::signed_token::{MAX_CLOCK_SKEW, TOKEN_LIFETIME, TokenFiles, TokenSigner};
 use tasuki_cluster::{Identity, PeerRole, RpcSecurity};

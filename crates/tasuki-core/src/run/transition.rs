@@ -30,7 +30,7 @@ string_enum! {
         Orphan = "orphan",
         /// The worker gives back an assigned run that it has not started.
         Release = "release",
-        /// The supervisor takes the run from an expired lease.
+        /// The leader takes the run from an expired lease.
         Recover = "recover",
         /// A user or policy cancels the run.
         Cancel = "cancel",
@@ -113,8 +113,8 @@ pub const TRANSITIONS: &[TransitionRow] = &[
         number: "T0",
         verb: Verb::Create,
         state_effects: &[StateEffect::Create(Pending)],
-        actor: "leader (time, event); API (task, run now, rerun)",
-        guard: "F for the leader; the cursor, then the job, is unchanged since it was read; unique keys (a conflict returns the existing run)",
+        actor: "leader (time, event); API (task, trigger, rerun)",
+        guard: "F for the leader; the cursor and the job are unchanged since they were read; unique keys (a conflict returns the existing run)",
         effects: "the cursor advances; the event gets processed_at; due row added; command, limits and policy are copied into the run",
     },
     TransitionRow {
@@ -138,7 +138,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
         verb: Verb::Start,
         state_effects: &[StateEffect::Change(&[Assigned], &[Running])],
         actor: "worker",
-        guard: "lease found by token; token; state; the run's worker is the caller and not detached; no cancel requested; due_at <= clock < start_by (a little early gives NotYet, not Lost)",
+        guard: "lease found by token; token; state; the run's worker is the caller and not detached; no cancel requested; due_at <= clock < start_by (if clock < due_at, the result is NotYet instead of Lost)",
         effects: "tries + 1; releases = 0; started_at; lease_until. The process is spawned only after this",
     },
     TransitionRow {
@@ -196,7 +196,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
             StateEffect::Change(&[Running], &[RetryWait, Expired, Failed, Canceled]),
             StateEffect::Change(&[Assigned], &[Orphaned]),
         ],
-        actor: "leader (supervisor)",
+        actor: "leader",
         guard: "F; lease deleted, because lease_until + steal_grace < clock or its worker was reported dead; token of the lease; state",
         effects: "attempt LOST (HEARTBEAT_TIMEOUT) or RELEASED appended, or stored in the run if the run ends; retry decision, including a requested cancel; due row added; hold released",
     },
@@ -256,7 +256,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
         verb: Verb::Confirm,
         state_effects: &[StateEffect::Keep(&[Running])],
         actor: "worker",
-        guard: "token; state; for the way back, also the deadline",
+        guard: "token; state; for CONFIRMING -> NONE also: the deadline has not passed",
         effects: "continuation NONE <-> CONFIRMING, with its start and a deadline that is never later than the end of the lease",
     },
 ];

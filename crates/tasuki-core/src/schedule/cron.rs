@@ -1,6 +1,6 @@
 //! Parses cron expressions: five fields, or six with seconds in front, or a nickname such as `@daily`.
 //!
-//! The crate croner parses the fields; [`super::fire`] computes the fires. croner accepts more than
+//! The crate croner parses the fields; [`super::next_fire`] computes the fires. croner accepts more than
 //! tasuki supports (`L`, `W` and `#`, years, names in fields without names, empty list items). This
 //! module rejects those first, with an error that names the field and the item.
 
@@ -8,7 +8,7 @@ use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
 
 use super::dst::DstRule;
-use super::pattern::{Days, MonthDays, NumberSet, Pattern, Times};
+use super::wall_clock_pattern::{Days, MonthDays, NumberSet, Pattern, Times};
 use crate::InvalidInput;
 
 /// Parses an expression. Returns its wall-clock times and its default rule for clock changes.
@@ -256,6 +256,9 @@ mod tests {
 
     #[test]
     fn a_star_in_the_month_field_means_all_months() {
-        assert_eq!(parse("* * * * *").unwrap().0.months, super::super::pattern::ALL_MONTHS);
+        assert_eq!(
+            parse("* * * * *").unwrap().0.months,
+            super::super::wall_clock_pattern::ALL_MONTHS
+        );
     }
 }

@@ -4,7 +4,7 @@
 //! and a `daily_at` that fire at the same times have the same description.
 
 use super::Recurrence;
-use super::pattern::{ALL_MONTHS, Days, MonthDays, NumberSet, Pattern, Times, time};
+use super::wall_clock_pattern::{ALL_MONTHS, Days, MonthDays, NumberSet, Pattern, Times, time};
 use crate::Language;
 use jiff::civil::Time;
 

@@ -40,14 +40,14 @@ impl DstRule {
 
 /// The rules that a job's definition chooses; `None`: the default of the kind of schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct DstChoice {
+pub struct DstRuleOverrides {
     /// The rule for times that are skipped when the clocks go forward.
     pub gap: Option<GapRule>,
     /// The rule for times that are repeated when the clocks go back.
     pub fold: Option<FoldRule>,
 }
 
-impl DstChoice {
+impl DstRuleOverrides {
     pub(super) fn or_default(self, rule: DstRule) -> DstRule {
         DstRule { gap: self.gap.unwrap_or(rule.gap), fold: self.fold.unwrap_or(rule.fold) }
     }

@@ -3,26 +3,26 @@
 mod cron;
 mod describe;
 mod dst;
-mod fire;
-mod parse_value;
-mod pattern;
+mod next_fire;
+mod parse_schedule_value;
 mod preview;
 mod slot;
+mod wall_clock_pattern;
 mod zone;
 
 use std::fmt;
 
 use jiff::Timestamp;
 
-pub use dst::{DstChoice, DstRule, FoldRule, GapRule};
-pub use fire::Fire;
+pub use dst::{DstRule, DstRuleOverrides, FoldRule, GapRule};
+pub use next_fire::Fire;
 pub use preview::{ClockChange, Preview, PreviewRow};
 pub use slot::PlannedSlot;
 pub use zone::Zone;
 
 use crate::string_enum::string_enum;
 use crate::{InvalidInput, Language};
-use pattern::Pattern;
+use wall_clock_pattern::Pattern;
 
 string_enum! {
     /// The kind of a schedule (`schedule_type`). It determines the format of the value.
@@ -50,11 +50,11 @@ pub const MAX_VALUE_BYTES: usize = 256;
 /// A parsed schedule. It computes the next fires.
 ///
 /// ```
-/// use tasuki_core::schedule::{DstChoice, Schedule, ScheduleKind};
+/// use tasuki_core::schedule::{DstRuleOverrides, Schedule, ScheduleKind};
 /// use tasuki_core::Language;
 ///
 /// let schedule =
-///     Schedule::parse(ScheduleKind::WeekdaysAt, "09:00", "Asia/Tokyo", DstChoice::default())?;
+///     Schedule::parse(ScheduleKind::WeekdaysAt, "09:00", "Asia/Tokyo", DstRuleOverrides::default())?;
 /// assert_eq!(schedule.describe(Language::English), "on Monday to Friday at 09:00");
 ///
 /// let friday_evening = "2026-11-13T10:00:00Z".parse().unwrap();
@@ -88,7 +88,7 @@ impl Schedule {
         kind: ScheduleKind,
         value: &str,
         zone: &str,
-        dst: DstChoice,
+        dst: DstRuleOverrides,
     ) -> Result<Self, InvalidInput> {
         if value.len() > MAX_VALUE_BYTES {
             let found = format!("{} bytes", value.len());
@@ -98,7 +98,7 @@ impl Schedule {
                 "at most 256 bytes",
             ));
         }
-        let (recurrence, default_rule) = parse_value::parse(kind, value)?;
+        let (recurrence, default_rule) = parse_schedule_value::parse(kind, value)?;
         let zone = zone.parse()?;
         let value = value.trim().to_owned();
         Ok(Self { kind, value, zone, rule: dst.or_default(default_rule), recurrence })
@@ -128,7 +128,7 @@ impl Schedule {
     pub fn next_after(&self, after: Timestamp) -> Option<Fire> {
         match &self.recurrence {
             Recurrence::WallClock(pattern) => {
-                fire::next_wall_clock_fire(pattern, self.zone.rules(), self.rule, after)
+                next_fire::next_wall_clock_fire(pattern, self.zone.rules(), self.rule, after)
             }
             Recurrence::Interval(period) => {
                 let passed = after.as_microsecond().div_euclid(1_000_000 * period);

@@ -4,7 +4,7 @@ use jiff::civil::DateTime;
 use jiff::{Timestamp, Zoned};
 
 use super::dst::GapRule;
-use super::{Fire, PlannedSlot, Recurrence, Schedule, fire};
+use super::{Fire, PlannedSlot, Recurrence, Schedule, next_fire};
 
 /// The next fires of a schedule.
 #[derive(Debug, Clone)]
@@ -94,7 +94,7 @@ fn skipped_rows(schedule: &Schedule, after: Timestamp, until: Timestamp) -> Vec<
     if schedule.rule.gap == GapRule::Shift {
         return Vec::new();
     }
-    fire::skipped_in_gaps(pattern, schedule.zone.rules(), after, until)
+    next_fire::skipped_in_gaps(pattern, schedule.zone.rules(), after, until)
         .into_iter()
         .map(|(at, wall)| PreviewRow::Skipped { wall, change: change_at(schedule, at) })
         .collect()
@@ -103,7 +103,7 @@ fn skipped_rows(schedule: &Schedule, after: Timestamp, until: Timestamp) -> Vec<
 /// The first clock change on the local day of the fire.
 fn change_on_the_day_of(schedule: &Schedule, local: &Zoned) -> Option<ClockChange> {
     // The search starts just before midnight, because the change may be the first instant of the day.
-    let before = fire::saturating_add(
+    let before = next_fire::saturating_add(
         local.start_of_day().ok()?.timestamp(),
         jiff::SignedDuration::from_nanos(-1),
     );
@@ -118,7 +118,7 @@ fn change_on_the_day_of(schedule: &Schedule, local: &Zoned) -> Option<ClockChang
 
 fn change_at(schedule: &Schedule, at: Timestamp) -> ClockChange {
     let zone = schedule.zone.rules();
-    let just_before = fire::saturating_add(at, jiff::SignedDuration::from_nanos(-1));
+    let just_before = next_fire::saturating_add(at, jiff::SignedDuration::from_nanos(-1));
     let from = zone.to_offset(just_before).to_datetime(at);
     ClockChange { at, from, to: zone.to_offset(at).to_datetime(at) }
 }

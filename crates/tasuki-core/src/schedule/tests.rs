@@ -2,16 +2,16 @@ use super::*;
 use ScheduleKind::{Cron, DailyAt, Every, HourlyAt, MonthlyAt, WeekdaysAt, WeeklyAt};
 
 fn schedule(kind: ScheduleKind, value: &str, zone: &str) -> Schedule {
-    Schedule::parse(kind, value, zone, DstChoice::default()).unwrap()
+    Schedule::parse(kind, value, zone, DstRuleOverrides::default()).unwrap()
 }
 
 fn with_rule(value: &str, zone: &str, gap: GapRule, fold: FoldRule) -> Schedule {
-    let choice = DstChoice { gap: Some(gap), fold: Some(fold) };
+    let choice = DstRuleOverrides { gap: Some(gap), fold: Some(fold) };
     Schedule::parse(Cron, value, zone, choice).unwrap()
 }
 
 fn error_of(kind: ScheduleKind, value: &str) -> String {
-    Schedule::parse(kind, value, "UTC", DstChoice::default()).unwrap_err().to_string()
+    Schedule::parse(kind, value, "UTC", DstRuleOverrides::default()).unwrap_err().to_string()
 }
 
 fn at(text: &str) -> Timestamp {
@@ -350,7 +350,7 @@ fn errors_name_the_field_the_value_and_the_valid_values() {
         error_of(HourlyAt, &long),
         "schedule value: found 400 bytes, expected at most 256 bytes"
     );
-    let zone = Schedule::parse(Every, "5m", "Mars/Base", DstChoice::default()).unwrap_err();
+    let zone = Schedule::parse(Every, "5m", "Mars/Base", DstRuleOverrides::default()).unwrap_err();
     assert!(zone.to_string().starts_with("time zone: found \"Mars/Base\""), "{zone}");
 }
 
@@ -360,7 +360,7 @@ fn the_rule_for_clock_changes_has_a_default_and_can_be_chosen() {
     assert_eq!(rule(DailyAt, "02:30"), Some(DstRule::TIME_OF_DAY));
     assert_eq!(rule(HourlyAt, "15"), Some(DstRule::PERIODIC));
     assert_eq!(rule(Every, "5m"), None);
-    let half = DstChoice { gap: Some(GapRule::Skip), fold: None };
+    let half = DstRuleOverrides { gap: Some(GapRule::Skip), fold: None };
     let chosen = Schedule::parse(DailyAt, "02:30", "Europe/Berlin", half).unwrap();
     assert_eq!(chosen.dst_rule(), Some(DstRule { gap: GapRule::Skip, fold: FoldRule::Once }));
 }

@@ -116,80 +116,90 @@ const fn days(days: u64) -> Duration {
 }
 
 settings! {
-    /// Interval at which the leader plans. New runs and events trigger planning earlier, so this mainly
-    /// sets the frequency of maintenance and has little effect on punctuality.
+    /// Interval at which the leader creates and assigns runs. A new run or event wakes the leader earlier,
+    /// so this value mainly sets the frequency of maintenance and has little effect on punctuality.
     leader_tick: Duration = s(1), ms(10), s(60),
-        "リーダーが計画処理を行う間隔。新しい実行やイベントがあれば間隔を待たずに計画するため、この値は主に保守処理の頻度を決め、開始の遅れにはほとんど影響しない。";
-    /// How long before its planned time a run is created and assigned to a worker. The worker then
-    /// starts it with its own timer. With a longer time, runs start on time even if a change of leader
-    /// takes longer.
+        "リーダーが実行の作成と割り当てを行う間隔。新しい実行やイベントがあれば間隔を待たずに行うため、この値は主に保守処理の頻度を決め、開始の遅れにはほとんど影響しない。";
+    /// How long before the planned time of a run the leader creates the run and assigns it to a worker. The
+    /// worker then starts the run with its own timer. Increase this value if an election may take longer:
+    /// workers start assigned runs without a leader.
     assign_ahead: Duration = s(30), ms(0), s(3_600),
         "予定時刻のどれだけ前に実行を作成してワーカーに割り当てるか。ワーカーは自分のタイマーで実行を開始する。長いほどリーダー交代の影響を受けにくい。";
     /// Interval at which the leader renews its lease.
     leader_renew: Duration = s(1), ms(10), s(60),
         "リーダーが自分のリースを更新する間隔。";
-    /// How long the leader's lease is valid without renewal. A shorter time detects a dead leader
-    /// earlier; a longer time tolerates slow networks.
+    /// How long the leader's lease is valid without renewal. With a shorter time, another worker replaces a
+    /// stopped leader earlier. With a longer time, a slow network does not end the term.
     leader_ttl: Duration = s(5), ms(30), s(300),
-        "リーダーのリースが更新なしで有効な時間。短いほどリーダーの停止を早く検知でき、長いほどネットワークの遅延に強い。";
+        "リーダーのリースが更新なしで有効な時間。短いほど、停止したリーダーを別のワーカーが早く引き継ぐ。長いほど、ネットワークの遅延で任期が終わりにくい。";
     /// If the leader cannot renew its lease, it stops acting this long before the lease ends.
     leader_margin: Duration = s(1), ms(0), s(60),
         "リーダーがリースを更新できないとき、リース終了のどれだけ前に動作を止めるか。";
-    /// Maximum age of the leader's last heartbeat. If it is older, subleaders call the leader, and end its
-    /// term if it does not answer.
+    /// Only with Redis: maximum time since the leader last published its id in Redis. After this time a
+    /// subleader calls the leader. If the leader answers none of three calls, the subleader ends the term.
     leader_stale: Duration = s(5), ms(30), s(300),
-        "リーダーの最後のハートビートがこれより古いと、サブリーダーがリーダーを呼び出し、応答がなければその任期を終わらせる。";
-    /// Interval at which a subleader reads the age of the leader's heartbeat.
+        "Redis を使うときだけ有効。リーダーが Redis に最後に自分の ID を公開してからこの時間が過ぎると、サブリーダーがリーダーを呼び出す。3回の呼び出しのどれにも応答がなければ、その任期を終わらせる。";
+    /// Interval at which a worker that is not the leader checks whether the leader's lease has expired. For
+    /// this time after the end of the lease, only subleaders may become leader. With Redis, it is also the
+    /// interval at which a subleader checks when the leader last published its id in Redis.
     subleader_check: Duration = s(1), ms(10), s(60),
-        "サブリーダーが、リーダーの最後のハートビートからの経過時間を調べる間隔。";
+        "リーダーではないワーカーが、リーダーのリースが切れたかどうかを調べる間隔。リースが切れてからこの時間は、サブリーダーだけがリーダーになれる。Redis を使うときは、リーダーが最後に自分の ID を公開した時刻をサブリーダーが調べる間隔でもある。";
     /// Interval at which a worker sends its heartbeat.
     heartbeat_interval: Duration = s(1), ms(10), s(60),
         "ワーカーがハートビートを送る間隔。";
     /// Maximum age of a worker's heartbeat. If it is older, the worker gets no new runs.
     heartbeat_ttl: Duration = s(5), ms(30), s(300),
         "ハートビートがこれより古いワーカーには新しい実行を割り当てない。";
-    /// Additional time after heartbeat_ttl. A worker that still sends no heartbeat is then detached by the
-    /// leader.
+    /// When heartbeat_ttl has passed without a heartbeat, the leader calls the worker. If the worker
+    /// answers no call for this additional time, the leader detaches it.
     worker_detach_grace: Duration = s(5), ms(0), s(600),
-        "heartbeat_ttl を過ぎてもハートビートがないワーカーを、リーダーが切り離すまでの猶予。";
-    /// An assigned run that has not started this long after its planned time is assigned to another
-    /// worker.
+        "heartbeat_ttl を過ぎてもハートビートがないワーカーを、リーダーが呼び出す。この時間のあいだ一度も応答がなければ、リーダーはワーカーを切り離す。";
+    /// Maximum time between the due time of a run (or its assignment, if that is later) and its start.
+    /// After this time the leader takes the run back from the worker and assigns it again.
     reassign_after: Duration = s(15), ms(20), s(3_600),
-        "割り当て済みの実行が予定時刻を過ぎても開始されないとき、別のワーカーに割り当てるまでの時間。";
-    /// How many times a run may be assigned without being started. After that it becomes EXPIRED.
+        "割り当て済みの実行が、予定時刻（割り当てのほうが遅ければ割り当ての時刻）からこの時間を過ぎても開始されないと、リーダーは実行を取り戻して割り当て直す。";
+    /// Maximum number of assignments in a row that do not lead to a start. When a run reaches this number,
+    /// it becomes EXPIRED.
     max_releases: u32 = 20, 1, 10_000,
-        "実行が開始されないまま割り当てを繰り返せる回数。これに達すると EXPIRED になる。";
+        "実行が開始されないまま連続して割り当てられる回数の上限。これに達すると EXPIRED になる。";
     /// Interval at which a worker renews the leases of its runs.
     lease_renew: Duration = s(3), ms(10), s(60),
         "ワーカーが自分の実行のリースを更新する間隔。";
-    /// How long the lease of a run is valid without renewal. The runs of a lost node are recovered
-    /// after this time plus steal_grace.
+    /// How long a lease is valid after its last renewal. If a worker stops renewing, the leader recovers
+    /// its runs after this time plus steal_grace.
     lease_ttl: Duration = s(30), ms(40), s(3_600),
-        "実行のリースが更新なしで有効な時間。失われたノードの実行は、この時間に steal_grace を加えた時間の後に回収される。";
-    /// How long the database may be unavailable before running processes are stopped.
+        "リースが最後の更新から有効な時間。ワーカーが更新しなくなると、リーダーは、この時間に steal_grace を加えた時間の後にその実行を回収する。";
+    /// Length of a database outage during which running processes must not be stopped. tasuki uses this
+    /// value only in the rule for lease_ttl: a worker sends SIGTERM when two thirds of lease_ttl have
+    /// passed since the last renewal.
     outage_tolerance: Duration = s(15), ms(0), s(3_600),
-        "データベースに接続できなくても、この時間が過ぎるまでは実行中のプロセスを止めない。";
+        "データベースに接続できなくても、実行中のプロセスを止めてはならない時間。この値は lease_ttl の規則にだけ使われる。ワーカーは、最後の更新から lease_ttl の3分の2が過ぎると SIGTERM を送る。";
     /// If a worker cannot renew a lease, it sends SIGKILL to the running processes this long before the
     /// lease ends.
     kill_margin: Duration = s(3), ms(1), s(600),
         "リースを更新できないとき、リース終了のどれだけ前に実行中のプロセスへ SIGKILL を送るか。";
-    /// Time between the end of a lease and the recovery of its runs.
+    /// Time that the leader waits after the end of a lease before it recovers ("steals") the runs of the
+    /// lease.
     steal_grace: Duration = s(3), ms(0), s(600),
         "リースが切れてから実行を回収するまでの猶予。";
-    /// Maximum number of commands that a worker runs at the same time.
+    /// Number of slots of a worker for commands that the leader assigns. The worker has the same number of
+    /// slots for commands that it claims. The value auto means four for each core.
     max_jobs_per_worker: SlotSetting = SlotSetting::Auto, SlotSetting::Fixed(1), SlotSetting::Fixed(10_000),
-        "1つのワーカーが同時に実行するコマンドの最大数。";
+        "リーダーが割り当てるコマンドのための、1つのワーカーのスロット数。ワーカーが自分で取得するコマンドのためにも、同じ数のスロットがある。auto は1コアにつき4。";
     /// Maximum number of functions of the default queue that a worker runs at the same time.
     function_slots: u32 = 256, 1, 100_000,
         "1つのワーカーが同時に実行する、既定のキューの関数の最大数。";
-    /// How many times a detached worker requests permission to continue its runs.
+    /// Maximum number of times that a detached worker asks for a confirmation to continue its runs, if it
+    /// gets no answer.
     continuation_retry_count: u32 = 3, 1, 1_000,
-        "切り離されたワーカーが、実行を続ける許可を求める回数。";
-    /// Interval at which a detached worker requests permission to continue its runs.
+        "切り離されたワーカーが、応答がないときに、実行を続けるための確認を求める回数の上限。";
+    /// Interval at which a detached worker asks for a confirmation to continue its runs, as long as it gets
+    /// no answer.
     continuation_retry_interval: Duration = ms(300), ms(1), s(60),
-        "切り離されたワーカーが、実行を続ける許可を求める間隔。";
-    /// How late a scheduled run may start. A later run is SKIPPED, so that a cluster that recovers
-    /// from an outage is not flooded. A job can choose another misfire policy.
+        "切り離されたワーカーが、応答がないあいだ、実行を続けるための確認を求める間隔。";
+    /// Maximum delay of the start of a scheduled run. A run that could only start after this delay is
+    /// SKIPPED, so that a cluster that recovers from an outage is not flooded. A job can choose another
+    /// misfire policy.
     skip_late_after: Duration = s(300), ms(30), days(366),
         "予定された実行の開始がこれより遅れると SKIPPED になる。障害の復旧直後に大量の実行が一斉に始まるのを防ぐ。ジョブごとに別のミスファイア方針を選べる。";
     /// How many times a failed command is retried, if its job does not set a number. The default is
@@ -205,33 +215,34 @@ settings! {
     /// Maximum delay before a retry.
     retry_backoff_cap: Duration = s(900), ms(0), days(30),
         "再試行までの待ち時間の上限。";
-    /// Each delay is shortened by a random share of up to this percentage, so that runs that failed at
-    /// the same time are not retried at the same time.
+    /// Maximum random reduction of each retry delay, in percent. With a reduction, runs that failed at the
+    /// same time are retried at different times.
     retry_jitter_percent: u32 = 0, 0, 100,
         "再試行の待ち時間を、最大でこの割合（%）までランダムに短くする。同時に失敗した実行が同時に再試行されるのを防ぐ。";
     /// Maximum run time of one attempt, if its job does not set one. A longer attempt is stopped as
     /// TIMED_OUT.
     timeout: Duration = s(1_800), ms(10), days(366),
         "1回の試行の最大実行時間（ジョブごとに変更できる）。超えると TIMED_OUT になる。";
-    /// How long an attempt may run without output or heartbeat before it is stopped with
-    /// HEARTBEAT_TIMEOUT, if its job does not set a time.
+    /// Maximum time in which an attempt writes no output and its handler sends no heartbeat. After this
+    /// time the worker stops the attempt with HEARTBEAT_TIMEOUT. A job can set its own time.
     heartbeat_timeout: Option<Duration> = None, Some(ms(10)), Some(days(366)),
         "試行がこの時間、出力もハートビートもないと HEARTBEAT_TIMEOUT として停止する（ジョブごとに変更できる）。";
-    /// The heartbeat timeout of a handler that has reported progress at least once. It replaces
-    /// heartbeat_timeout for such an attempt, if its job does not set a time.
+    /// Replaces the setting heartbeat_timeout for an attempt whose handler has reported progress at least
+    /// once. It has no effect on a job that sets its own heartbeat_timeout.
     progress_heartbeat_timeout: Option<Duration> = Some(s(300)), Some(ms(10)), Some(days(366)),
-        "一度でも進捗を報告したハンドラーに対して heartbeat_timeout の代わりに使う時間（ジョブごとに変更できる）。";
+        "一度でも進捗を報告したハンドラーに対して、設定 heartbeat_timeout の代わりに使う時間。自分の heartbeat_timeout を指定したジョブには影響しない。";
     /// Time between SIGTERM and SIGKILL when a process is stopped.
     stop_grace: Duration = s(10), ms(0), s(3_600),
         "プロセスを停止するとき、SIGTERM を送ってから SIGKILL を送るまでの猶予。";
-    /// Interval at which the leader searches for lost runs.
+    /// Interval at which the leader searches for expired leases and for assigned runs that did not start in
+    /// time.
     recovery_interval: Duration = s(5), ms(10), s(3_600),
-        "リーダーが失われた実行を探す間隔。";
-    /// Whether lost runs are recovered. Turn it off only to preserve the state of a broken cluster
-    /// for investigation.
+        "リーダーが、切れたリースと、時間内に開始されなかった割り当て済みの実行を探す間隔。";
+    /// Whether the leader recovers the runs of expired leases and assigns runs again that did not start in
+    /// time. Turn it off only to preserve the state of a broken cluster for investigation.
     recovery_enabled: bool = true, false, true,
-        "失われた実行を回収するかどうか。障害を調査するためにクラスターの状態を保ちたいときだけ無効にする。";
-    /// How many days the log text stays in the database. After that it is moved to the archive.
+        "リーダーが、切れたリースの実行を回収し、時間内に開始されなかった実行を割り当て直すかどうか。障害を調査するためにクラスターの状態を保ちたいときだけ無効にする。";
+    /// Not used yet: number of days after which tasuki will move log text from the database to an archive.
     log_retention_days_db: u32 = 7, 0, 36_500,
-        "ログの本文をデータベースに保持する日数。この日数を過ぎるとアーカイブに移動する。";
+        "まだ使われていない。ログの本文をデータベースからアーカイブに移動するまでの日数になる予定。";
 }

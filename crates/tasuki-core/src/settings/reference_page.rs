@@ -8,8 +8,9 @@ use super::{RULES, Settings};
 pub fn reference_markdown() -> String {
     let mut page = String::from(
         "# Settings\n\n\
-         Settings control the behaviour of a cluster. They are stored in the database. Each value has limits, and some rules\n\
-         compare several settings. This page is generated from the code, and a test compares the two.\n\n\
+         Settings control the behaviour of a cluster. They are stored in the database. Each setting has a minimum and a\n\
+         maximum. The rules below compare settings with each other. This page is generated from the code; a test fails if\n\
+         the page differs from the code.\n\n\
          | setting | default | from | to | what it does | 説明 |\n\
          |---|---|---|---|---|---|\n",
     );

@@ -40,7 +40,7 @@ pub const RULES: &[SettingsRule] = &[
         holds: |s| s.leader_ttl >= 3 * s.leader_renew,
     },
     SettingsRule {
-        english: "{leader_ttl} must be at least twice {leader_renew} plus {leader_margin}, or a leader would stop acting between two renewals",
+        english: "{leader_ttl} must be at least 2 × {leader_renew} + {leader_margin}, or a leader would stop acting between two renewals",
         japanese: "{leader_ttl} は {leader_renew} の2倍と {leader_margin} の和以上でなければなりません（そうでないと、リーダーが次の更新の前に動作を止めてしまいます）",
         holds: |s| s.leader_ttl >= 2 * s.leader_renew + s.leader_margin,
     },
@@ -65,12 +65,12 @@ pub const RULES: &[SettingsRule] = &[
         holds: |s| s.lease_ttl >= 4 * s.lease_renew,
     },
     SettingsRule {
-        english: "two thirds of {lease_ttl}, when running processes get SIGTERM, must be at least {outage_tolerance} plus {lease_renew}",
+        english: "2/3 × {lease_ttl} must be at least {outage_tolerance} + {lease_renew}, because a worker that cannot renew a lease sends SIGTERM after 2/3 × lease_ttl",
         japanese: "{lease_ttl} の3分の2（実行中のプロセスに SIGTERM を送る時点）は {outage_tolerance} と {lease_renew} の和以上でなければなりません",
         holds: |s| s.term_after() >= s.outage_tolerance + s.lease_renew,
     },
     SettingsRule {
-        english: "{lease_ttl} minus {kill_margin}, when running processes get SIGKILL, must be more than two thirds of lease_ttl, when they get SIGTERM",
+        english: "{lease_ttl} - {kill_margin} must be more than 2/3 × lease_ttl, because a worker that cannot renew a lease sends SIGTERM after 2/3 × lease_ttl and SIGKILL after lease_ttl - kill_margin",
         japanese: "{lease_ttl} から {kill_margin} を引いた時点（SIGKILL を送る時点）は、lease_ttl の3分の2の時点（SIGTERM を送る時点）より後でなければなりません",
         holds: |s| s.kill_after() > s.term_after(),
     },
@@ -148,7 +148,7 @@ mod tests {
             (
                 &[("leader_ttl", "4s"), ("leader_margin", "3s")],
                 &[("leader_ttl", "5s"), ("leader_margin", "3s")],
-                "leader_ttl (4s) must be at least twice leader_renew (1s) plus leader_margin (3s), or a leader would stop acting between two renewals",
+                "leader_ttl (4s) must be at least 2 × leader_renew (1s) + leader_margin (3s), or a leader would stop acting between two renewals",
             ),
             (
                 &[("leader_stale", "2s")],
@@ -173,12 +173,12 @@ mod tests {
             (
                 &[("outage_tolerance", "18s")],
                 &[("outage_tolerance", "17s")],
-                "two thirds of lease_ttl (30s), when running processes get SIGTERM, must be at least outage_tolerance (18s) plus lease_renew (3s)",
+                "2/3 × lease_ttl (30s) must be at least outage_tolerance (18s) + lease_renew (3s), because a worker that cannot renew a lease sends SIGTERM after 2/3 × lease_ttl",
             ),
             (
                 &[("kill_margin", "10s")],
                 &[("kill_margin", "9s")],
-                "lease_ttl (30s) minus kill_margin (10s), when running processes get SIGKILL, must be more than two thirds of lease_ttl, when they get SIGTERM",
+                "lease_ttl (30s) - kill_margin (10s) must be more than 2/3 × lease_ttl, because a worker that cannot renew a lease sends SIGTERM after 2/3 × lease_ttl and SIGKILL after lease_ttl - kill_margin",
             ),
             (
                 &[("continuation_retry_count", "16"), ("continuation_retry_interval", "1s")],

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
 use tasuki_core::Schedule;
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 
 use crate::model;
 
@@ -62,7 +62,8 @@ fn fires_match_croniter_in_zones_without_clock_changes() {
 
     for ((expression, zone, start), expected) in cases.into_iter().zip(results) {
         let schedule =
-            Schedule::parse(ScheduleKind::Cron, expression, zone, DstChoice::default()).unwrap();
+            Schedule::parse(ScheduleKind::Cron, expression, zone, DstRuleOverrides::default())
+                .unwrap();
         let fires: Vec<String> = schedule
             .fires_after(start)
             .take(FIRES)

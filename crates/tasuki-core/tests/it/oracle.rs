@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tasuki_core::Schedule;
-use tasuki_core::schedule::{DstChoice, FoldRule, GapRule, PlannedSlot};
+use tasuki_core::schedule::{DstRuleOverrides, FoldRule, GapRule, PlannedSlot};
 
 use crate::model::{self, Model};
 
@@ -101,7 +101,7 @@ fn check(
     window: &Window,
     start: usize,
     model: &Model,
-    choice: DstChoice,
+    choice: DstRuleOverrides,
 ) -> Result<(), TestCaseError> {
     let schedule = Schedule::parse(model.kind, &model.value, window.zone, choice)
         .map_err(|error| TestCaseError::fail(format!("{}: {error}", model.value)))?;
@@ -129,10 +129,10 @@ fn check(
     Ok(())
 }
 
-fn choice() -> impl Strategy<Value = DstChoice> {
+fn choice() -> impl Strategy<Value = DstRuleOverrides> {
     let gap = prop_oneof![2 => Just(None), 1 => Just(Some(GapRule::Skip)), 1 => Just(Some(GapRule::Shift))];
     let fold = prop_oneof![2 => Just(None), 1 => Just(Some(FoldRule::Once)), 1 => Just(Some(FoldRule::Twice))];
-    (gap, fold).prop_map(|(gap, fold)| DstChoice { gap, fold })
+    (gap, fold).prop_map(|(gap, fold)| DstRuleOverrides { gap, fold })
 }
 
 fn cases(cases: u32) -> ProptestConfig {

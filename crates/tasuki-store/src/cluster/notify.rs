@@ -24,7 +24,7 @@ pub struct Notification {
     /// Workers can claim runs.
     pub wake_claims: bool,
     /// Something about leased runs has changed, for example a cancel was requested: workers should renew their leases.
-    pub wake_leases: bool,
+    pub wake_renew_loop: bool,
     /// There is no leader any more: candidates should try to take the leadership.
     pub wake_election: bool,
 }
@@ -35,7 +35,7 @@ impl fmt::Display for Notification {
         let targets = [
             (self.wake_planner, " planner"),
             (self.wake_claims, " claims"),
-            (self.wake_leases, " leases"),
+            (self.wake_renew_loop, " leases"),
             (self.wake_election, " election"),
         ];
         targets.iter().filter(|(is_set, _)| *is_set).try_for_each(|(_, name)| f.write_str(name))
@@ -52,7 +52,7 @@ impl Notification {
             match name {
                 "planner" => notification.wake_planner = true,
                 "claims" => notification.wake_claims = true,
-                "leases" => notification.wake_leases = true,
+                "leases" => notification.wake_renew_loop = true,
                 "election" => notification.wake_election = true,
                 _ => {}
             }
@@ -116,7 +116,7 @@ mod tests {
                 sender: u64::MAX - u64::from(bits),
                 wake_planner: bits & 1 > 0,
                 wake_claims: bits & 2 > 0,
-                wake_leases: bits & 4 > 0,
+                wake_renew_loop: bits & 4 > 0,
                 wake_election: bits & 8 > 0,
             };
             assert_eq!(Notification::parse(&notification.to_string()), notification);

@@ -122,7 +122,7 @@ impl<D: Database> ConnectionCache<D> {
             if last_used.elapsed() < SKIP_PING_WITHIN {
                 return Ok(connection);
             }
-            if let Some(connection) = ping_or_discard(connection).await {
+            if let Some(connection) = ping_or_close(connection).await {
                 return Ok(connection);
             }
         };
@@ -139,7 +139,7 @@ impl<D: Database> ConnectionCache<D> {
             .first()
             .is_some_and(|(_, last_used)| last_used.elapsed() > IDLE_TIMEOUT)
         {
-            discard(state.connections.remove(0).0);
+            close_connection(state.connections.remove(0).0);
         }
         let return_to_pool =
             self.pool_is_exhausted_for(state.waiting) || connection.acquired_at.elapsed() > MAX_AGE;
@@ -155,7 +155,7 @@ impl<D: Database> ConnectionCache<D> {
         match removed {
             // The pool would ping this connection, and it has no timeout for the response.
             Some((connection, last_used)) if last_used.elapsed() >= SKIP_PING_WITHIN => {
-                discard(connection);
+                close_connection(connection);
             }
             removed => drop(removed),
         }
@@ -205,7 +205,7 @@ fn find_surplus<'s>(prepared: impl ExactSizeIterator<Item = &'s HashSet<usize>>)
 
 /// Pings a connection and returns it if it responds. Otherwise the connection is closed, also if the caller is canceled
 /// during the ping: a late response would be read as the response to the next statement.
-async fn ping_or_discard<D: Database>(
+async fn ping_or_close<D: Database>(
     connection: CachedConnection<D>,
 ) -> Option<CachedConnection<D>> {
     let mut guard = DiscardGuard(Some(connection));
@@ -219,13 +219,13 @@ struct DiscardGuard<D: Database>(Option<CachedConnection<D>>);
 impl<D: Database> Drop for DiscardGuard<D> {
     fn drop(&mut self) {
         if let Some(connection) = self.0.take() {
-            discard(connection);
+            close_connection(connection);
         }
     }
 }
 
 /// Closes a connection. Without a tokio runtime it cannot send a goodbye to the server, so it only closes the socket.
-pub(crate) fn discard<D: Database>(connection: CachedConnection<D>) {
+pub(crate) fn close_connection<D: Database>(connection: CachedConnection<D>) {
     let mut connection = connection.connection;
     match Handle::try_current() {
         Ok(_) => connection.close_on_drop(),

@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Database, Executor as _, MySql, Postgres};
 use tokio::runtime::Handle;
 
 use crate::Error;
-use crate::db::connection_cache::{CachedConnection, ConnectionCache, discard};
+use crate::db::connection_cache::{CachedConnection, ConnectionCache, close_connection};
 use crate::db::sql::TranslatedStatement;
 
 /// Maximum time for the rollback of a transaction whose caller was canceled.
@@ -132,17 +132,17 @@ impl<D: ServerDatabase> ServerConnection<D> {
 impl<D: ServerDatabase> Drop for ServerConnection<D> {
     fn drop(&mut self) {
         let Some(mut connection) = self.connection.take() else { return };
-        let Ok(runtime) = Handle::try_current() else { return discard(connection) };
+        let Ok(runtime) = Handle::try_current() else { return close_connection(connection) };
         match (self.awaiting_response, self.in_transaction) {
             (false, false) if !self.failed => self.cache.put_back(connection),
-            (true, _) if !D::RESYNCS_AFTER_CANCEL => discard(connection),
+            (true, _) if !D::RESYNCS_AFTER_CANCEL => close_connection(connection),
             // Dropping it returns it to the pool, which reads the rest of the response and pings the connection.
             (_, false) => {}
             (_, true) => drop(runtime.spawn(async move {
                 let rollback = D::execute_raw(&mut connection, "rollback");
                 let result = tokio::time::timeout(ROLLBACK_TIMEOUT, rollback).await;
                 if !matches!(result, Ok(Ok(()))) {
-                    discard(connection);
+                    close_connection(connection);
                 }
             })),
         }

@@ -29,6 +29,9 @@ pub(crate) mod sql;
 pub(crate) mod sqlite_group_commit;
 mod tx;
 
+#[cfg(feature = "mutants")]
+mod sql_mutants;
+
 pub use tx::AppTransaction;
 pub(crate) use tx::Tx;
 use tx::{SqliteTx, TxConnection};

@@ -3,6 +3,7 @@
 //! A file is written once for all three databases, with named parameters, and with `:now` for the database's own
 //! clock. Where a database needs another text, a sibling file with the database's name replaces it.
 
+use std::borrow::Cow;
 use std::sync::OnceLock;
 
 /// The kind of a database.
@@ -67,8 +68,11 @@ impl Sql {
     }
 
     fn text(&self, dialect: Dialect) -> String {
-        let text = self.texts[dialect as usize];
-        self.removed_clause.map_or(text.to_owned(), |clause| text.replace(clause, ""))
+        let text = compiled_in(self.texts[dialect as usize]);
+        match self.removed_clause {
+            Some(clause) => text.replace(clause, ""),
+            None => text.into_owned(),
+        }
     }
 
     /// Returns an `insert ... values (...)` whose list of values is repeated for several rows. Its parameters are those
@@ -93,6 +97,14 @@ impl Sql {
             .get_or_init(|| translate(self.name, &self.text(dialect), dialect, now_is_bound))
     }
 }
+
+/// Returns a text that was included at compile time; in a mutation test with the changes of the mutant.
+#[cfg(not(feature = "mutants"))]
+pub(crate) fn compiled_in(text: &'static str) -> Cow<'static, str> {
+    Cow::Borrowed(text)
+}
+#[cfg(feature = "mutants")]
+pub(crate) use crate::db::sql_mutants::mutate as compiled_in;
 
 /// Includes `sql/<name>.sql` for all databases, or one file for each database.
 macro_rules! sql {

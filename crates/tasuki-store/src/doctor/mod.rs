@@ -8,7 +8,7 @@
 mod report;
 mod runs_and_attempts;
 mod schema;
-mod small_tables;
+mod tables_besides_runs;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -39,14 +39,14 @@ impl Store {
         if report.is_clean() {
             schema::check_triggers(&mut tx, &mut report).await?;
             schema::check_unique_keys(&mut tx, &mut report).await?;
-            small_tables::check_settings(&mut tx, &mut report).await?;
-            let term = small_tables::check_terms(&mut tx, &mut report).await?;
+            tables_besides_runs::check_settings(&mut tx, &mut report).await?;
+            let term = tables_besides_runs::check_terms(&mut tx, &mut report).await?;
             check_clock(&mut tx, &mut report, clock).await?;
-            small_tables::check_holds(&mut tx, &mut report).await?;
+            tables_besides_runs::check_holds(&mut tx, &mut report).await?;
             let counts = runs_and_attempts::check(&mut tx, &mut report, term).await?;
-            small_tables::check_due(&mut tx, &mut report, &counts).await?;
-            small_tables::check_workers(&mut tx, &mut report, &counts).await?;
-            small_tables::check_events(&mut tx, &mut report, &counts).await?;
+            tables_besides_runs::check_due(&mut tx, &mut report, &counts).await?;
+            tables_besides_runs::check_workers(&mut tx, &mut report, &counts).await?;
+            tables_besides_runs::check_events(&mut tx, &mut report, &counts).await?;
             tx.rollback().await?;
             // Outside the snapshot: the audit chain may grow while it is read, and its check handles that.
             if let AuditVerification::Broken { seq, error: flaw } = self.verify_audit(None).await? {

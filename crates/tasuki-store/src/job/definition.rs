@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
-use tasuki_core::misfire::MisfirePolicy;
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::retry::Backoff;
 use tasuki_core::{InvalidInput, Schedule};
 

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::misfire::MisfirePolicy;
-use tasuki_core::schedule::DstChoice;
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
+use tasuki_core::schedule::DstRuleOverrides;
 use tasuki_core::work_spec::WorkKind;
 use tasuki_core::{InvalidInput, JobId, JobName, Schedule};
 
@@ -153,7 +153,7 @@ impl Job {
         let (Some(kind), Some(value)) = (&self.schedule_type, &self.schedule_value) else {
             return Ok(None);
         };
-        let dst = DstChoice {
+        let dst = DstRuleOverrides {
             gap: self.dst_gap.as_deref().map(str::parse).transpose()?,
             fold: self.dst_fold.as_deref().map(str::parse).transpose()?,
         };

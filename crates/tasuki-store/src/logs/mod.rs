@@ -1,6 +1,6 @@
 //! Logs: the output of an attempt, stored in chunks of lines. A log can be read while the attempt is still running.
 
-pub(crate) mod short_logs;
+pub(crate) mod create_short_logs;
 
 use jiff::Timestamp;
 use tasuki_core::{InvalidInput, RunId};
@@ -229,7 +229,7 @@ pub(crate) async fn has_log(tx: &mut Tx<'_>, key: Params<'static>) -> Result<boo
 }
 
 /// Inserts the first chunk of a log that was just created.
-pub(crate) async fn insert_first_chunk(
+pub(crate) async fn insert_first_log_chunk(
     tx: &mut Tx<'_>,
     key: Params<'static>,
     lines_count: i64,

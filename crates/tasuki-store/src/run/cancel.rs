@@ -9,7 +9,7 @@ use crate::audit::{self, AuditAction, AuditActor};
 use crate::cluster::leader;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Tx, params};
-use crate::run::transition_records::{self, NewTransitionRecord};
+use crate::run::rare_transition_records::{self, NewTransitionRecord};
 use crate::run::{due_table, lease};
 use crate::{Error, Outcome, Run, Store, Writer};
 
@@ -140,7 +140,7 @@ pub(crate) async fn cancel_unstarted(
         lease::release_hold(tx, row, token).await?;
     }
     tx.execute(&COUNT_END, params! { run_id: row.id.0 }).await?;
-    transition_records::insert_transition_record(tx, request.transition_record(row)).await?;
+    rare_transition_records::insert_transition_record(tx, request.transition_record(row)).await?;
     Ok(true)
 }
 
@@ -153,6 +153,6 @@ async fn request_cancel(
     if tx.execute(&REQUEST_CANCEL, request.columns(row.id)).await? == 0 {
         return Ok(false);
     }
-    transition_records::insert_transition_record(tx, request.transition_record(row)).await?;
+    rare_transition_records::insert_transition_record(tx, request.transition_record(row)).await?;
     Ok(true)
 }

@@ -81,7 +81,7 @@ impl Store {
             }
             tokio::time::sleep(CLAIM_RETRY_DELAY).await;
         }
-        self.empty_claim(request.token).await
+        self.explain_empty_claim(request.token).await
     }
 
     /// Claims with explicit row locks. `None`: other transactions hold all candidate rows.
@@ -93,7 +93,7 @@ impl Store {
         let mut tx = self.db.begin().await?;
         if !worker::find(&mut tx, request.worker).await?.is_some_and(|w| w.accepts_work()) {
             tx.rollback().await?;
-            return self.empty_claim(request.token).await.map(Some);
+            return self.explain_empty_claim(request.token).await.map(Some);
         }
         let Some(rows) = due_table::lock_for_claim(&mut tx, request, after).await? else {
             tx.rollback().await?;
@@ -109,7 +109,7 @@ impl Store {
         };
         if claimed.is_empty() {
             tx.commit().await?;
-            return self.empty_claim(request.token).await.map(Some);
+            return self.explain_empty_claim(request.token).await.map(Some);
         }
         let runs = mysql_and_sqlite::read_started_runs(&mut tx, &claimed).await?;
         tx.commit().await?;
@@ -118,7 +118,10 @@ impl Store {
 
     /// Result of a claim that found nothing: empty, or [`ClaimResult::AlreadyClaimed`] if the lease of this token
     /// exists.
-    pub(crate) async fn empty_claim(&self, token: LeaseToken) -> Result<ClaimResult, Error> {
+    pub(crate) async fn explain_empty_claim(
+        &self,
+        token: LeaseToken,
+    ) -> Result<ClaimResult, Error> {
         let rows = self.db.query(&FIND_LEASE, params! { token: to_uuid(token.as_bytes()) }).await?;
         Ok(if rows.is_empty() {
             ClaimResult::Runs(Vec::new())

@@ -14,7 +14,7 @@ use crate::{
     CursorMove, Error, ExpectedVersion, JobVersion, NewRun, Outcome, Run, Store, job, validate,
 };
 
-static INSERT: Sql = sql!("run/insert", ".sqlite", ".postgres", ".mysql");
+static INSERT: Sql = sql!("run/insert", ".sqlite", ".mysql", ".mysql");
 pub(crate) static FIND_INSERTED_ID: Sql =
     sql!("run/find_inserted_id", ".mysql", ".mysql", ".mysql");
 pub(crate) static FIND_BY_KEY: Sql = sql!("run/find_by_key");
@@ -85,6 +85,7 @@ impl Store {
             return self.create_postgres(runs).await;
         }
         let mut tx = self.begin_for(writer).await?;
+        // The insert of a batch of these databases cannot find runs that exist already.
         if self.dialect() != Dialect::Postgres && !runs.iter().any(NewRun::has_key) {
             if let Some(created) = mysql_and_sqlite::insert_batch(&mut tx, runs).await? {
                 tx.commit().await?;
@@ -93,7 +94,7 @@ impl Store {
             tx.rollback().await?;
             tx = self.begin_for(writer).await?;
         }
-        let created = insert_one_by_one(&mut tx, runs).await?;
+        let created = insert_or_find(&mut tx, runs).await?;
         tx.commit().await?;
         Ok(created)
     }
@@ -107,12 +108,7 @@ impl Store {
     ) -> Result<Vec<CreatedRun>, Error> {
         validate::check_runs(runs)?;
         let mut tx = self.db.join(transaction.into())?;
-        match tx.dialect() {
-            Dialect::Postgres => {
-                postgres::create_runs(postgres::Target::Transaction(&mut tx), runs).await
-            }
-            Dialect::Sqlite | Dialect::MySql => insert_one_by_one(&mut tx, runs).await,
-        }
+        insert_or_find(&mut tx, runs).await
     }
 
     /// Begins a transaction and checks the epoch if the leader writes.
@@ -136,7 +132,7 @@ impl Store {
             validate::check_runs(runs)?;
         }
         let mut excluded = vec![false; scheduled.len()];
-        // PostgreSQL inserts the runs one by one: a conflict in a batch insert would abort the whole transaction.
+        // PostgreSQL always inserts a batch, which also finds the runs that exist already.
         let mut in_batch = self.dialect() != Dialect::Postgres;
         loop {
             let mut tx = self.db.begin().await?;
@@ -178,7 +174,7 @@ impl Store {
             return Ok(None);
         }
         let run = NewRun { origin: Origin::Manual, ..run.clone() };
-        let created = insert(&mut tx, &run).await?;
+        let created = insert_one(&mut tx, &run).await?;
         if created.existed {
             tx.rollback().await?;
             return Ok(Some(created));
@@ -227,7 +223,7 @@ impl Store {
             args: old.args,
             ..NewRun::task(job)
         };
-        let created = insert(&mut tx, &new).await?;
+        let created = insert_one(&mut tx, &new).await?;
         let action = AuditAction {
             action: "rerun",
             object: format!("run {run}"),
@@ -274,7 +270,7 @@ async fn try_create_scheduled(
     let runs: Vec<NewRun<'_>> =
         advanced_runs.flat_map(|((_, runs), _)| runs.iter().cloned()).collect();
     let created = match in_batch {
-        false => insert_one_by_one(tx, &runs).await?,
+        false => insert_or_find(tx, &runs).await?,
         true => match mysql_and_sqlite::insert_batch(tx, &runs).await {
             Ok(Some(created)) => created,
             Ok(None) => return Ok(ScheduleResult::RunExists),
@@ -289,17 +285,35 @@ async fn try_create_scheduled(
     Ok(ScheduleResult::Created(per_cursor.collect()))
 }
 
-/// Creates runs with one insert for each, in the transaction of the caller.
-pub(crate) async fn insert_one_by_one(
+/// Creates runs in the transaction of the caller. A run that exists already is found, not created. PostgreSQL inserts
+/// them with one statement (several if their arguments are large), MySQL and SQLite each run with a statement of its own.
+pub(crate) async fn insert_or_find(
     tx: &mut Tx<'_>,
     runs: &[NewRun<'_>],
 ) -> Result<Vec<CreatedRun>, Error> {
+    let order = in_key_order(runs);
     let mut created = Vec::with_capacity(runs.len());
-    for index in in_key_order(runs) {
-        created.push((index, insert(tx, &runs[index]).await?));
+    if tx.dialect() == Dialect::Postgres {
+        let sorted: Vec<NewRun<'_>> = order.iter().map(|index| runs[*index].clone()).collect();
+        let mut sorted_created = Vec::with_capacity(runs.len());
+        for chunk in validate::chunks_by_size(&sorted, sorted.len(), NewRun::byte_size) {
+            let target = postgres::Target::Transaction(tx);
+            sorted_created.extend(postgres::create_runs(target, chunk).await?);
+        }
+        created.extend(order.into_iter().zip(sorted_created));
+    } else {
+        for index in order {
+            created.push((index, insert_row(tx, &runs[index]).await?));
+        }
     }
     created.sort_unstable_by_key(|(index, _)| *index);
     Ok(created.into_iter().map(|(_, created)| created).collect())
+}
+
+/// Creates or finds one run in the transaction of the caller.
+async fn insert_one(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<CreatedRun, Error> {
+    let created = insert_or_find(tx, std::slice::from_ref(run)).await?;
+    created.first().copied().ok_or_else(|| Error::broken("a run was neither created nor found"))
 }
 
 /// Order in which runs are inserted, as indexes. An insert of a key waits for every transaction that has just
@@ -318,7 +332,7 @@ pub(crate) fn in_key_order(runs: &[NewRun<'_>]) -> Vec<usize> {
 }
 
 /// Column values of a new run.
-pub(crate) fn columns(run: &NewRun<'_>) -> Params<'static> {
+pub(crate) fn new_run_params(run: &NewRun<'_>) -> Params<'static> {
     let spec = &run.job.spec;
     params! {
         job_id: run.job.job.0,
@@ -340,11 +354,12 @@ pub(crate) fn columns(run: &NewRun<'_>) -> Params<'static> {
     }
 }
 
-/// Inserts a run and its due row, or finds the run with the same slot or key.
-async fn insert(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<CreatedRun, Error> {
-    let row = columns(run);
+/// Inserts a run and its due row on MySQL or SQLite, or finds the run with the same slot or key.
+async fn insert_row(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<CreatedRun, Error> {
+    let row = new_run_params(run);
     let created = match tx.dialect() {
-        Dialect::Sqlite | Dialect::Postgres => tx.query(&INSERT, row).await?,
+        Dialect::Postgres => return Err(Error::broken("PostgreSQL inserts runs in batches")),
+        Dialect::Sqlite => tx.query(&INSERT, row).await?,
         Dialect::MySql => match tx.execute(&INSERT, row).await {
             Ok(_) => tx.query(&FIND_INSERTED_ID, params! {}).await?,
             Err(error) if error.is_duplicate_key() => Vec::new(),

@@ -13,7 +13,7 @@ use crate::db::instant::micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Tx, params};
 use crate::run::lease;
-use crate::run::transition_records::{self, NewTransitionRecord};
+use crate::run::rare_transition_records::{self, NewTransitionRecord};
 use crate::{CapturedOutput, Error, Outcome, Run, Store, job, to_uuid, validate};
 
 static LOCK: Sql = sql!("run/lock");
@@ -70,7 +70,7 @@ pub struct AttemptReport {
 
 /// Result of reporting a batch of successes.
 #[derive(Default)]
-pub(crate) struct BatchResult {
+pub(crate) struct SucceededBatch {
     /// Runs that have succeeded, with their tokens.
     pub(crate) ended: HashSet<(RunId, LeaseToken)>,
     /// Leases that were deleted, because no run is leased under them any more.
@@ -119,7 +119,7 @@ impl AttemptResult {
     }
 
     /// Whether two successes have the same values to store.
-    pub(crate) fn has_same_outcome(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_stored_values(&self, other: &Self) -> bool {
         let numbers = |result: &Self| (result.exit_code, result.rows_affected);
         numbers(self) == numbers(other)
             && self.result == other.result
@@ -317,7 +317,7 @@ impl Store {
                 epoch: None,
                 token: Some(token),
             };
-            transition_records::insert_transition_record(&mut tx, record).await?;
+            rare_transition_records::insert_transition_record(&mut tx, record).await?;
             tx.commit().await?;
         }
         Ok(Outcome::Lost(self.explain_loss(run).await?))

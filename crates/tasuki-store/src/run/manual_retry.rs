@@ -8,7 +8,7 @@ use tasuki_core::run::transition::Verb;
 use crate::audit::{self, AuditAction, AuditActor};
 use crate::db::params;
 use crate::db::sql::{Sql, sql};
-use crate::run::transition_records::{self, NewTransitionRecord};
+use crate::run::rare_transition_records::{self, NewTransitionRecord};
 use crate::{Error, Outcome, Run, Store};
 
 static LOCK: Sql = sql!("run/lock");
@@ -48,7 +48,7 @@ impl Store {
             epoch: None,
             token: row.token,
         };
-        transition_records::insert_transition_record(&mut tx, record).await?;
+        rare_transition_records::insert_transition_record(&mut tx, record).await?;
         let allowed = row.counters.tries_allowed;
         let action = AuditAction {
             action: Verb::Retry.as_str(),

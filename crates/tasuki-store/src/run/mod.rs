@@ -8,8 +8,8 @@
 pub(crate) mod assign;
 pub(crate) mod cancel;
 pub(crate) mod claim;
+pub(crate) mod continuation_request;
 pub(crate) mod create;
-pub(crate) mod detached_worker;
 pub(crate) mod due_table;
 pub(crate) mod executions;
 pub(crate) mod finish;
@@ -19,6 +19,7 @@ pub(crate) mod manual_retry;
 pub(crate) mod mysql_and_sqlite;
 pub(crate) mod new_run;
 pub(crate) mod postgres;
+pub(crate) mod rare_transition_records;
 pub(crate) mod recover;
 pub(crate) mod requeue_assigned;
 pub(crate) mod skip_and_expire;
@@ -26,7 +27,6 @@ pub(crate) mod sqlite;
 pub(crate) mod start;
 pub(crate) mod submit_and_claim;
 pub(crate) mod submit_batcher;
-pub(crate) mod transition_records;
 
 use jiff::Timestamp;
 use tasuki_core::run::{AttemptOutcome, RunCounters};

@@ -9,16 +9,15 @@ use tasuki_core::{LeaseToken, RunId};
 use crate::db::instant::micros;
 use crate::db::sql::{Dialect, Sql, sql, sqlite_script};
 use crate::db::{Params, Row, Tx, params};
-use crate::run::create::columns;
+use crate::run::create::new_run_params;
 use crate::run::due_table::DueRange;
-use crate::run::finish::BatchResult;
+use crate::run::finish::SucceededBatch;
 use crate::run::lease;
 use crate::{
     AttemptReport, ClaimRequest, CreatedRun, Error, NewRun, StartedRun, Store, to_uuid, validate,
 };
 
-static INSERT: Sql =
-    sql!("run/insert", ".sqlite", ".postgres", ".mysql").without_clause(ON_CONFLICT);
+static INSERT: Sql = sql!("run/insert", ".sqlite", ".mysql", ".mysql").without_clause(ON_CONFLICT);
 static INSERT_DUE: Sql = sql!("due/insert_ranges", "", "", ".mysql");
 static DELETE_DUE: Sql = sql!("due/delete_many", ".mysql", ".mysql", ".mysql");
 static SPLIT_DUE: Sql = sql!("due/split");
@@ -107,15 +106,13 @@ pub(crate) async fn insert_running(
 
 /// Chunks of runs, one for each insert.
 fn insert_chunks<'r, 'j>(runs: &'r [NewRun<'j>]) -> impl Iterator<Item = &'r [NewRun<'j>]> {
-    let chunks = validate::chunks_by_size(runs, MAX_ROWS_PER_INSERT, |run| {
-        200 + run.args.as_ref().map_or(0, String::len)
-    });
+    let chunks = validate::chunks_by_size(runs, MAX_ROWS_PER_INSERT, NewRun::byte_size);
     chunks.into_iter().flat_map(power_of_two_chunks)
 }
 
 /// Inserts the rows of runs. Returns the first and the last id.
 async fn insert_rows(tx: &mut Tx<'_>, runs: &[NewRun<'_>]) -> Result<(i64, i64), Error> {
-    let rows: Vec<Params<'_>> = runs.iter().map(columns).collect();
+    let rows: Vec<Params<'_>> = runs.iter().map(new_run_params).collect();
     let first = tx.insert_rows(&INSERT, rows).await?;
     Ok((first, first + runs.len() as i64 - 1))
 }
@@ -246,8 +243,8 @@ impl Store {
         &self,
         successes: &[&AttemptReport],
         closing: &[LeaseToken],
-    ) -> Result<BatchResult, Error> {
-        let mut result = BatchResult::default();
+    ) -> Result<SucceededBatch, Error> {
+        let mut result = SucceededBatch::default();
         let mut remaining = successes.to_vec();
         if self.dialect() == Dialect::Sqlite {
             (result, remaining) = self.succeed_sqlite(successes, closing).await?;
@@ -278,7 +275,7 @@ impl Store {
         successes: &[&AttemptReport],
         closing: &[LeaseToken],
         selection: Selection,
-    ) -> Result<Option<BatchResult>, Error> {
+    ) -> Result<Option<SucceededBatch>, Error> {
         let mut tx = self.db.begin().await?;
         let mut leases = Vec::with_capacity(closing.len());
         for token in closing {
@@ -316,7 +313,7 @@ impl Store {
             }
         }
         tx.commit().await?;
-        Ok(Some(BatchResult { ended, closed }))
+        Ok(Some(SucceededBatch { ended, closed }))
     }
 }
 
@@ -350,7 +347,7 @@ async fn succeed_by_token(tx: &mut Tx<'_>, reports: &[&AttemptReport]) -> Result
     for (token, reports) in group_by_token(reports) {
         let uniform = reports
             .iter()
-            .all(|report| report.attempt_result.has_same_outcome(&reports[0].attempt_result));
+            .all(|report| report.attempt_result.has_same_stored_values(&reports[0].attempt_result));
         let key = params! { token: to_uuid(token.as_bytes()) };
         let ended = if uniform {
             let ids: Vec<i64> = reports.iter().map(|report| report.run.0).collect();

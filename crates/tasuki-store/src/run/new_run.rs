@@ -85,6 +85,11 @@ impl NewRun<'_> {
         if plain { due_table::MAX_ID_RANGE } else { 1 }
     }
 
+    /// Approximate size in a statement, in bytes.
+    pub(crate) fn byte_size(&self) -> usize {
+        200 + self.args.as_ref().map_or(0, String::len)
+    }
+
     /// Lane in which the run waits.
     pub(crate) fn lane(&self) -> &str {
         self.lane.as_deref().unwrap_or(&self.job.spec.lane)

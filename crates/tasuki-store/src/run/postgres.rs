@@ -15,9 +15,9 @@ use crate::db::instant::micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Db, Params, Row, Tx, params};
 use crate::run::claim::{CLAIM_RETRY_DELAY, MAX_CLAIM_TRIES};
-use crate::run::create::{FIND_BY_KEY, columns, in_key_order, key_params};
+use crate::run::create::{FIND_BY_KEY, in_key_order, key_params, new_run_params};
 use crate::run::due_table;
-use crate::run::finish::BatchResult;
+use crate::run::finish::SucceededBatch;
 use crate::{
     AssignRequest, AttemptReport, ClaimRequest, ClaimResult, CreatedRun, Error, NewRun,
     RenewResult, RenewedRun, StartedRun, Store, to_uuid,
@@ -66,7 +66,7 @@ impl Store {
             runs.sort_by_key(|run| (run.due_at, run.id));
             return Ok(ClaimResult::Runs(runs));
         }
-        self.empty_claim(request.token).await
+        self.explain_empty_claim(request.token).await
     }
 
     /// T1 on PostgreSQL. A negative number of free slots means that the leader's term has ended.
@@ -162,7 +162,7 @@ impl Store {
         &self,
         successes: &[&AttemptReport],
         closing: &[LeaseToken],
-    ) -> Result<BatchResult, Error> {
+    ) -> Result<SucceededBatch, Error> {
         let ranges = group_id_ranges(successes);
         let firsts: Vec<&AttemptReport> = ranges.iter().map(|range| range[0]).collect();
         let values = params! {
@@ -185,7 +185,7 @@ impl Store {
         let closed = closed.split_whitespace().map(parse_token).collect::<Result<_, _>>()?;
         if row.int("ended_count")? == successes.len() as i64 {
             let ended = successes.iter().map(|report| (report.run, report.token)).collect();
-            return Ok(BatchResult { ended, closed });
+            return Ok(SucceededBatch { ended, closed });
         }
         let ended_runs = row.opt_text("ended_runs")?.unwrap_or_default();
         let mut ended = HashSet::new();
@@ -193,7 +193,7 @@ impl Store {
             let (run, token) = pair.split_once('/').unwrap_or_default();
             ended.insert((RunId(parse_run_id(run)?), parse_token(token)?));
         }
-        Ok(BatchResult { ended, closed })
+        Ok(SucceededBatch { ended, closed })
     }
 
     /// T0 on PostgreSQL, in a transaction of its own.
@@ -211,7 +211,7 @@ fn group_id_ranges<'g, 'e>(successes: &'g [&'e AttemptReport]) -> Vec<&'g [&'e A
     let follows = |previous: &&AttemptReport, next: &&AttemptReport| {
         previous.run.0 + 1 == next.run.0
             && previous.token == next.token
-            && previous.attempt_result.has_same_outcome(&next.attempt_result)
+            && previous.attempt_result.has_same_stored_values(&next.attempt_result)
     };
     successes.chunk_by(follows).collect()
 }
@@ -251,7 +251,7 @@ impl Target<'_, '_> {
 
     /// Allocates `count` consecutive ids and returns the first, if there are enough runs for an id range. The ids are
     /// allocated before the insert, because two inserts that draw ids at the same time would get alternating ones.
-    /// Not in a transaction of the application: others would have to wait for its end.
+    /// Not in an open transaction: other callers would have to wait for its end.
     async fn allocate_ids(&mut self, count: i64) -> Result<Option<i64>, Error> {
         match self {
             Self::Pool(db) if count >= due_table::MAX_ID_RANGE => {
@@ -365,7 +365,7 @@ async fn create_uniform_runs(
         range_len: first.max_id_range(),
         args_list: args,
     };
-    let rows = target.rows(&INSERT_UNIFORM, [columns(first), lists].concat()).await?;
+    let rows = target.rows(&INSERT_UNIFORM, [new_run_params(first), lists].concat()).await?;
     let row = rows
         .first()
         .ok_or_else(|| Error::broken("the statement that creates runs returned no row"))?;

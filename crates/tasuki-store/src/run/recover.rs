@@ -68,7 +68,7 @@ impl Store {
                         &row,
                         expired.token,
                         Verb::Recover,
-                        "supervisor",
+                        "leader",
                         Some(epoch),
                     )
                     .await?;
@@ -114,7 +114,7 @@ async fn end_lost_attempt(
         &run,
         token,
         Verb::Recover,
-        "supervisor",
+        "leader",
         Some("its lease expired"),
         Some(epoch),
     )

@@ -11,7 +11,7 @@ use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
 use crate::run::finish::{AttemptResult, append_attempt, requeue};
 use crate::run::lease;
-use crate::run::transition_records::{self, NewTransitionRecord};
+use crate::run::rare_transition_records::{self, NewTransitionRecord};
 use crate::{Error, Outcome, Run, Store, to_uuid};
 
 static LOCK: Sql = sql!("run/lock");
@@ -94,5 +94,5 @@ pub(crate) async fn record_transition(
         epoch,
         token: Some(token),
     };
-    transition_records::insert_transition_record(tx, record).await
+    rare_transition_records::insert_transition_record(tx, record).await
 }

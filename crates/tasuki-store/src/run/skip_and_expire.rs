@@ -7,7 +7,7 @@ use tasuki_core::{Epoch, RunId, RunState};
 use crate::cluster::leader;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
-use crate::run::transition_records::{self, NewTransitionRecord};
+use crate::run::rare_transition_records::{self, NewTransitionRecord};
 use crate::run::{due_table, lease};
 use crate::{Error, Outcome, Run, Store, job};
 
@@ -112,7 +112,7 @@ impl Store {
             epoch: Some(epoch),
             token: None,
         };
-        transition_records::insert_transition_record(&mut tx, record).await?;
+        rare_transition_records::insert_transition_record(&mut tx, record).await?;
         tx.commit().await?;
         Ok(Outcome::Applied(()))
     }

@@ -7,41 +7,28 @@ use crate::db::instant::{micros, timestamp};
 use crate::db::sql::{Sql, sqlite_script};
 use crate::db::sqlite_group_commit::{Script, ScriptCall};
 use crate::db::{Params, params};
-use crate::run::due_table::MAX_ID_RANGE;
-use crate::run::finish::BatchResult;
+use crate::run::finish::SucceededBatch;
 use crate::run::mysql_and_sqlite::{attempt_results_json, group_by_token, holder_params};
 use crate::{AttemptReport, ClaimRequest, Error, StartedRun, Store, to_uuid};
 
-/// The script of a claim. Its variants insert the lease with different statements.
-macro_rules! claim_script {
-    ($($open:literal),+) => {
-        Script {
-            sql: sqlite_script!(
-                $($open,)+
-                "due/delete_leased.sqlite",
-                "due/split_leased.sqlite",
-                "due/assert_all_taken.sqlite",
-                "run/claim_leased_range.sqlite",
-                "lease/assert_range_moved.sqlite",
-                "run/claim_leased_list.sqlite",
-                "lease/assert_list_moved.sqlite",
-                "run/list_started_of_lease_range.sqlite",
-                "run/list_started_of_lease_list.sqlite",
-            ),
-            row_count: 6,
-        }
-    };
-}
-/// Claims the id ranges that the due rows state, without reading the runs first. It aborts if the runs do not match.
-static CLAIM_RANGE: Script = claim_script!(
-    "lease/insert_claim_range.sqlite",
-    "lease/assert_just_inserted.sqlite",
-    "lease/insert_claim_list.sqlite",
-    "lease/fill_run_ids.sqlite"
-);
-/// Claims a list of the runs as read. Used after [`CLAIM_RANGE`] aborted, because the due rows did not match the runs.
-static CLAIM_LIST: Script =
-    claim_script!("lease/insert_claim_list.sqlite", "lease/assert_just_inserted.sqlite");
+/// Claims runs of a lane: creates the lease first, and the later statements read the run ids from it. It aborts if one of
+/// the runs is no longer as its due row states.
+static CLAIM: Script = Script {
+    sql: sqlite_script!(
+        "lease/insert_claim_of_lane.sqlite",
+        "lease/assert_just_inserted.sqlite",
+        "due/delete_leased.sqlite",
+        "due/split_leased.sqlite",
+        "due/assert_all_taken.sqlite",
+        "run/claim_leased_range.sqlite",
+        "lease/assert_range_moved.sqlite",
+        "run/claim_leased_list.sqlite",
+        "lease/assert_list_moved.sqlite",
+        "run/list_started_of_lease_range.sqlite",
+        "run/list_started_of_lease_list.sqlite",
+    ),
+    row_count: 6,
+};
 /// The script that ends successful runs. Its variants select the runs with different statements.
 macro_rules! succeed_script {
     ($succeed:literal) => {
@@ -59,11 +46,11 @@ macro_rules! succeed_script {
         }
     };
 }
-static SUCCEED_RANGE: Script = succeed_script!("run/succeed_range.sqlite");
 static SUCCEED_UNIFORM: Script = succeed_script!("run/succeed_uniform.sqlite");
 static SUCCEED_MANY: Script = succeed_script!("run/succeed_many.sqlite");
 
-/// Minimum number of successes under one token for which the script, which checks nothing before it writes, saves time.
+/// Minimum number of successes under one token for a script. The successes under all other tokens share one transaction
+/// of the general form; with a script for each token they would need more commits.
 const MIN_RUNS_FOR_SCRIPT: usize = 8;
 
 impl Store {
@@ -74,20 +61,13 @@ impl Store {
         request: &ClaimRequest<'_>,
         after: &Params<'static>,
     ) -> Result<Vec<StartedRun>, Error> {
-        // This many rows of full id ranges contain enough runs; one more row shows what remains of the last one.
-        let max_rows = i64::from(request.max_runs) / MAX_ID_RANGE + 2;
-        let values = params! { lane: request.lane, limit: request.max_runs, max_rows: max_rows, ttl: micros(request.lease_ttl) };
-        let values = [values, holder_params(request), after.clone()].concat();
-        let claim = async |script: &'static Script| {
-            let call =
-                ScriptCall { script, max_runs: request.max_runs as usize, params: values.clone() };
-            let results = self.db.run_scripts(vec![call]).await?.pop();
-            results.unwrap_or_else(|| Err(Error::broken("a claim script returned no result")))
-        };
-        let rows = match claim(&CLAIM_RANGE).await {
-            Err(error) if error.is_guard_abort() => claim(&CLAIM_LIST).await?,
-            result => result?,
-        };
+        let values =
+            params! { lane: request.lane, limit: request.max_runs, ttl: micros(request.lease_ttl) };
+        let params = [values, holder_params(request), after.clone()].concat();
+        let call = ScriptCall { script: &CLAIM, max_runs: request.max_runs as usize, params };
+        let results = self.db.run_scripts(vec![call]).await?.pop();
+        let rows =
+            results.unwrap_or_else(|| Err(Error::broken("a claim script returned no result")))?;
         let mut started = Vec::new();
         // One of the last two statements returns the runs of an id range, the other the runs of a list. One of them
         // is empty.
@@ -105,13 +85,13 @@ impl Store {
         &self,
         successes: &[&'e AttemptReport],
         closing: &[LeaseToken],
-    ) -> Result<(BatchResult, Vec<&'e AttemptReport>), Error> {
+    ) -> Result<(SucceededBatch, Vec<&'e AttemptReport>), Error> {
         let (many, few): (Vec<_>, Vec<_>) = group_by_token(successes)
             .into_iter()
             .partition(|(_, reports)| reports.len() >= MIN_RUNS_FOR_SCRIPT);
         let mut remaining: Vec<&AttemptReport> =
             few.into_iter().flat_map(|(_, reports)| reports).collect();
-        let mut result = BatchResult::default();
+        let mut result = SucceededBatch::default();
         if many.is_empty() {
             return Ok((result, remaining));
         }
@@ -131,13 +111,12 @@ impl Store {
                 ids: ids,
                 delete_lease: i64::from(closing.contains(token)),
             };
-            let uniform = reports
-                .iter()
-                .all(|report| report.attempt_result.has_same_outcome(&reports[0].attempt_result));
-            let (script, result_params): (&'static Script, _) = match (uniform, first) {
-                (true, Some(_)) => (&SUCCEED_RANGE, reports[0].attempt_result.columns()),
-                (true, None) => (&SUCCEED_UNIFORM, reports[0].attempt_result.columns()),
-                (false, _) => (&SUCCEED_MANY, params! { reports: attempt_results_json(reports) }),
+            let uniform = reports.iter().all(|report| {
+                report.attempt_result.has_same_stored_values(&reports[0].attempt_result)
+            });
+            let (script, result_params): (&'static Script, _) = match uniform {
+                true => (&SUCCEED_UNIFORM, reports[0].attempt_result.columns()),
+                false => (&SUCCEED_MANY, params! { reports: attempt_results_json(reports) }),
             };
             ScriptCall { script, max_runs: reports.len(), params: [values, result_params].concat() }
         };

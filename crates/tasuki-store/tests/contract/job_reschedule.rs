@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::misfire::{MisfirePolicy, PlanInput, plan_slots};
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::plan_scheduled_runs::{MisfirePolicy, PlanInput, plan_slots};
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::{JobId, Origin, RunId, RunState, Schedule, Scope};
 use tasuki_store::{
     AssignRequest, AttemptResult, CursorMove, Dialect, Error, Job, JobChange, JobCreated,
@@ -22,7 +22,7 @@ fn after_noon(seconds: i64) -> Timestamp {
 }
 
 fn every(value: &str) -> Schedule {
-    Schedule::parse(ScheduleKind::Every, value, "UTC", DstChoice::default()).unwrap()
+    Schedule::parse(ScheduleKind::Every, value, "UTC", DstRuleOverrides::default()).unwrap()
 }
 
 fn time_definition(schedule: Schedule, options: &RunOptions) -> JobDefinition {

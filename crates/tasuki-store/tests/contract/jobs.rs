@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::misfire::MisfirePolicy;
-use tasuki_core::schedule::{DstChoice, FoldRule, GapRule, ScheduleKind};
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
+use tasuki_core::schedule::{DstRuleOverrides, FoldRule, GapRule, ScheduleKind};
 use tasuki_core::{JobName, RunState, Schedule};
 use tasuki_store::{
     AuditActor, Job, JobChange, JobCreated, JobDefinition, JobKind, JobSpec, NewRun, Store,
@@ -26,7 +26,7 @@ fn name(text: &str) -> JobName {
 
 /// A definition that sets every field.
 fn full_definition() -> JobDefinition {
-    let dst = DstChoice { gap: Some(GapRule::Skip), fold: Some(FoldRule::Twice) };
+    let dst = DstRuleOverrides { gap: Some(GapRule::Skip), fold: Some(FoldRule::Twice) };
     let schedule = Schedule::parse(ScheduleKind::DailyAt, "02:30", "Europe/Berlin", dst).unwrap();
     JobDefinition {
         trigger: Trigger::Time {
@@ -137,7 +137,7 @@ contract! {
         assert_eq!(refused.unwrap_err().to_string(), "event types: found nothing, expected at least one type");
         // Without this check some databases would truncate the schedule and others would refuse it.
         let long = format!("0 {} * * *", vec!["12"; 70].join(","));
-        let schedule = Schedule::parse(ScheduleKind::Cron, &long, "UTC", DstChoice::default()).unwrap();
+        let schedule = Schedule::parse(ScheduleKind::Cron, &long, "UTC", DstRuleOverrides::default()).unwrap();
         let trigger = Trigger::Time { schedule, misfire: None };
         assert!(store.create_job("ann", &name("x"), &JobDefinition { trigger, ..task_definition() }, None).await.unwrap_err().is_invalid_input());
         assert_eq!(store.list_jobs(None, 10).await.unwrap(), []);

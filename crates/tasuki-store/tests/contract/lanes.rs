@@ -81,14 +81,14 @@ contract! {
         store.create(Writer::Api, &runs).await.unwrap();
         let lanes = [&urgent, DEFAULT_LANE, "unused lane", "low default/mail"];
         let positions: Vec<_> = lanes.iter().map(|lane| LanePosition::start_of(lane)).collect();
-        let firsts = store.find_lane_heads(&positions, ASSIGN_AHEAD).await.unwrap();
+        let firsts = store.find_lane_due_times(&positions, ASSIGN_AHEAD).await.unwrap();
         assert_eq!(firsts.clock, noon());
         assert_eq!(firsts.due_at, [Some(later(3)), Some(later(-90)), None, None]);
         store.set_time(1);
-        assert_eq!(store.find_lane_heads(&positions, ASSIGN_AHEAD).await.unwrap().clock, later(1));
-        assert_eq!(store.find_lane_heads(&[], ASSIGN_AHEAD).await.unwrap().due_at, []);
+        assert_eq!(store.find_lane_due_times(&positions, ASSIGN_AHEAD).await.unwrap().clock, later(1));
+        assert_eq!(store.find_lane_due_times(&[], ASSIGN_AHEAD).await.unwrap().due_at, []);
         store.set_time(100);
-        let firsts = store.find_lane_heads(&positions, ASSIGN_AHEAD).await.unwrap();
+        let firsts = store.find_lane_due_times(&positions, ASSIGN_AHEAD).await.unwrap();
         assert_eq!(firsts.due_at[3], Some(later(100)));
     }
 
@@ -97,7 +97,7 @@ contract! {
         let at = |seconds| NewRun { scheduled_for: Some(later(seconds)), ..NewRun::task(&job) };
         let created = store.create(Writer::Api, &[at(-60), at(-30), at(-10)]).await.unwrap();
         let behind = |seconds, run| [LanePosition { lane: DEFAULT_LANE, due_at: later(seconds), run }];
-        let first = async |place: [LanePosition<'static>; 1]| store.find_lane_heads(&place, ASSIGN_AHEAD).await.unwrap().due_at[0];
+        let first = async |place: [LanePosition<'static>; 1]| store.find_lane_due_times(&place, ASSIGN_AHEAD).await.unwrap().due_at[0];
         let (token, claimed) = store.try_claim(DEFAULT_LANE, 1).await;
         assert_eq!(claimed[0].id, created[0].run);
         assert_eq!(first(behind(-60, claimed[0].id)).await, Some(later(-30)));

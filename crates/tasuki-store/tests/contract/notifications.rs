@@ -14,7 +14,7 @@ contract! {
             store.notify(notification).await.unwrap();
             return;
         };
-        let all = Notification { sender: 8, wake_planner: true, wake_claims: true, wake_leases: true, wake_election: true };
+        let all = Notification { sender: 8, wake_planner: true, wake_claims: true, wake_renew_loop: true, wake_election: true };
         for sent in [notification, all] {
             store.notify(sent).await.unwrap();
             let received = tokio::time::timeout(Duration::from_secs(30), listener.receive()).await;

@@ -71,7 +71,7 @@ pub(super) const EXPECTED_PLANS: &[(&[&str], &str)] = &[
     (&["due by due_pkey on lane, due_at"], "due/find_next"),
     (
         &["due by due_pkey on lane, due_at, run_id"],
-        "due/delete due/delete_range due/find_range due/split due/list_next_page due/list_lane_heads",
+        "due/delete due/delete_range due/find_range due/split due/list_next_page due/list_lane_due_times",
     ),
     (&["due along due_pkey"], "due/list_first_page due/find_first_lane"),
     (&["due by due_pkey on lane"], "due/find_next_lane"),
@@ -223,7 +223,7 @@ pub(super) const EXPECTED_PLANS: &[(&[&str], &str)] = &[
     // These read no table: they insert parameters, or take a lock.
     (
         &[],
-        "run/insert run/insert_batch run/insert_uniform run/allocate_ids due/insert_range lease/insert_assigned lease/insert_claimed cursor/insert cursor/upsert_global event/insert job/insert job/insert_version
+        "run/insert_batch run/insert_uniform run/allocate_ids due/insert_range lease/insert_assigned lease/insert_claimed cursor/insert cursor/upsert_global event/insert job/insert job/insert_version
          log/insert_chunk transition_record/insert audit/insert setting/insert worker/insert leader/insert_term leader/lock_term_exclusive
          leader/lock_term_shared token/insert",
     ),

@@ -131,7 +131,7 @@ pub(crate) async fn emit_event(
         job: body.job,
         payload: body.payload.map(|payload| payload.get().to_owned()),
     };
-    let emitted = operator.emit(&draft).await?;
+    let emitted = operator.emit_event(&draft).await?;
     created_or_existing(
         emitted.existed,
         EmittedEventView { id: emitted.event.0, existed: emitted.existed },

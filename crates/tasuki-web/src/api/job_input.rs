@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use tasuki::operator::JobDraft;
-use tasuki_core::misfire::MisfirePolicy;
-use tasuki_core::schedule::DstChoice;
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
+use tasuki_core::schedule::DstRuleOverrides;
 use tasuki_core::work_spec::{WorkAction, WorkKind, WorkSpec};
 use tasuki_core::{InvalidInput, Schedule};
 use tasuki_store::Trigger;
@@ -135,10 +135,12 @@ impl ScheduleInput {
         let gap = parse_optional_field(&field_path("dst_gap"), self.dst_gap.as_deref())?;
         let fold = parse_optional_field(&field_path("dst_fold"), self.dst_fold.as_deref())?;
         let zone = self.zone.as_deref().unwrap_or("UTC");
-        Schedule::parse(kind, &self.value, zone, DstChoice { gap, fold }).map_err(|invalid| {
-            let field = if invalid.field == "time zone" { "zone" } else { "value" };
-            Problem::invalid(field_path(field), &invalid)
-        })
+        Schedule::parse(kind, &self.value, zone, DstRuleOverrides { gap, fold }).map_err(
+            |invalid| {
+                let field = if invalid.field == "time zone" { "zone" } else { "value" };
+                Problem::invalid(field_path(field), &invalid)
+            },
+        )
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tasuki::operator::{JobDraft, JobInfo};
-use tasuki_core::misfire::MisfirePolicy;
+use tasuki::operator::{JobDraft, JobWithNextFire};
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::work_spec::WorkAction;
 use tasuki_core::{InvalidInput, Lane, Language, Schedule, duration};
 use tasuki_store::Trigger;
@@ -176,7 +176,10 @@ fn trigger_view(trigger: &Trigger) -> TriggerView {
 }
 
 /// Converts a job to its JSON, with or without the values of its environment variables.
-pub(crate) fn job_view(info: &JobInfo, with_env_values: bool) -> Result<JobView, InvalidInput> {
+pub(crate) fn job_view(
+    info: &JobWithNextFire,
+    with_env_values: bool,
+) -> Result<JobView, InvalidInput> {
     let (job, draft) = (&info.job, JobDraft::from_job(&info.job)?);
     let (work, spec) = (&draft.work, &info.job.newest.spec);
     let (command, handler) = match &work.action {

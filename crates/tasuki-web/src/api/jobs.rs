@@ -7,7 +7,7 @@ use axum::{Extension, response::IntoResponse};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tasuki::Operator;
-use tasuki::operator::{Actor, JobFilter, JobInfo, Role};
+use tasuki::operator::{Actor, JobFilter, JobWithNextFire, Role};
 use tasuki_core::{InvalidInput, JobName, RunId};
 use tasuki_store::ExpectedVersion;
 use utoipa::{IntoParams, ToSchema};
@@ -87,7 +87,7 @@ pub(crate) struct JobPath {
     name: String,
 }
 
-fn view_for(info: &JobInfo, actor: &Actor) -> Result<JobView, Problem> {
+fn view_for(info: &JobWithNextFire, actor: &Actor) -> Result<JobView, Problem> {
     job_view(info, actor.role >= Role::Author).map_err(|invalid| {
         Problem::from(tasuki::operator::Error::Store(tasuki_store::Error::Broken(
             invalid.to_string(),
@@ -164,7 +164,7 @@ pub(crate) async fn show_job(
 impl ActionContext {
     /// Reads the job, and returns the version that it must still have when it is changed: the one in `If-Match`, or with `*`
     /// the one just read.
-    async fn find_job_and_version(&self) -> Result<(JobInfo, ExpectedVersion), Problem> {
+    async fn find_job_and_version(&self) -> Result<(JobWithNextFire, ExpectedVersion), Problem> {
         let version = self.headers.if_match()?;
         let now = self.operator.find_job(&self.target.0).await?;
         let expected =
@@ -173,7 +173,7 @@ impl ActionContext {
     }
 }
 
-type ChangeResult = Result<(JobInfo, Vec<RunId>), tasuki::operator::Error>;
+type ChangeResult = Result<(JobWithNextFire, Vec<RunId>), tasuki::operator::Error>;
 
 fn changed_job_response(
     change: ChangeResult,
@@ -204,7 +204,7 @@ pub(crate) async fn edit_job(
 }
 
 /// Converts a job to the JSON with which it could be created: without its read-only fields.
-fn as_input_json(job_info: &JobInfo) -> Result<Value, Problem> {
+fn as_input_json(job_info: &JobWithNextFire) -> Result<Value, Problem> {
     let job = job_view(job_info, true).map_err(|invalid| Problem::invalid("job", &invalid))?;
     let mut json = serde_json::to_value(job).unwrap_or_default();
     if let Some(fields) = json.as_object_mut() {

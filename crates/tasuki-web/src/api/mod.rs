@@ -14,8 +14,8 @@ pub(crate) mod run_view;
 pub(crate) mod runs;
 pub(crate) mod schedules;
 pub(crate) mod settings;
-pub(crate) mod tasks;
 pub(crate) mod tokens;
+pub(crate) mod trigger_and_submit;
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -43,10 +43,10 @@ pub(crate) fn routes() -> Vec<RouteEntry> {
         route_for_role(Author, routes!(jobs::disable_job)),
         route_for_role(OperatorRole, routes!(jobs::pause_job)),
         route_for_role(OperatorRole, routes!(jobs::resume_job)),
-        route_for_role(OperatorRole, routes!(tasks::trigger_job)),
+        route_for_role(OperatorRole, routes!(trigger_and_submit::trigger_job)),
         route_for_role(Viewer, routes!(schedules::preview_schedule)),
-        route_for_role(OperatorRole, routes!(tasks::submit_task)),
-        route_for_role(OperatorRole, routes!(tasks::submit_tasks)),
+        route_for_role(OperatorRole, routes!(trigger_and_submit::submit_task)),
+        route_for_role(OperatorRole, routes!(trigger_and_submit::submit_tasks)),
         route_for_role(Viewer, routes!(runs::list_runs)),
         route_for_role(Viewer, routes!(runs::show_run)),
         route_for_role(Viewer, routes!(logs::read_log)),

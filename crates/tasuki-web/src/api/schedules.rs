@@ -111,7 +111,10 @@ fn describe_fire(fire: &Fire, change: &ClockChange) -> String {
     let words = describe_clock_change(change);
     match fire.slot {
         PlannedSlot::Wall { time, .. } if fire.shifted => {
-            format!("{} does not exist, runs at the moment of the change; {words}", time.time())
+            format!(
+                "{} does not exist, so the job runs at the moment of the change ({words})",
+                time.time()
+            )
         }
         PlannedSlot::Wall { time, pass: 2 } => format!("the second {}; {words}", time.time()),
         PlannedSlot::Wall { .. } | PlannedSlot::Instant(_) => words,

@@ -267,7 +267,7 @@ async fn a_schedule_is_previewed() {
             "at": "2026-03-29T01:00:00.000000Z",
             "local": "2026-03-29T03:00:00+02:00",
             "shifted": true,
-            "note": "02:30:00 does not exist, runs at the moment of the change; clocks go forward 02:00 -> 03:00",
+            "note": "02:30:00 does not exist, so the job runs at the moment of the change (clocks go forward 02:00 -> 03:00)",
         })
     );
     assert_eq!(preview["fires"][1]["note"], Value::Null);

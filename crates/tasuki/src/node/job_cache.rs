@@ -13,7 +13,7 @@ const MAX_CACHED_JOBS: usize = 10_000;
 
 /// One version of a job, ready to run.
 #[derive(Debug, Clone, PartialEq)]
-pub struct RunnableJob {
+pub struct ParsedJobVersion {
     /// Name of the job.
     pub name: String,
     /// The stored specification of this version.
@@ -28,7 +28,7 @@ pub struct RunnableJob {
 #[derive(Default)]
 pub(crate) struct JobCache {
     /// A `BTreeMap`: mostly there are few entries, and every run looks one up.
-    known: Mutex<BTreeMap<(JobId, i64), Arc<RunnableJob>>>,
+    known: Mutex<BTreeMap<(JobId, i64), Arc<ParsedJobVersion>>>,
 }
 
 impl JobCache {
@@ -39,13 +39,13 @@ impl JobCache {
         store: &Store,
         job: JobId,
         version: i64,
-    ) -> Result<Option<Arc<RunnableJob>>, Error> {
+    ) -> Result<Option<Arc<ParsedJobVersion>>, Error> {
         self.load_missing(store, [(job, version)]).await?;
         Ok(self.get_cached(job, version))
     }
 
     /// Returns a job version if it is in the cache.
-    pub(crate) fn get_cached(&self, job: JobId, version: i64) -> Option<Arc<RunnableJob>> {
+    pub(crate) fn get_cached(&self, job: JobId, version: i64) -> Option<Arc<ParsedJobVersion>> {
         self.jobs().get(&(job, version)).cloned()
     }
 
@@ -78,15 +78,15 @@ impl JobCache {
         }));
     }
 
-    fn jobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, i64), Arc<RunnableJob>>> {
+    fn jobs(&self) -> std::sync::MutexGuard<'_, BTreeMap<(JobId, i64), Arc<ParsedJobVersion>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn parse_job(name: String, found: JobVersion) -> Option<RunnableJob> {
+fn parse_job(name: String, found: JobVersion) -> Option<ParsedJobVersion> {
     let work = WorkSpec::from_json(&found.spec.spec);
     match work.and_then(|work| Ok((work.failure_rules()?, work))) {
-        Ok((rules, work)) => Some(RunnableJob { name, spec: found.spec, work, rules }),
+        Ok((rules, work)) => Some(ParsedJobVersion { name, spec: found.spec, work, rules }),
         Err(refused) => {
             let JobVersion { job, version, .. } = found;
             tracing::warn!(job_id = %job, version, %refused, "a job version cannot be parsed");

@@ -16,8 +16,8 @@ use super::leader::Leader;
 use super::outage_log::OutageLog;
 use super::worker::{HeartbeatResult, Worker};
 use crate::Wakeups;
-use crate::node::coordination::coordinator::Coordinator;
-use crate::node::coordination::peers::Peers;
+use crate::node::coordination::external_coordinator::Coordinator;
+use crate::node::coordination::node_rpc::Peers;
 use crate::node::executor::attempt::CompletionQueue;
 use crate::node::leader::scope_providers::DataScopeProviders;
 
@@ -81,9 +81,6 @@ impl Loops {
             this.spawn(Self::database_notification_loop),
             this.spawn(Self::continuation_loop),
         ];
-        if this.store.parallelism().report_batches > 1 {
-            loops.push(this.spawn(Self::second_report_loop));
-        }
         // A node without an address has no other nodes to coordinate with.
         if this.cluster.address.is_some() {
             loops.push(this.spawn(Self::failure_detector_loop));
@@ -186,6 +183,12 @@ impl Loops {
             // Attempts that were just launched may end at once and free more slots: wait for them.
             let wait =
                 if self.worker.is_nearly_full() { wait.max(CLAIM_BATCH_DELAY) } else { wait };
+            if wait.is_zero() && !*self.stop.borrow() {
+                // The timer of the loop below would round up to a millisecond.
+                tokio::task::yield_now().await;
+                woken = false;
+                continue;
+            }
             let next = Instant::now() + wait;
             let next_command_claim = Instant::now() + COMMAND_CLAIM_BATCH_DELAY;
             let mut stop = self.stop.clone();
@@ -237,7 +240,7 @@ impl Loops {
             woken = tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
                 () = self.worker.wait_for_next_check(wait) => false,
-                () = self.wakeups.leases_wakeup() => true,
+                () = self.wakeups.renew_loop_wakeup() => true,
             };
         }
     }
@@ -256,12 +259,6 @@ impl Loops {
     }
 
     async fn report_loop(self: Arc<Self>) {
-        Arc::clone(&self).second_report_loop().await;
-        // The node stops: report what has ended since, if possible.
-        self.outage_log.run_logged("report", self.worker.report_all()).await;
-    }
-
-    async fn second_report_loop(self: Arc<Self>) {
         loop {
             // The first attempt that ends wakes this loop before the other attempts of its batch were polled. Most of
             // them end at that poll, so yielding makes the batch larger.
@@ -274,9 +271,11 @@ impl Loops {
                 None => self.wait(BACKOFF, self.completions.wait_for_completion()).await,
             };
             if !continues {
-                return;
+                break;
             }
         }
+        // The node stops: report what has ended since, if possible.
+        self.outage_log.run_logged("report", self.worker.report_all()).await;
     }
 
     async fn election_loop(self: Arc<Self>) {
@@ -388,7 +387,7 @@ impl Loops {
             if self.worker.is_detached() {
                 self.outage_log.run_logged("resign", self.leader.resign()).await;
             }
-            let next = self.worker.step_detached(&*self.cluster.peers);
+            let next = self.worker.continue_when_detached(&*self.cluster.peers);
             let wait = match self.outage_log.run_logged("continue detached", next).await {
                 Some(None) => Duration::MAX,
                 Some(next) => time_until(next),

@@ -36,8 +36,8 @@ pub use leader::Leader;
 pub use worker::Worker;
 
 use crate::handler::{Context, HandlerArguments, HandlerRegistry, TaskError, TaskSuccess};
-use crate::node::coordination::coordinator::{Coordinator, DatabaseOnly};
-use crate::node::coordination::peers::{InProcessPeers, NodeRpc, PeerRouter, Peers};
+use crate::node::coordination::external_coordinator::{Coordinator, DatabaseOnly};
+use crate::node::coordination::node_rpc::{InProcessPeers, NodeRpc, PeerRouter, Peers};
 use crate::node::coordination::rpc_handler::NodeService;
 use crate::node::executor::attempt::CompletionQueue;
 use crate::node::executor::commands::CommandExecutor;
@@ -170,7 +170,7 @@ impl NodeBuilder {
     }
 
     /// Makes the node run commands. `data_dir` stores results and exit records until they are reported. `spawner` is
-    /// the command that starts the spawner process: it must call [`spawner::serve`](crate::spawner::serve) with its
+    /// the command that starts the spawner process: it must call [`spawner::run_spawner_of_data_dir`](crate::spawner::run_spawner_of_data_dir) with its
     /// standard input, and the lock file and the id of that directory.
     pub fn commands(mut self, data_dir: DataDirLock, spawner: Command) -> Self {
         self.commands = Some((data_dir, spawner));
@@ -213,7 +213,7 @@ impl NodeBuilder {
         } = self;
         let queues = ServedQueues::new(&queues)?;
         if config.address.is_some() {
-            wakeups.set_remote_coordinator(Arc::clone(&coordinator));
+            wakeups.set_coordinator_to_notify(Arc::clone(&coordinator));
         }
         let operator = Operator::new(store.clone(), wakeups.clone());
         let mut declared = Vec::with_capacity(jobs.len());

@@ -1,8 +1,8 @@
 //! Scenario tests of leader and worker with a clock that the test controls. Hours can pass between two ticks, and a slot
 //! is missed because no node ran, not because the test machine was slow.
 
+mod claim_order_of_lanes;
 mod edited_jobs;
-mod lane_order;
 mod missed_slots;
 mod recovery;
 mod slow_database;
@@ -14,8 +14,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::exit::StopReason;
-use tasuki_core::misfire::MisfirePolicy;
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, LeaseToken, RunId, RunState, Schedule, Settings, WorkerId};
 use tasuki_store::{
@@ -27,8 +27,8 @@ use super::Leader;
 use super::clock_and_random::{Clock, Random};
 use super::worker::{Worker, WorkerParts};
 use crate::handler::TaskSuccess;
-use crate::node::coordination::coordinator::DatabaseOnly;
-use crate::node::coordination::peers::{InProcessPeers, NodeRpc};
+use crate::node::coordination::external_coordinator::DatabaseOnly;
+use crate::node::coordination::node_rpc::{InProcessPeers, NodeRpc};
 use crate::node::coordination::rpc_handler::NodeService;
 use crate::node::executor::attempt::{
     Attempt, Completion, CompletionQueue, ExecutionEnd, Executor,
@@ -367,7 +367,7 @@ fn clock_time(at: Timestamp) -> String {
 }
 
 fn time_trigger(kind: ScheduleKind, value: &str, misfire: Option<MisfirePolicy>) -> Trigger {
-    let schedule = Schedule::parse(kind, value, "UTC", DstChoice::default()).unwrap();
+    let schedule = Schedule::parse(kind, value, "UTC", DstRuleOverrides::default()).unwrap();
     Trigger::Time { schedule, misfire }
 }
 

@@ -11,7 +11,7 @@ use tasuki_store::{Notification, Store};
 use tokio::sync::mpsc;
 
 use crate::Wakeups;
-use crate::notify::hint_outbox::HintOutbox;
+use crate::notify::worker_hint_outbox::HintOutbox;
 
 /// Minimum interval between two notifications to other processes.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
@@ -66,8 +66,8 @@ impl Notifier {
     }
 
     /// Wakes the renew loops: a leased run changed.
-    pub(crate) fn wake_leases(&self) {
-        self.wakeups.wake_leases();
+    pub(crate) fn wake_renew_loop(&self) {
+        self.wakeups.wake_renew_loop();
         self.notify_remote(LEASES);
     }
 
@@ -80,7 +80,7 @@ impl Notifier {
     fn notify_remote(&self, loops: u8) {
         let remote = &self.remote;
         // Where the database cannot notify, a coordinator does, if there is one.
-        if !remote.store.can_notify() && self.wakeups.remote_coordinator().is_none() {
+        if !remote.store.can_notify() && self.wakeups.coordinator_to_notify().is_none() {
             return;
         }
         remote.pending.fetch_or(loops, Ordering::Relaxed);
@@ -110,10 +110,10 @@ impl Remote {
                     sender: wakeups.sender_id(),
                     wake_planner: loops & PLANNER > 0,
                     wake_claims: loops & CLAIMS > 0,
-                    wake_leases: loops & LEASES > 0,
+                    wake_renew_loop: loops & LEASES > 0,
                     wake_election: false,
                 };
-                let sent = match (store.can_notify(), wakeups.remote_coordinator()) {
+                let sent = match (store.can_notify(), wakeups.coordinator_to_notify()) {
                     (true, _) | (_, None) => {
                         store.notify(notification).await.map_err(|error| error.to_string())
                     }

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tasuki_store::Notification;
 use tokio::sync::Notify;
 
-use crate::node::coordination::coordinator::Coordinator;
-use crate::notify::hint_outbox::HintOutbox;
+use crate::node::coordination::external_coordinator::Coordinator;
 use crate::notify::local_submit_channel::LocalSubmitSender;
+use crate::notify::worker_hint_outbox::HintOutbox;
 
 /// Wakes the loops of the node in this process. Cheap to clone; does nothing if no node runs in this process.
 #[derive(Debug, Clone, Default)]
@@ -65,12 +65,12 @@ impl Wakeups {
     }
 
     /// Sets the coordinator that sends this process's notifications to other processes.
-    pub(crate) fn set_remote_coordinator(&self, coordinator: Arc<dyn Coordinator>) {
+    pub(crate) fn set_coordinator_to_notify(&self, coordinator: Arc<dyn Coordinator>) {
         *self.signals.remote.lock().unwrap_or_else(PoisonError::into_inner) = Some(coordinator);
     }
 
     /// The coordinator that sends this process's notifications to other processes, if one is set.
-    pub(crate) fn remote_coordinator(&self) -> Option<Arc<dyn Coordinator>> {
+    pub(crate) fn coordinator_to_notify(&self) -> Option<Arc<dyn Coordinator>> {
         self.signals.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -92,7 +92,7 @@ impl Wakeups {
         for (wake, signal) in [
             (notification.wake_planner, &self.signals.planner),
             (notification.wake_claims, &self.signals.claims),
-            (notification.wake_leases, &self.signals.leases),
+            (notification.wake_renew_loop, &self.signals.leases),
             (notification.wake_election, &self.signals.election),
         ] {
             if wake {
@@ -112,7 +112,7 @@ impl Wakeups {
     }
 
     /// Wakes the worker's renew loop: a leased run changed, for example by a cancel request.
-    pub fn wake_leases(&self) {
+    pub fn wake_renew_loop(&self) {
         self.signals.leases.notify_one();
     }
 
@@ -120,7 +120,7 @@ impl Wakeups {
     pub fn wake_all(&self) {
         self.wake_planner();
         self.wake_claims();
-        self.wake_leases();
+        self.wake_renew_loop();
     }
 
     /// Wakes the leader's recovery: there is a new leader, or a worker was detached.
@@ -154,7 +154,7 @@ impl Wakeups {
     }
 
     /// Waits for a wake-up of the renew loop.
-    pub(crate) async fn leases_wakeup(&self) {
+    pub(crate) async fn renew_loop_wakeup(&self) {
         self.signals.leases.notified().await;
     }
 }

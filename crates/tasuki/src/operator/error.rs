@@ -45,7 +45,7 @@ pub enum Error {
 #[derive(Debug)]
 pub enum CurrentState {
     /// A job with its next fire.
-    Job(super::JobInfo),
+    Job(super::JobWithNextFire),
     /// A run.
     Run(RunInfo),
     /// The settings.

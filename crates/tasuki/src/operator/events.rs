@@ -25,7 +25,7 @@ pub struct EventDraft {
 
 impl Operator {
     /// Emits an event. An event for a job that does not exist is an error, because no job would ever handle it.
-    pub async fn emit(&self, event: &EventDraft) -> Result<EmitResult, Error> {
+    pub async fn emit_event(&self, event: &EventDraft) -> Result<EmitResult, Error> {
         if !is_event_type(&event.event_type) {
             let expected = "1 to 191 letters, digits and . _ - : /";
             return Err(InvalidInput::with_value("event type", &event.event_type, expected).into());

@@ -154,7 +154,7 @@ impl JobDraft {
 mod tests {
     use super::*;
     use tasuki_core::Schedule;
-    use tasuki_core::schedule::{DstChoice, ScheduleKind};
+    use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
     use tasuki_core::work_spec::WorkAction;
 
     fn command() -> JobDraft {
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(assigned.to_definition(&settings).unwrap_err().field, "queue");
 
         let schedule =
-            Schedule::parse(ScheduleKind::Every, "5s", "UTC", DstChoice::default()).unwrap();
+            Schedule::parse(ScheduleKind::Every, "5s", "UTC", DstRuleOverrides::default()).unwrap();
         let timed = JobDraft { trigger: Trigger::Time { schedule, misfire: None }, ..command() };
         assert_eq!(
             timed.to_definition(&settings).unwrap().spec.concurrency,

@@ -14,14 +14,14 @@ const PAGE_SIZE: u32 = 200;
 
 /// A job with its next fire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobInfo {
+pub struct JobWithNextFire {
     /// The job's row, with its newest version.
     pub job: Job,
     /// The next fire of its schedule; `None`: it has no schedule, or does not fire in its current state.
     pub next_fire: Option<Timestamp>,
 }
 
-impl JobInfo {
+impl JobWithNextFire {
     fn new(job: Job, clock: Timestamp) -> Self {
         let next_fire = next_fire(&job, clock);
         Self { job, next_fire }
@@ -48,7 +48,7 @@ impl JobFilter {
 #[derive(Debug, Clone)]
 pub struct JobPage {
     /// The jobs that match the filter.
-    pub jobs: Vec<JobInfo>,
+    pub jobs: Vec<JobWithNextFire>,
     /// The name after which the next page starts; `None`: this is the last page. A page may be empty and not the last.
     pub next: Option<String>,
 }
@@ -93,7 +93,7 @@ impl Operator {
                 scanned += 1;
                 let (name, rest) = (job.name.clone(), count - index - 1);
                 if filter.matches(&job) {
-                    jobs.push(JobInfo::new(job, clock));
+                    jobs.push(JobWithNextFire::new(job, clock));
                 }
                 if jobs.len() == limit as usize || scanned == MAX_SCANNED_JOBS {
                     let next = (rest > 0 || !is_last).then_some(name);
@@ -108,9 +108,9 @@ impl Operator {
     }
 
     /// One job by name. An error if it does not exist.
-    pub async fn find_job(&self, name: &str) -> Result<JobInfo, Error> {
+    pub async fn find_job(&self, name: &str) -> Result<JobWithNextFire, Error> {
         let job = self.find_stored_job(name).await?;
-        Ok(JobInfo::new(job, self.store.read_clock().await?))
+        Ok(JobWithNextFire::new(job, self.store.read_clock().await?))
     }
 
     /// The row of a job by name. An invalid name gives the same error as an unknown one.
@@ -137,7 +137,7 @@ impl Operator {
         by: &Actor,
         name: &str,
         draft: &JobDraft,
-    ) -> Result<JobInfo, Error> {
+    ) -> Result<JobWithNextFire, Error> {
         let name: JobName = name.parse()?;
         let definition = draft.to_definition(&self.store.load_settings().await?.settings)?;
         let clock = self.store.read_clock().await?;
@@ -145,7 +145,7 @@ impl Operator {
         match self.store.create_job(by.for_store(), &name, &definition, first).await? {
             JobCreated::Created(job) => {
                 self.notifier.wake_all();
-                Ok(JobInfo::new(*job, clock))
+                Ok(JobWithNextFire::new(*job, clock))
             }
             JobCreated::NameTaken => Err(Error::NameTaken(name.to_string())),
         }
@@ -165,7 +165,7 @@ impl Operator {
         by: &Actor,
         expected_version: ExpectedVersion,
         draft: &JobDraft,
-    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+    ) -> Result<(JobWithNextFire, Vec<RunId>), Error> {
         let definition = draft.to_definition(&self.store.load_settings().await?.settings)?;
         let clock = self.store.read_clock().await?;
         let first = first_fire(&definition, clock);
@@ -180,7 +180,7 @@ impl Operator {
         by: &Actor,
         job: &Job,
         expected_version: ExpectedVersion,
-    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+    ) -> Result<(JobWithNextFire, Vec<RunId>), Error> {
         let clock = self.store.read_clock().await?;
         let first = next_fire(&Job { enabled: true, paused_at: None, ..job.clone() }, clock);
         self.job_change_result(
@@ -194,7 +194,7 @@ impl Operator {
         &self,
         by: &Actor,
         expected_version: ExpectedVersion,
-    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+    ) -> Result<(JobWithNextFire, Vec<RunId>), Error> {
         let clock = self.store.read_clock().await?;
         self.job_change_result(
             self.store.disable_job(by.for_store(), expected_version).await?,
@@ -209,7 +209,7 @@ impl Operator {
         expected_version: ExpectedVersion,
         reason: &str,
         until: Option<Timestamp>,
-    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+    ) -> Result<(JobWithNextFire, Vec<RunId>), Error> {
         let clock = self.store.read_clock().await?;
         self.job_change_result(
             self.store.pause_job(by.for_store(), expected_version, reason, until).await?,
@@ -223,7 +223,7 @@ impl Operator {
         by: &Actor,
         job: &Job,
         expected_version: ExpectedVersion,
-    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+    ) -> Result<(JobWithNextFire, Vec<RunId>), Error> {
         let clock = self.store.read_clock().await?;
         let first = next_fire(&Job { paused_at: None, paused_until: None, ..job.clone() }, clock);
         self.job_change_result(
@@ -247,16 +247,16 @@ impl Operator {
         &self,
         change: JobChange,
         clock: Timestamp,
-    ) -> Result<(JobInfo, Vec<RunId>), Error> {
+    ) -> Result<(JobWithNextFire, Vec<RunId>), Error> {
         self.submit_cache.clear();
         match change {
             JobChange::Applied { job, canceled_runs } => {
                 self.notifier.wake_all();
-                Ok((JobInfo::new(job, clock), canceled_runs))
+                Ok((JobWithNextFire::new(job, clock), canceled_runs))
             }
             JobChange::Lost(Some(job)) => Err(Error::lost(
                 job_changed_message(&job),
-                CurrentState::Job(JobInfo::new(job, clock)),
+                CurrentState::Job(JobWithNextFire::new(job, clock)),
             )),
             JobChange::Lost(None) => Err(Error::lost("the job was deleted", CurrentState::Nothing)),
         }

@@ -14,8 +14,8 @@ pub mod explain_run_state;
 mod job_draft;
 mod jobs;
 mod runs;
-mod tasks;
 mod tokens;
+mod trigger_and_submit;
 
 use std::sync::Arc;
 
@@ -26,11 +26,11 @@ pub use error::{CurrentState, Error};
 pub use events::EventDraft;
 pub use job_draft::JobDraft;
 pub(crate) use jobs::next_fire;
-pub use jobs::{JobFilter, JobInfo, JobPage};
+pub use jobs::{JobFilter, JobPage, JobWithNextFire};
 pub use runs::{RunDetail, RunInfo, RunInfoPage, WaitResult};
-pub use tasks::{SubmitResult, TaskDraft};
 pub use tasuki_core::Role;
 pub use tokens::{IssuedToken, generate_token, hash_token};
+pub use trigger_and_submit::{SubmitResult, TaskDraft};
 
 use crate::Wakeups;
 use crate::notify::wakeup_notifier::Notifier;
@@ -58,7 +58,7 @@ impl Actor {
 pub struct Operator {
     store: Store,
     notifier: Notifier,
-    submit_cache: Arc<tasks::SubmitCache>,
+    submit_cache: Arc<trigger_and_submit::SubmitCache>,
 }
 
 impl Operator {

@@ -10,7 +10,7 @@ use super::host::Tick;
 use super::regression_tests::create_due_run;
 use super::state::{SECOND, SimState};
 use super::steps::Simulation;
-use crate::node::coordination::coordinator::ClusterRole;
+use crate::node::coordination::external_coordinator::ClusterRole;
 
 /// Runs a test with three nodes and an in-memory coordinator; the first node is leader.
 fn with_three_nodes(test: impl AsyncFnOnce(Simulation)) {

@@ -12,8 +12,8 @@ use super::processes::{RecordedExit, SimExecutor};
 use super::state::{SimClock, SimDatabaseLink, SimState};
 use crate::Wakeups;
 use crate::node::clock_and_random::{Clock, Random};
-use crate::node::coordination::coordinator::Coordinator;
-use crate::node::coordination::peers::{NodeRpc, Peers};
+use crate::node::coordination::external_coordinator::Coordinator;
+use crate::node::coordination::node_rpc::{NodeRpc, Peers};
 use crate::node::coordination::rpc_handler::NodeService;
 use crate::node::executor::attempt::{self, CompletionQueue};
 use crate::node::identity::WorkerIdentity;
@@ -274,7 +274,7 @@ impl Incarnation {
                     if worker.is_detached() {
                         leader.resign().await?;
                     }
-                    worker.step_detached(&*peers).await?;
+                    worker.continue_when_detached(&*peers).await?;
                 }
             }
             Ok(HeartbeatResult::Alive)

@@ -8,10 +8,10 @@ use tasuki_core::{Epoch, NodeName, RunId, WorkerId};
 use tasuki_store::Notification;
 
 use super::state::SimState;
-use crate::node::coordination::coordinator::{
+use crate::node::coordination::external_coordinator::{
     Coordinator, CoordinatorUnreachable, LeaderSeen, Presence, PresenceReply, Subscription,
 };
-use crate::node::coordination::peers::{
+use crate::node::coordination::node_rpc::{
     CancelOrder, ContinuationRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers,
     StartOrder, WorkerStatus,
 };

@@ -13,7 +13,9 @@ use super::rng::Rng;
 use super::state::{HOSTS, SECOND, SimClock, SimDatabaseLink, SimState};
 use super::user_actions::{self, FAST_SETTINGS, JOBS, USER_ACTION_WEIGHTS, UserAction};
 use crate::node::clock_and_random::Random as _;
-use crate::node::coordination::coordinator::{Coordinator, DatabaseOnly, SimulatedCoordinator};
+use crate::node::coordination::external_coordinator::{
+    Coordinator, DatabaseOnly, SimulatedCoordinator,
+};
 
 /// Number of steps before the faults end.
 const STEPS: u64 = 300;
@@ -393,7 +395,7 @@ impl Simulation {
             false => LeaseToken::from_random(self.state.next_u128()),
         };
         let runs = vec![(leased_run.run, self.state.database_time())];
-        let order = crate::node::coordination::peers::StartOrder {
+        let order = crate::node::coordination::node_rpc::StartOrder {
             epoch: tasuki_core::Epoch(99),
             token,
             runs,

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::misfire::MisfirePolicy;
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{Dispatch, WorkAction, WorkSpec};
 use tasuki_core::{JobName, RunState, Schedule, WorkerId};
 use tasuki_store::{
@@ -308,7 +308,7 @@ fn definition(name: &str, rng: &mut Rng) -> JobDefinition {
         _ => {
             let every = format!("{}s", rng.between(3, 8));
             let schedule =
-                Schedule::parse(ScheduleKind::Every, &every, "UTC", DstChoice::default());
+                Schedule::parse(ScheduleKind::Every, &every, "UTC", DstRuleOverrides::default());
             Trigger::Time { schedule: schedule.expect("the schedule is valid"), misfire }
         }
     };

@@ -70,8 +70,6 @@ pub(super) struct ChildSetup {
     steps: Vec<SyscallStep>,
     /// Whether the first step moves the child into a cgroup.
     joins_cgroup: bool,
-    /// Whether the child shares our table of open files (`CLONE_FILES`) until one of its steps unshares it.
-    shares_fds: bool,
     /// Texts that the steps point to.
     texts: Vec<CString>,
     /// Null-terminated lists of texts that the steps point to.
@@ -88,7 +86,6 @@ impl ChildSetup {
         let mut setup = Self {
             steps: Vec::with_capacity(32),
             joins_cgroup: procs_file.is_some(),
-            shares_fds: false,
             texts: Vec::new(),
             lists: Vec::new(),
             limits: Vec::new(),
@@ -101,14 +98,6 @@ impl ChildSetup {
             setup.last_step().max_result = usize::MAX;
         }
         setup
-    }
-
-    /// The child drops all file descriptors from this one on, without copying the table of open files first. It gets
-    /// the lower ones as they are when it executes this step. Call it before [`Self::set_fd`].
-    pub(super) fn drop_fds_from(&mut self, from: usize) {
-        let (last, unshare) = (u32::MAX as usize, libc::CLOSE_RANGE_UNSHARE as usize);
-        self.add_step(libc::SYS_close_range, [from, last, unshare, 0, 0]);
-        self.shares_fds = true;
     }
 
     /// The child gets this limit of open files.
@@ -177,13 +166,6 @@ impl ChildSetup {
         }
     }
 
-    /// The child exits with an error unless `number` is the lowest free file descriptor from `number` on.
-    pub(super) fn expect_free_fd(&mut self, file: BorrowedFd<'_>, number: usize) {
-        let (file, copy) = (file.as_raw_fd() as usize, libc::F_DUPFD as usize);
-        self.add_step(libc::SYS_fcntl, [file, copy, number, 0, 0]);
-        (self.last_step().min_result, self.last_step().max_result) = (number, number);
-    }
-
     /// The child exits with code 0.
     pub(super) fn exit(&mut self) {
         self.add_step(libc::SYS_exit_group, [0; 5]);
@@ -221,9 +203,6 @@ impl ChildSetup {
         let mut flags = libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_CHILD_CLEARTID;
         if wait {
             flags |= libc::CLONE_VFORK;
-        }
-        if self.shares_fds {
-            flags |= libc::CLONE_FILES;
         }
         let clone_with = |number: libc::c_long, args: [usize; 5], steps: &[SyscallStep]| {
             // SAFETY: the only effect is a child that executes these steps, and `PendingExec` keeps the memory that
@@ -284,12 +263,7 @@ pub(super) struct PendingExec(ManuallyDrop<ChildSetup>);
 impl PendingExec {
     /// Whether the child no longer shares our memory: it has executed its program or has ended.
     pub(super) fn has_left_memory(&self) -> bool {
-        self.memory_flag().is_cleared()
-    }
-
-    /// The flag behind [`Self::has_left_memory`], for callers that do not keep the child.
-    pub(super) fn memory_flag(&self) -> MemoryFlag {
-        MemoryFlag(Arc::clone(&self.0.in_memory))
+        self.0.in_memory.load(Ordering::Acquire) == 0
     }
 
     /// Why the program could not be executed. `None`: it was executed, or the child still shares our memory.
@@ -303,15 +277,6 @@ impl PendingExec {
         let denied = exec_steps().any(|step| step.error() == libc::EACCES);
         let error = if not_found && denied { libc::EACCES } else { end.error() };
         Some(io::Error::from_raw_os_error(error))
-    }
-}
-
-/// Whether a child may still share our memory.
-pub(super) struct MemoryFlag(Arc<AtomicU32>);
-
-impl MemoryFlag {
-    pub(super) fn is_cleared(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
     }
 }
 
@@ -451,9 +416,6 @@ mod tests {
 
     use rustix::process::waitpid;
 
-    /// A file descriptor that is not open in this process.
-    const UNUSED_FD: i32 = 900;
-
     fn run_child(
         programs: &[&str],
         cgroup: Option<BorrowedFd<'_>>,
@@ -474,35 +436,6 @@ mod tests {
         assert!(exec.has_left_memory(), "a child that has ended no longer shares our memory");
         let failure = exec.exec_error().and_then(|error| error.raw_os_error());
         (status.exit_status().unwrap(), failure)
-    }
-
-    /// The child does not see files that are opened or closed here after its start.
-    #[test]
-    fn child_has_its_own_open_files() {
-        // Without close-on-exec: the child keeps every descriptor that it does not drop.
-        let one = || rustix::io::dup(File::open("/dev/null").unwrap()).unwrap();
-        let mut both = [one(), one()];
-        both.sort_by_key(std::os::fd::AsRawFd::as_raw_fd);
-        let [kept, dropped] = both;
-        let [low, high] = [kept.as_raw_fd(), dropped.as_raw_fd()];
-        let text = |text: &str| CString::new(text).unwrap();
-        let script = format!(
-            "test -e /dev/fd/{low} && test -e /dev/fd/{UNUSED_FD} && ! test -e /dev/fd/{high}"
-        );
-        let mut setup = ChildSetup::new(None);
-        setup.drop_fds_from(high as usize);
-        setup.set_fd(kept.as_fd(), UNUSED_FD as usize);
-        setup.exec_first_of(
-            vec![text("/bin/sh")],
-            vec![text("sh"), text("-c"), text(&script)],
-            vec![],
-        );
-        let (pid, _, exec) = setup.clone_child(None, true).unwrap();
-        let status = waitpid(Some(pid), WaitOptions::empty()).unwrap().unwrap().1;
-        let failure = exec.exec_error().map(|error| error.to_string());
-        assert_eq!((status.exit_status(), failure), (Some(0), None));
-        assert!(rustix::io::fcntl_getfd(&dropped).is_ok(), "our own files are still open");
-        assert!(!std::path::Path::new(&format!("/proc/self/fd/{UNUSED_FD}")).exists());
     }
 
     /// Also when the kernel refuses `clone3`, as it does for a file that is no cgroup.

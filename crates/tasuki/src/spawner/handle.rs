@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-use super::process::{ATTEMPT_MARK_ENV, SPAWNER_ID_ENV};
+use super::spawner_loop::{ATTEMPT_MARK_ENV, SPAWNER_ID_ENV};
 use super::wire::{ReceiveBuffer, encode, send};
 use super::{SpawnerEvent, SpawnerRequest, tree};
 

@@ -9,7 +9,7 @@ use serde_json::json;
 use sqlx::{Connection as _, Executor as _};
 use tasuki::operator::Error;
 use tasuki::{Client, Context, JobDeclaration, TaskError, TaskSuccess};
-use tasuki_core::misfire::MisfirePolicy;
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::{RunState, Scope};
 use tasuki_store::{Store, Writer};
 
@@ -328,7 +328,7 @@ async fn a_submit_in_one_process_wakes_a_node_in_another() {
         .expect("a notification arrives");
     let notification = notification.unwrap().unwrap();
     assert!(
-        notification.wake_claims && !notification.wake_planner && !notification.wake_leases,
+        notification.wake_claims && !notification.wake_planner && !notification.wake_renew_loop,
         "{notification:?}"
     );
     let run = remote.wait_until_ended(created.run, TEST_TIMEOUT).await.unwrap().info.run;

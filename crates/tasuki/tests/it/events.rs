@@ -26,7 +26,7 @@ fn event_draft(event_type: &str, payload: &serde_json::Value) -> EventDraft {
 
 impl NodeFixture {
     async fn emit(&self, event: &EventDraft) -> EventId {
-        self.operator().emit(event).await.unwrap().event
+        self.operator().emit_event(event).await.unwrap().event
     }
 
     /// Waits until the leader has processed an event.
@@ -68,7 +68,7 @@ async fn sixteen_concurrent_duplicates_of_an_event_start_one_run() {
                 dedupe_key: Some("order 7".to_owned()),
                 ..event_draft("order.paid", &json!({"order": 7}))
             };
-            operator.emit(&event).await.unwrap()
+            operator.emit_event(&event).await.unwrap()
         })
     };
     let tasks: Vec<_> = (0..16).map(|_| emit()).collect();
@@ -153,7 +153,7 @@ async fn an_event_may_name_its_job() {
 
     // The API refuses an unknown job name. For a row inserted with SQL the leader stores the problem later.
     let event = EventDraft { job: Some("missing".to_owned()), ..event_draft("go", &json!({})) };
-    assert!(fixture.operator().emit(&event).await.is_err());
+    assert!(fixture.operator().emit_event(&event).await.is_err());
     let event = fixture.insert_event_row("event_type, job_name", "'go', 'missing'").await;
     let event = fixture.wait_until_processed(event).await;
     assert_eq!(event.problem.as_deref(), Some("there is no enabled job named \"missing\""));

@@ -12,8 +12,8 @@ use serde_json::Value;
 use tasuki::node::{Config, DataDirLock, Node};
 use tasuki::{HandlerRegistry, Operator, Wakeups};
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::misfire::MisfirePolicy;
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, RunId, RunState, Schedule};
 use tasuki_store::{
@@ -34,7 +34,8 @@ fn node_spawner_process() {
     let args = args.into_string().unwrap();
     let (id, lock) = args.split_once(' ').unwrap();
     let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-    tasuki::spawner::serve(&UnixStream::from(socket), Path::new(lock), id).unwrap();
+    tasuki::spawner::run_spawner_of_data_dir(&UnixStream::from(socket), Path::new(lock), id)
+        .unwrap();
     std::process::exit(0);
 }
 
@@ -260,7 +261,7 @@ pub(crate) fn expect_applied(change: Result<JobChange, Error>) -> Job {
 }
 
 pub(crate) fn every_trigger(value: &str, misfire: Option<MisfirePolicy>) -> Trigger {
-    let dst = DstChoice::default();
+    let dst = DstRuleOverrides::default();
     let schedule = Schedule::parse(ScheduleKind::Every, value, "UTC", dst).unwrap();
     Trigger::Time { schedule, misfire }
 }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use jiff::SignedDuration;
 use tasuki::testing::TestNode;
 use tasuki::{Context, JobDeclaration, ProviderError, ScopeProvider, TaskError};
-use tasuki_core::misfire::MisfirePolicy;
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::{RunState, Scope};
 
 async fn work((): (), context: Context) -> Result<(), TaskError> {

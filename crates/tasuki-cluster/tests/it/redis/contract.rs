@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join_all};
-use tasuki::node::coordination::coordinator::PresenceReply;
+use tasuki::node::coordination::external_coordinator::PresenceReply;
 use tasuki_core::{Epoch, NodeName, RunId};
 
 use super::fixtures::{Coordinators, LONG, SHORT, eventually, new_worker, presence};

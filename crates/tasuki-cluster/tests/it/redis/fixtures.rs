@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tasuki::node::clock_and_random::{OsRandom, Random as _, RealClock};
-use tasuki::node::coordination::coordinator::{
+use tasuki::node::coordination::external_coordinator::{
     ClusterRole, Coordinator, CoordinatorUnreachable, LeaderSeen, Presence, PresenceReply,
     SimulatedCoordinator, Subscription,
 };

@@ -1,13 +1,13 @@
 //! Notifications between processes.
 
-use tasuki::node::coordination::coordinator::{Coordinator, Subscription};
+use tasuki::node::coordination::external_coordinator::{Coordinator, Subscription};
 use tasuki_store::Notification;
 
 use super::fixtures::{Coordinators, eventually, redis};
 use super::servers::{RedisCluster, RedisSentinels, RedisServer};
 
 fn notification(sender: u64) -> Notification {
-    Notification { sender, wake_planner: true, wake_leases: true, ..Notification::default() }
+    Notification { sender, wake_planner: true, wake_renew_loop: true, ..Notification::default() }
 }
 
 pub(crate) async fn subscribe(coordinator: &dyn Coordinator) -> Box<dyn Subscription> {

@@ -1,7 +1,9 @@
 //! The data in Redis: keys and fields, ttls, and recovery after all data were lost.
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::coordinator::{Coordinator as _, Presence, SimulatedCoordinator};
+use tasuki::node::coordination::external_coordinator::{
+    Coordinator as _, Presence, SimulatedCoordinator,
+};
 use tasuki_core::{Epoch, NodeName, RunId};
 
 use super::fixtures::{Coordinators, LONG, SHORT, eventually, new_worker, presence, redis};

@@ -1,7 +1,7 @@
 //! Redis over TLS.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tasuki::node::coordination::coordinator::Coordinator as _;
+use tasuki::node::coordination::external_coordinator::Coordinator as _;
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_core::Epoch;
 use tasuki_store::Notification;
@@ -64,7 +64,7 @@ async fn both_sides_must_present_a_trusted_certificate() {
     coordinator.publish_leader(worker, Epoch(2), LONG).await.unwrap();
     assert_eq!(coordinator.acquire_election_lock(worker, LONG).await.unwrap(), Some(Epoch(2)));
     let mut subscription = subscribe(&coordinator).await;
-    let notification = Notification { sender: 2, wake_leases: true, ..Notification::default() };
+    let notification = Notification { sender: 2, wake_renew_loop: true, ..Notification::default() };
     coordinator.notify(notification).await.unwrap();
     assert_eq!(subscription.next_notification().await.unwrap(), notification);
 

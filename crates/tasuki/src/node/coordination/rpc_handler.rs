@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use tasuki_core::{Epoch, NodeName, RunId, RunState, WorkerId};
 use tasuki_store::{LeasedRun, Store};
 
-use super::peers::{
+use super::node_rpc::{
     CancelOrder, ContinuationRequest, NodeRpc, OrderResponse, PeerUnreachable, StartOrder,
     WorkerStatus,
 };
@@ -84,7 +84,7 @@ impl NodeRpc for NodeService {
             return refusal;
         }
         tracing::debug!(worker_id = %self.worker.id(), runs = order.runs.len(), "received a cancel hint");
-        self.wakeups.wake_leases();
+        self.wakeups.wake_renew_loop();
         OrderResponse::Accepted
     }
 

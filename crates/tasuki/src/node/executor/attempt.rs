@@ -12,7 +12,7 @@ use tasuki_store::{AttemptResult, CapturedOutput, StartedRun};
 use tokio::sync::Notify;
 
 use crate::handler::{TaskError, TaskSuccess};
-use crate::node::job_cache::RunnableJob;
+use crate::node::job_cache::ParsedJobVersion;
 use crate::spawner::{AttemptKey, LaunchRefusal, ProcessExit};
 
 /// Maximum length of a failure message, in bytes. Longer ones are cut.
@@ -26,13 +26,13 @@ pub struct Attempt {
     /// The started run.
     pub run: StartedRun,
     /// The job version of the run.
-    pub job: Arc<RunnableJob>,
+    pub job: Arc<ParsedJobVersion>,
     /// Arguments: the defaults of the job, overlaid with those of the run.
     pub args: Map<String, Value>,
     /// Payload of the event that created the run.
     pub event_payload: Option<String>,
     /// Its last sign of life.
-    pub liveness: Liveness,
+    pub liveness: AttemptLiveness,
     /// When its timeout passes, by the clock of [`boottime`](crate::spawner::boottime), in microseconds.
     pub deadline: u64,
 }
@@ -40,7 +40,7 @@ pub struct Attempt {
 /// The last sign of life of an attempt, by the clock of [`boottime`](crate::spawner::boottime), and whether it has
 /// ended. Clones share one value.
 #[derive(Debug, Clone, Default)]
-pub struct Liveness(Arc<LivenessState>);
+pub struct AttemptLiveness(Arc<LivenessState>);
 
 #[derive(Debug, Default)]
 struct LivenessState {
@@ -49,7 +49,7 @@ struct LivenessState {
     ended: AtomicBool,
 }
 
-impl Liveness {
+impl AttemptLiveness {
     /// Records a sign of life.
     pub fn touch(&self, at: u64) {
         self.0.last_seen.fetch_max(at, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Attempt {
     pub(crate) fn new(
         token: LeaseToken,
         run: StartedRun,
-        job: Arc<RunnableJob>,
+        job: Arc<ParsedJobVersion>,
         event_payload: Option<String>,
     ) -> Result<Self, InvalidInput> {
         let run_args = match run.args.as_deref().map(serde_json::from_str) {
@@ -111,7 +111,7 @@ impl Attempt {
             job,
             args,
             event_payload,
-            liveness: Liveness::default(),
+            liveness: AttemptLiveness::default(),
             deadline: u64::MAX,
         })
     }
@@ -171,7 +171,7 @@ pub struct ResultFile {
 
 /// Computes the result of an attempt from its end. `random` is for the jitter of a retry.
 pub(crate) fn attempt_result(
-    job: &RunnableJob,
+    job: &ParsedJobVersion,
     end: ExecutionEnd,
     stop_reason: Option<StopReason>,
     random: u32,
@@ -341,7 +341,7 @@ impl CompletionQueue {
     }
 
     /// Takes all queued completions.
-    pub(crate) fn drain(&self) -> Vec<Completion> {
+    pub(crate) fn take_all(&self) -> Vec<Completion> {
         let mut completions = self.state.completions.lock().unwrap_or_else(PoisonError::into_inner);
         // The next batch will be about as large; a vector that grows step by step is copied each time.
         let next = Vec::with_capacity(completions.len());

@@ -12,24 +12,16 @@ use tasuki_store::{CapturedOutput, LogLine, OutputStream};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::timeout;
 
-use super::attempt::{Completion, CompletionQueue, ExecutionEnd, Liveness};
+use super::attempt::{AttemptLiveness, Completion, CompletionQueue, ExecutionEnd};
+use super::command_result_file;
 use super::log_creation_batcher::LogCreationBatcher;
 use super::logs::AttemptLog;
-use super::result_file;
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
 use crate::spawner::{AttemptKey, LaunchRefusal, ProcessExit, ProcessOutput};
 
-/// How long an ended command waits for others, while more may end.
-const BATCH_DELAY: Duration = Duration::from_millis(5);
-/// Maximum of that wait, which grows while batches are large.
-const MAX_BATCH_DELAY: Duration = Duration::from_millis(20);
-/// Size of a batch from which on the delay grows.
-const LARGE_BATCH: usize = 8;
-/// Size of a batch that does not wait for more.
-const FULL_BATCH: usize = 64;
 /// How long the next batch waits until the previous one is completed; meanwhile it gathers more commands.
 const MAX_WAIT_FOR_PREVIOUS: Duration = Duration::from_millis(50);
 
@@ -66,7 +58,7 @@ impl CommandCompleter {
     pub(crate) async fn complete_after_output(
         self: Arc<Self>,
         key: AttemptKey,
-        liveness: Liveness,
+        liveness: AttemptLiveness,
         pipes: Vec<OwnedFd>,
         exit: oneshot::Receiver<EndedCommand>,
     ) {
@@ -99,23 +91,15 @@ impl CommandCompleter {
         self.complete(vec![ended]).await;
     }
 
-    /// Completes ended commands in batches. A batch waits for more commands only while `more_may_end`. Commands that
-    /// end while a batch is completed form the next batch.
+    /// Completes ended commands in batches: the commands that end while a batch is completed form the next batch.
     pub(crate) async fn complete_in_batches(
         self: Arc<Self>,
         mut queue: mpsc::UnboundedReceiver<Vec<EndedCommand>>,
-        more_may_end: impl Fn() -> bool,
     ) {
-        let mut delay = BATCH_DELAY;
         while let Some(mut ended) = queue.recv().await {
-            let until = Instant::now() + delay;
-            while ended.len() < FULL_BATCH && (!queue.is_empty() || more_may_end()) {
-                match timeout_at(until, queue.recv()).await {
-                    Ok(Some(more)) => ended.extend(more),
-                    Ok(None) | Err(_) => break,
-                }
+            while let Ok(more) = queue.try_recv() {
+                ended.extend(more);
             }
-            delay = next_batch_delay(delay, ended.len());
             let batch = tokio::spawn(Arc::clone(&self).complete(ended));
             // A batch that takes long (a slow file system) does not block the next one for long.
             let _ = timeout(MAX_WAIT_FOR_PREVIOUS, batch).await;
@@ -126,7 +110,7 @@ impl CommandCompleter {
     /// long output is stored before.
     pub(crate) async fn complete(self: Arc<Self>, ended: Vec<EndedCommand>) {
         let exited = ended.iter().filter(|command| command.exit.is_ok());
-        let results = result_file::read_result_files(
+        let results = command_result_file::read_result_files(
             exited.map(|command| command.result_path.clone()).collect(),
         )
         .await;
@@ -184,26 +168,4 @@ pub(in crate::node) fn output_lines(output: &ProcessOutput, at: Timestamp) -> Ve
         lines.finish().into_iter().for_each(line);
     }
     all
-}
-
-/// The delay of the next batch, from the delay and the size of the last one. A batch costs about the same for few and
-/// for many commands, so a busy node waits longer; with few commands a long wait would be in vain.
-fn next_batch_delay(delay: Duration, batch_size: usize) -> Duration {
-    match batch_size >= LARGE_BATCH {
-        true => (delay * 2).min(MAX_BATCH_DELAY),
-        false => BATCH_DELAY,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batch_delay_grows_with_large_batches() {
-        assert_eq!(next_batch_delay(BATCH_DELAY, LARGE_BATCH), BATCH_DELAY * 2);
-        assert_eq!(next_batch_delay(BATCH_DELAY * 2, FULL_BATCH), MAX_BATCH_DELAY);
-        assert_eq!(next_batch_delay(MAX_BATCH_DELAY, LARGE_BATCH), MAX_BATCH_DELAY);
-        assert_eq!(next_batch_delay(MAX_BATCH_DELAY, LARGE_BATCH - 1), BATCH_DELAY);
-    }
 }

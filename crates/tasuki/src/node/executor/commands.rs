@@ -14,7 +14,9 @@ use tasuki_core::exit::StopReason;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::attempt::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor, Liveness};
+use super::attempt::{
+    Attempt, AttemptLiveness, Completion, CompletionQueue, ExecutionEnd, Executor,
+};
 use super::command_completion::{CommandCompleter, EndedCommand};
 use super::launch_spec::{self, AttemptPaths, token_to_hex};
 use super::log_creation_batcher::LogCreationBatcher;
@@ -48,7 +50,7 @@ struct CommandTable {
 
 struct LaunchedCommand {
     token: LeaseToken,
-    liveness: Liveness,
+    liveness: AttemptLiveness,
     result: PathBuf,
     /// Passes the end to the task that reads the output pipes, if there is one.
     exit_sender: Option<oneshot::Sender<EndedCommand>>,
@@ -131,9 +133,8 @@ impl CommandExecutor {
             completions.clone(),
         ));
         let (ended_sender, ended_receiver) = mpsc::unbounded_channel();
-        let (launched, wakes) = (Arc::clone(&table), completions.clone());
-        let more_may_end = move || !lock(&launched).launched.is_empty();
-        runtime.spawn(Arc::clone(&completion).complete_in_batches(ended_receiver, more_may_end));
+        let wakes = completions.clone();
+        runtime.spawn(Arc::clone(&completion).complete_in_batches(ended_receiver));
         let spawner = SpawnerHandle::start(spawner, move |events| match events {
             Some(events) => {
                 if events.iter().any(|event| matches!(event, SpawnerEvent::Ready)) {

@@ -2,11 +2,11 @@
 
 pub mod attempt;
 pub(crate) mod command_completion;
+pub(crate) mod command_result_file;
 pub(crate) mod commands;
 pub(crate) mod executors;
 pub(crate) mod functions;
 pub(crate) mod launch_spec;
 pub(crate) mod log_creation_batcher;
 pub(crate) mod logs;
-pub(crate) mod result_file;
 pub(crate) mod work_dirs;

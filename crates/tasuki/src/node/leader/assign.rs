@@ -8,7 +8,7 @@ use tasuki_core::{Epoch, LeaseToken, RunId, Settings, WorkerId};
 use tasuki_store::{AssignRequest, DueRun, Error};
 
 use super::{FIRST_PAGE_SIZE, Leader, MAX_PAGES, PAGE_SIZE, START_POSITION, to_signed};
-use crate::node::coordination::peers::{Peer, StartOrder};
+use crate::node::coordination::node_rpc::{Peer, StartOrder};
 use crate::node::leader::decisions;
 
 impl Leader {

@@ -13,7 +13,7 @@ use tasuki_core::work_spec::WorkAction;
 use tasuki_core::{RunId, RunState, WorkerId, event_trigger_match};
 use tasuki_store::{Event, Job, LeaderRecord, LeasedRun, Run, WaitingRun, WorkerRecord};
 
-use crate::node::job_cache::RunnableJob;
+use crate::node::job_cache::ParsedJobVersion;
 
 /// Decision about a run that waits although it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub(crate) enum WaitingRunDecision {
 /// Decides about one waiting run. `holder` is the run that has the hold of its job and scope, if there is one.
 pub(crate) fn decide_waiting_run(
     waiting: &WaitingRun,
-    job: &RunnableJob,
+    job: &ParsedJobVersion,
     holder: Option<&Run>,
     catches_up: bool,
     clock: Timestamp,
@@ -218,7 +218,7 @@ fn is_fresh(worker: &WorkerRecord, clock: Timestamp, ttl: Duration) -> bool {
 }
 
 /// Labels that a worker must have to execute a job. A function needs a worker that registered it.
-pub(crate) fn required_labels(job: &RunnableJob) -> BTreeSet<String> {
+pub(crate) fn required_labels(job: &ParsedJobVersion) -> BTreeSet<String> {
     let mut labels = job.spec.labels.clone();
     if let WorkAction::Function(handler) = &job.work.action {
         labels.insert(function_label(handler));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::misfire::MisfirePolicy;
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
 use tasuki_store::{CancelResult, Error, Outcome, WaitingRun, Writer};
 
@@ -126,7 +126,7 @@ impl Leader {
                     let canceled =
                         self.store.cancel(writer, older, me.as_str(), Some(&reason)).await?;
                     if let Outcome::Applied(result) = canceled {
-                        self.notifier.wake_leases();
+                        self.notifier.wake_renew_loop();
                         let worker = holder.and_then(|holder| holder.worker);
                         if let (CancelResult::Requested, Some(worker)) = (result, worker) {
                             self.notifier.hint_outbox().enqueue_cancel(worker, older);

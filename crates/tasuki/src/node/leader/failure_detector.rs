@@ -11,8 +11,8 @@ use tasuki_store::{Error, Writer};
 
 use super::super::store_timeout::with_timeout;
 use super::{Leader, MAX_PAGES, PAGE_SIZE};
-use crate::node::coordination::coordinator::PresenceReply;
-use crate::node::coordination::peers::{PING_TIMEOUT, Peer};
+use crate::node::coordination::external_coordinator::PresenceReply;
+use crate::node::coordination::node_rpc::{PING_TIMEOUT, Peer};
 use crate::node::leader::decisions;
 
 /// Maximum number of worker checks per heartbeat interval. The next check is due when the next heartbeat could become

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::misfire::{self, MisfirePolicy, PlanInput, PlannedRun, SlotPlan};
+use tasuki_core::plan_scheduled_runs::{self, MisfirePolicy, PlanInput, PlannedRun, SlotPlan};
 use tasuki_core::{Epoch, Origin, Schedule, Scope, Settings, WorkSpec};
 use tasuki_store::{Cursor, CursorMove, Error, Job, NewRun, ScheduledRuns};
 
@@ -55,7 +55,12 @@ impl Leader {
             let plan = match scheduled.scoped && cursor.scope == Scope::default() {
                 // The job fires for each of its scopes, not for the default scope.
                 true => SlotPlan::default(),
-                false => misfire::plan_slots(&scheduled.schedule, policy, input, MAX_SLOTS_PER_JOB),
+                false => plan_scheduled_runs::plan_slots(
+                    &scheduled.schedule,
+                    policy,
+                    input,
+                    MAX_SLOTS_PER_JOB,
+                ),
             };
             if let Some(skipped) = plan.skipped_slots {
                 tracing::warn!(job_id = %job.id, first = %skipped.first, last = %skipped.last, count = skipped.count, exact = skipped.exact, "missed slots were skipped");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Loops, MAX_WAIT};
-use crate::node::coordination::coordinator::Presence;
+use crate::node::coordination::external_coordinator::Presence;
 use crate::node::coordination::rpc_handler::MAX_LISTED_RUNS;
 
 impl Loops {

@@ -9,7 +9,7 @@ use tasuki_store::{AttemptResult, Error, Outcome, StartedRun};
 use super::super::store_timeout::with_timeout;
 use super::{Worker, database_time, drop_lease_if_empty, is_suspended, local_time, used_slots};
 use crate::node::executor::attempt::{self, Attempt, ExecutionEnd};
-use crate::node::job_cache::RunnableJob;
+use crate::node::job_cache::ParsedJobVersion;
 use crate::node::worker::lease_table::{LocalRunProgress, PendingReport, RunningAttempt};
 use crate::node::worker::slots_and_lanes::SlotPool;
 use crate::spawner::AttemptKey;
@@ -39,7 +39,7 @@ impl Worker {
                 }
                 Err(error) => {
                     self.update_runs(token, &runs, |status| {
-                        *status = LocalRunProgress::Unconfirmed
+                        *status = LocalRunProgress::Unconfirmed;
                     });
                     failed = Some(error);
                 }
@@ -233,13 +233,8 @@ impl Worker {
         self.parts.executor.launch_all(launches);
     }
 
-    /// Whether a run can be launched without a query.
-    pub(super) fn can_launch_now(&self, started: &StartedRun) -> bool {
-        self.cached_job(started).is_some()
-    }
-
     /// The job version of a run, if it is cached and the run needs no other data (an event's payload).
-    fn cached_job(&self, started: &StartedRun) -> Option<Arc<RunnableJob>> {
+    fn cached_job(&self, started: &StartedRun) -> Option<Arc<ParsedJobVersion>> {
         let known = || self.jobs.get_cached(started.job, started.job_version);
         started.event.is_none().then(known).flatten()
     }
@@ -274,7 +269,7 @@ impl Worker {
         &self,
         token: LeaseToken,
         started: StartedRun,
-        job: &Arc<RunnableJob>,
+        job: &Arc<ParsedJobVersion>,
         payload: Option<String>,
     ) -> Result<Attempt, Box<AttemptResult>> {
         Attempt::new(token, started, Arc::clone(job), payload).map_err(|error| {

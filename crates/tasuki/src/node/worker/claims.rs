@@ -5,18 +5,14 @@
 //! runs as requested, the worker continues with it for [`LANE_TURN_MICROS`] before it reads the lanes again: a backlog
 //! costs one statement per batch, and a run of a higher priority waits at most that long.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::future::poll_fn;
-use std::pin::Pin;
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::{MaybeDone, join, maybe_done};
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{LeaseToken, RunId, Settings};
 use tasuki_store::{
-    ClaimRequest, ClaimResult, Error, LaneHeads, LanePosition, MAX_CLAIM, StartedRun,
+    ClaimRequest, ClaimResult, Error, LaneDueTimes, LanePosition, MAX_CLAIM, StartedRun,
 };
 
 use super::super::store_timeout::with_timeout;
@@ -143,8 +139,8 @@ impl Worker {
             state.lane_cursors.clone()
         };
         let after = |lane: &usize| cursors.get(lane).map(|cursor| cursor.after);
-        let lane_heads = self.read_lane_heads(open, after).await;
-        let mut heads = lane_heads.inspect_err(|_| self.state().nothing_due = false)?;
+        let lane_due_times = self.read_lane_heads(open, after).await;
+        let mut heads = lane_due_times.inspect_err(|_| self.state().nothing_due = false)?;
         let mut due: Vec<(Timestamp, usize)> = Vec::new();
         for (&lane, first) in open.iter().zip(&heads.due_at) {
             if let Some(at) = first.filter(|at| *at <= heads.clock) {
@@ -191,92 +187,42 @@ impl Worker {
         &self,
         lanes: &[usize],
         after: impl Fn(&usize) -> Option<(Timestamp, RunId)>,
-    ) -> Result<LaneHeads, Error> {
+    ) -> Result<LaneDueTimes, Error> {
         let position = |lane: &usize| {
             let start = LanePosition::start_of(&self.lane(*lane).lane);
             after(lane).map_or(start, |(at, run)| LanePosition { due_at: at, run, ..start })
         };
         let positions: Vec<LanePosition<'_>> = lanes.iter().map(position).collect();
-        with_timeout(self.parts.store.find_lane_heads(&positions, CLAIM_HORIZON)).await
+        with_timeout(self.parts.store.find_lane_due_times(&positions, CLAIM_HORIZON)).await
     }
 
-    /// Claims from a lane and launches the runs. While the lane fills the claims and slots are free, the next claim
-    /// runs while the runs of the previous one are launched. That is done only if every job version is cached, so that
-    /// a launch needs no query of its own.
+    /// Claims from a lane and launches the runs.
     async fn continue_lane(
         &self,
         current: CurrentLane,
         max_runs: u32,
     ) -> Result<ClaimYield, Error> {
-        let (claim_yield, mut token, mut runs) = self.claim_lane(current, max_runs).await?;
-        let (mut more, mut failed) = (claim_yield == ClaimYield::Full, None);
-        let mut in_flight = VecDeque::new();
-        loop {
-            more &= runs.iter().all(|run| self.can_launch_now(run));
-            while more && in_flight.len() < self.parts.store.parallelism().claims {
-                let min_runs = if in_flight.is_empty() { 1 } else { MAX_CLAIM };
-                let Some(max_runs) =
-                    self.room_to_continue(current).filter(|room| *room >= min_runs)
-                else {
-                    break;
-                };
-                in_flight.push_back(Box::pin(maybe_done(self.claim_lane(current, max_runs))));
-            }
-            let launched = self.launch(token, std::mem::take(&mut runs));
-            let (next, ()) = join(next_in_order(&mut in_flight), launched).await;
-            match next {
-                None => return failed.map_or(Ok(claim_yield), Err),
-                Some(Ok((next, claim_token, run))) => {
-                    more &= next == ClaimYield::Full;
-                    (token, runs) = (claim_token, run);
-                }
-                // The claims that are already under way are finished before the error is returned.
-                Some(Err(error)) => {
-                    more = false;
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-    }
-
-    /// Free slots to continue this lane with. `None`: the other lanes must be read first, too few slots are free, or
-    /// the worker takes no new runs.
-    fn room_to_continue(&self, current: CurrentLane) -> Option<u32> {
-        if self.is_suspended()
-            || self.parts.clock.boottime() >= current.until
-            || self.is_nearly_full()
-        {
-            return None;
-        }
-        let max_runs = free_slots(&self.state(), self.lane(current.lane).pool);
-        (max_runs > 0).then_some(max_runs)
+        let (claim_yield, token, runs) = self.claim_lane(current, max_runs).await?;
+        self.launch(token, runs).await;
+        Ok(claim_yield)
     }
 
     /// Claims from a lane, after the cursor if there is one. The caller launches the returned runs. If the lane fills
-    /// the claim, it becomes the current lane. The slots are reserved at once, before the returned future is polled.
-    fn claim_lane(
+    /// the claim, it becomes the current lane.
+    async fn claim_lane(
         &self,
         current: CurrentLane,
         max_runs: u32,
-    ) -> impl Future<Output = Result<(ClaimYield, LeaseToken, Vec<StartedRun>), Error>> {
-        let now = self.parts.clock.boottime();
-        let mut state = self.state();
-        state.current_lane = None;
-        let cursor = state.lane_cursors.remove(&current.lane);
-        let cursor = cursor.filter(|cursor| now < cursor.started_at + CURSOR_TTL_MICROS);
-        let pool = self.lane(current.lane).pool;
-        let sent_claim = self.register_claim(&mut state, pool, max_runs.min(MAX_CLAIM));
-        drop(state);
-        self.await_claim(current, cursor, sent_claim)
-    }
-
-    /// Sends a registered claim, waits for its answer and records it.
-    async fn await_claim(
-        &self,
-        current: CurrentLane,
-        cursor: Option<LaneCursor>,
-        sent_claim: SentClaim,
     ) -> Result<(ClaimYield, LeaseToken, Vec<StartedRun>), Error> {
+        let now = self.parts.clock.boottime();
+        let (cursor, sent_claim) = {
+            let mut state = self.state();
+            state.current_lane = None;
+            let cursor = state.lane_cursors.remove(&current.lane);
+            let pool = self.lane(current.lane).pool;
+            let sent_claim = self.register_claim(&mut state, pool, max_runs.min(MAX_CLAIM));
+            (cursor.filter(|cursor| now < cursor.started_at + CURSOR_TTL_MICROS), sent_claim)
+        };
         let request = ClaimRequest {
             after: cursor.map(|cursor| cursor.after),
             ..self.claim_request(&sent_claim, &self.lane(current.lane).lane)
@@ -376,20 +322,6 @@ impl Worker {
         state.lacked_slots = self.parts.lanes.iter().any(|lane| all[&lane.pool] == 0);
         all
     }
-}
-
-/// Waits for the first of these futures while all of them make progress. `None`: there is none.
-async fn next_in_order<F: Future>(all: &mut VecDeque<Pin<Box<MaybeDone<F>>>>) -> Option<F::Output> {
-    poll_fn(|context| {
-        for future in all.iter_mut() {
-            let _ = future.as_mut().poll(context);
-        }
-        let Some(first) = all.front_mut() else { return Poll::Ready(None) };
-        let Some(done) = first.as_mut().take_output() else { return Poll::Pending };
-        all.pop_front();
-        Poll::Ready(Some(done))
-    })
-    .await
 }
 
 /// Number of free slots of a pool. At most as many results as it has slots may be unreported: attempts that end faster

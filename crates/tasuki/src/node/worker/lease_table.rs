@@ -12,8 +12,8 @@ use tasuki_core::{RunId, RunState};
 use tasuki_store::{AttemptResult, CapturedOutput, RenewedRun};
 
 use super::slots_and_lanes::SlotPool;
-use crate::node::executor::attempt::Liveness;
-use crate::node::job_cache::RunnableJob;
+use crate::node::executor::attempt::AttemptLiveness;
+use crate::node::job_cache::ParsedJobVersion;
 use crate::spawner::AttemptKey;
 
 /// How long a report waits for other reports of its lease, in microseconds, so that one statement writes them all.
@@ -88,8 +88,8 @@ pub(crate) enum LocalRunProgress {
 #[derive(Debug)]
 pub(crate) struct RunningAttempt {
     pub(crate) key: AttemptKey,
-    pub(crate) job: Arc<RunnableJob>,
-    pub(crate) liveness: Liveness,
+    pub(crate) job: Arc<ParsedJobVersion>,
+    pub(crate) liveness: AttemptLiveness,
     /// When its timeout passes.
     pub(crate) deadline: u64,
     /// Maximum time between two signs of life (output or progress). `None`: no limit.
@@ -109,7 +109,7 @@ pub(crate) struct PendingReport {
     pub(crate) result: AttemptResult,
     /// Its captured output, where that is stored together with its result.
     pub(crate) output: Option<CapturedOutput>,
-    /// When it ended, by the local clock in microseconds. 0: it has already waited for others, and is reported at once.
+    /// When it ended, by the local clock in microseconds. 0: it is reported at once.
     pub(crate) ended_at: u64,
     /// Whether the report may make another run claimable: it releases a hold, or the run is retried.
     pub(crate) frees_claim: bool,
@@ -180,7 +180,7 @@ impl Default for HeldLease {
 
 impl HeldLease {
     /// Whether the lease must be renewed: one of its runs was started, or may have been.
-    pub(crate) fn is_live(&self) -> bool {
+    pub(crate) fn needs_renewal(&self) -> bool {
         self.claim != ClaimStatus::Answered
             || self.runs.values().any(|status| !matches!(status, LocalRunProgress::Waiting { .. }))
     }
@@ -246,7 +246,7 @@ impl HeldLease {
         Some(if all { 0 } else { soon })
     }
 
-    /// Sets the state of a run. Only this method sets [`LeasedRunStatus::Ended`], and only [`Self::remove_run`] removes it,
+    /// Sets the state of a run. Only this method sets [`LocalRunProgress::Ended`], and only [`Self::remove_run`] removes it,
     /// so that `unreported` stays right.
     pub(crate) fn set_run_status(&mut self, run: RunId, status: LocalRunProgress) {
         if let LocalRunProgress::Ended(report) = &status {
@@ -351,8 +351,8 @@ pub(crate) mod tests {
     use tasuki_core::work_spec::{WorkAction, WorkSpec};
     use tasuki_store::JobSpec;
 
-    pub(crate) fn runnable_job(work: WorkSpec) -> RunnableJob {
-        RunnableJob {
+    pub(crate) fn runnable_job(work: WorkSpec) -> ParsedJobVersion {
+        ParsedJobVersion {
             name: "job".to_owned(),
             spec: JobSpec {
                 kind: WorkKind::Command,
@@ -377,7 +377,7 @@ pub(crate) mod tests {
         LocalRunProgress::Running(Box::new(RunningAttempt {
             key: AttemptKey::default(),
             job: Arc::new(job),
-            liveness: Liveness::default(),
+            liveness: AttemptLiveness::default(),
             deadline: 100,
             max_silence: Some(Duration::from_micros(30)),
             max_silence_after_progress: Some(Duration::from_micros(5)),

@@ -6,7 +6,7 @@
 
 mod assigned_starts;
 mod claims;
-pub(crate) mod detached_worker;
+pub(crate) mod continue_when_detached;
 pub(crate) mod lease_table;
 mod renewals;
 mod reports;
@@ -23,11 +23,11 @@ use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
 use tasuki_store::{CapturedOutput, Error, NewWorker, Store};
 use tokio::sync::{Notify, watch};
 
-use self::detached_worker::DetachState;
+use self::continue_when_detached::DetachState;
 use super::clock_and_random::{Clock, Random};
 use super::store_timeout::with_timeout;
 use crate::Wakeups;
-use crate::node::coordination::peers::StartOrder;
+use crate::node::coordination::node_rpc::StartOrder;
 use crate::node::executor::attempt::{CompletionQueue, Executor};
 use crate::node::identity::WorkerIdentity;
 use crate::node::job_cache::JobCache;
@@ -258,7 +258,7 @@ impl Worker {
 
     /// Whether it leases no runs and no claim is open.
     pub(crate) fn is_idle(&self) -> bool {
-        self.state().leases.values().all(|lease| lease.runs.is_empty() && !lease.is_live())
+        self.state().leases.values().all(|lease| lease.runs.is_empty() && !lease.needs_renewal())
     }
 
     /// Longest stop grace of the running attempts.
@@ -392,7 +392,7 @@ impl Worker {
                 token,
                 HeldLease { claim, claimed, pool, ..HeldLease::default() },
             );
-            self.parts.wakeups.wake_leases();
+            self.parts.wakeups.wake_renew_loop();
         }
     }
 

@@ -35,7 +35,7 @@ impl Worker {
                         .any(|status| matches!(status, LocalRunProgress::Unconfirmed))
             };
             let due = state.leases.iter().filter(|(_, lease)| {
-                lease.is_live() && lease.claim != ClaimStatus::Sent && is_due(lease)
+                lease.needs_renewal() && lease.claim != ClaimStatus::Sent && is_due(lease)
             });
             due.map(|(token, _)| *token).collect()
         };

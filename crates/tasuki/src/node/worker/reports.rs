@@ -106,7 +106,7 @@ impl Worker {
         }
         // Failures are written a few at a time, each in a transaction of its own: a report that cannot be written does not hold
         // up the others, and a report that was written is not sent again.
-        for chunk in single.chunks(store.parallelism().single_reports) {
+        for chunk in single.chunks(store.max_open_transactions()) {
             let each = chunk
                 .iter()
                 .map(|(report, _)| with_timeout(store.finish(std::slice::from_ref(report), &[])));
@@ -164,7 +164,7 @@ impl Worker {
 
     /// Takes the completions of the executors and turns them into pending reports.
     fn drain_completions(&self) {
-        let completions = self.parts.completions.drain();
+        let completions = self.parts.completions.take_all();
         let now = self.parts.clock.boottime();
         let mut state = self.state();
         for Completion { key, token, mut end } in completions {
@@ -177,15 +177,15 @@ impl Worker {
             match lease.runs.get(&run) {
                 Some(LocalRunProgress::Running(running)) if running.key == key => {
                     let (job, stop_reason) = (&running.job, running.stop_reason);
-                    // Completions of commands have already waited for others in the executor.
-                    let waited = matches!(end, ExecutionEnd::Exited { .. });
+                    // The spawner sends the exits of several commands together, so they do not wait for others here.
+                    let is_command = matches!(end, ExecutionEnd::Exited { .. });
                     // A run that succeeded is not retried, so its backoff needs no random number.
                     let succeeded =
                         stop_reason.is_none() && matches!(end, ExecutionEnd::Returned(Ok(_)));
                     let random = if succeeded { 0 } else { self.random_u32() };
                     let result = attempt::attempt_result(job, end, stop_reason, random);
                     let frees_claim = result.failure.is_some() || job.spec.concurrency.needs_hold();
-                    let ended_at = if waited { 0 } else { now };
+                    let ended_at = if is_command { 0 } else { now };
                     let status = LocalRunProgress::Ended(Box::new(PendingReport {
                         key,
                         result,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::*;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::RunCounters;
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::WorkKind;
 use tasuki_core::{Epoch, EventId, JobId, LeaseToken, Scope, WorkerId};
 
@@ -138,7 +138,7 @@ fn the_first_sentence_names_the_origin() {
     let timed =
         Run { origin: Origin::Time, slot: Some("2026-11-15T20:59:00".to_owned()), ..pending() };
     let schedule =
-        Schedule::parse(ScheduleKind::DailyAt, "20:59", "Asia/Tokyo", DstChoice::default())
+        Schedule::parse(ScheduleKind::DailyAt, "20:59", "Asia/Tokyo", DstRuleOverrides::default())
             .unwrap();
     let text = explanation(&timed, |context| context.schedule = Some(schedule));
     assert_contains_all(

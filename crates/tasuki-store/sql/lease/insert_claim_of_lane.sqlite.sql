@@ -1,6 +1,7 @@
--- lease/insert_claim_list: like lease/insert_claim_range, but for runs whose ids are not consecutive, or for more due
--- rows than that statement reads. Stores the list of ids and, if the ids are consecutive after all, the first and the
--- last.
+-- lease/insert_claim_of_lane: T1c, first step: create a lease for the due runs of a lane. Guard: the worker may claim, and
+-- no run among them is isolated or needs a hold. Stores the list of run ids and, if the ids are consecutive, the first and
+-- the last. The later statements of the script read this row. Parameters are wrapped in subqueries, because SQLite would
+-- otherwise plan the statement again for each value.
 insert into tasuki_lease (token, worker_id, epoch, lease_until, heartbeat_at, run_ids, first_run, last_run, last_due_at, job_id, due_at_sum)
 select :token, :worker_id, null, :now + :ttl, :now, json_group_array(id),
        case when max(id) - min(id) = count(*) - 1 then min(id) end,

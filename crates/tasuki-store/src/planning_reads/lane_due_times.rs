@@ -12,7 +12,7 @@ use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, params};
 use crate::{Error, Store};
 
-static LIST_LANE_HEADS: Sql = sql!("due/list_lane_heads", ".sqlite", ".postgres", ".mysql");
+static LIST_LANE_DUE_TIMES: Sql = sql!("due/list_lane_due_times", ".sqlite", ".postgres", ".mysql");
 
 /// A position in a lane; the search for the first run starts after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +34,7 @@ impl<'a> LanePosition<'a> {
 
 /// When the first run of each lane is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaneHeads {
+pub struct LaneDueTimes {
     /// Current time of the database.
     pub clock: Timestamp,
     /// For each lane, in the order of the request, when its first run is due; `None` if no run waits there up to the
@@ -45,11 +45,11 @@ pub struct LaneHeads {
 impl Store {
     /// Finds when the first run of each lane is due, up to `horizon` from now. This is one cheap statement for any
     /// number of lanes.
-    pub async fn find_lane_heads(
+    pub async fn find_lane_due_times(
         &self,
         positions: &[LanePosition<'_>],
         horizon: Duration,
-    ) -> Result<LaneHeads, Error> {
+    ) -> Result<LaneDueTimes, Error> {
         let mut values = match self.dialect() {
             Dialect::Postgres => list_params(positions),
             Dialect::Sqlite | Dialect::MySql => {
@@ -57,9 +57,9 @@ impl Store {
             }
         };
         values.push(("horizon", micros(horizon).into()));
-        let rows = self.db.query(&LIST_LANE_HEADS, values).await?;
+        let rows = self.db.query(&LIST_LANE_DUE_TIMES, values).await?;
         let mut heads =
-            LaneHeads { clock: Timestamp::UNIX_EPOCH, due_at: vec![None; positions.len()] };
+            LaneDueTimes { clock: Timestamp::UNIX_EPOCH, due_at: vec![None; positions.len()] };
         for row in &rows {
             heads.clock = timestamp(row.int("clock")?)?;
             let head = heads.due_at.get_mut(row.int("lane_index")? as usize);

@@ -11,8 +11,8 @@ use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
 use super::dst::{DstRule, FoldRule, GapRule};
-use super::pattern::Pattern;
 use super::slot::PlannedSlot;
+use super::wall_clock_pattern::Pattern;
 
 /// One planned fire of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

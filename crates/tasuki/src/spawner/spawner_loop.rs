@@ -44,7 +44,11 @@ const MAX_EXIT_BATCH_MICROS: u64 = 4_000;
 
 /// Runs as the spawner of a data directory; otherwise like [`run_spawner`]. It waits until the spawner of the previous worker
 /// has ended, kills what that one left behind if it was killed itself, and then reports [`SpawnerEvent::Ready`].
-pub fn serve(socket: &UnixStream, lock: &Path, data_dir_id: &str) -> io::Result<()> {
+pub fn run_spawner_of_data_dir(
+    socket: &UnixStream,
+    lock: &Path,
+    data_dir_id: &str,
+) -> io::Result<()> {
     let file = File::options().create(true).truncate(false).write(true).open(lock)?;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -354,7 +358,6 @@ impl SpawnerLoop {
             }
         }
         self.hand_over_pipes(now);
-        self.launcher.free_finished_slots();
         let is_due = |command: &RunningCommand| {
             command.exit.is_some()
                 || command.lease_expired

@@ -228,7 +228,7 @@ fn shift(instant: Timestamp, by: SignedDuration) -> Timestamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schedule::{DstChoice, ScheduleKind};
+    use crate::schedule::{DstRuleOverrides, ScheduleKind};
 
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn every(value: &str) -> Schedule {
-        Schedule::parse(ScheduleKind::Every, value, "UTC", DstChoice::default()).unwrap()
+        Schedule::parse(ScheduleKind::Every, value, "UTC", DstRuleOverrides::default()).unwrap()
     }
 
     fn times(runs: &[PlannedRun], now: Timestamp) -> (Vec<String>, Vec<String>) {
@@ -392,7 +392,8 @@ mod tests {
     #[test]
     fn a_schedule_that_never_fires_has_no_cursor() {
         let never =
-            Schedule::parse(ScheduleKind::Cron, "0 0 30 2 *", "UTC", DstChoice::default()).unwrap();
+            Schedule::parse(ScheduleKind::Cron, "0 0 30 2 *", "UTC", DstRuleOverrides::default())
+                .unwrap();
         let input =
             PlanInput { cursor: at("12:00:00"), now: at("12:00:00"), horizon: at("12:30:00") };
         let plan = plan(&never, MisfirePolicy::LatestOnly, input, 9);

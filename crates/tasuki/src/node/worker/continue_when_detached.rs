@@ -11,7 +11,7 @@ use tasuki_store::{Error, NewWorker};
 
 use super::super::store_timeout::with_timeout;
 use super::{Worker, running_attempts};
-use crate::node::coordination::peers::{ContinuationRequest, Peer, Peers};
+use crate::node::coordination::node_rpc::{ContinuationRequest, Peer, Peers};
 use crate::node::leader::decisions;
 use crate::node::worker::lease_table::{ClaimStatus, LocalRunProgress};
 
@@ -66,7 +66,10 @@ impl Worker {
 
     /// Executes one step of the procedure. Returns when the next step is due, by the local clock; `None`: the worker is
     /// not detached.
-    pub(crate) async fn step_detached(&self, peers: &dyn Peers) -> Result<Option<u64>, Error> {
+    pub(crate) async fn continue_when_detached(
+        &self,
+        peers: &dyn Peers,
+    ) -> Result<Option<u64>, Error> {
         let Some(detach) = self.state().detach.clone() else { return Ok(None) };
         let settings = self.settings();
         let now = self.parts.clock.boottime();

@@ -10,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tasuki::node::Node;
 use tasuki::{HandlerRegistry, Wakeups};
-use tasuki_core::misfire::MisfirePolicy;
-use tasuki_core::schedule::{DstChoice, ScheduleKind};
+use tasuki_core::plan_scheduled_runs::MisfirePolicy;
+use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, RunState, Schedule};
 use tasuki_store::{Error, Job, NewRun, Run, RunFilter, Store, Trigger, Writer};
@@ -58,7 +58,8 @@ pub(crate) struct BenchFireCommand {
     #[arg(long, value_enum, default_value_t = Kind::Function)]
     kind: Kind,
 
-    /// Schedule all runs of a second for its start, each with its own job; otherwise they are distributed over the second
+    /// Plan all runs of a second for the start of this second, each run of a different job. Without this option, the runs
+    /// are spread evenly over the second
     #[arg(long)]
     whole_seconds: bool,
 
@@ -172,7 +173,8 @@ impl BenchFireCommand {
             }
             return Ok(vec![job]);
         }
-        let schedule = Schedule::parse(ScheduleKind::Every, "1s", "UTC", DstChoice::default())?;
+        let schedule =
+            Schedule::parse(ScheduleKind::Every, "1s", "UTC", DstRuleOverrides::default())?;
         let mut jobs = Vec::new();
         for number in 0..self.rate {
             let misfire = Some(MisfirePolicy::EveryWithin(Duration::from_secs(3_600)));

@@ -24,7 +24,7 @@ pub(super) struct Trigger {
     name: String,
     #[command(flatten)]
     arguments: RunArguments,
-    /// Scheduled time of the run: an instant, or a duration from now [default: now]
+    /// Planned time of the run, its earliest start: an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     at: Option<String>,
     /// Scope of the run, such as tenant/42

@@ -91,7 +91,8 @@ impl Store {
                 && tx.execute(&INSERT, key.clone()).await? == 1;
             if is_created {
                 let (bytes, body) = log.encode_chunk();
-                logs::insert_first_chunk(&mut tx, key, log.lines.len() as i64, bytes, body).await?;
+                logs::insert_first_log_chunk(&mut tx, key, log.lines.len() as i64, bytes, body)
+                    .await?;
             }
             results.push(is_created);
         }

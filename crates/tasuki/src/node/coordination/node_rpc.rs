@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tasuki_core::{Epoch, LeaseToken, NodeName, RunId, WorkerId};
 
-use super::coordinator::ClusterRole;
+use super::external_coordinator::ClusterRole;
 
 /// A worker to call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -15,7 +15,9 @@ use tasuki_core::{RunId, WorkerId};
 use tasuki_store::{Error, Store};
 use tokio::sync::Notify;
 
-use crate::node::coordination::peers::{CancelOrder, OrderResponse, Peer, PeerUnreachable, Peers};
+use crate::node::coordination::node_rpc::{
+    CancelOrder, OrderResponse, Peer, PeerUnreachable, Peers,
+};
 use crate::node::with_timeout;
 
 /// Maximum number of workers called at the same time.

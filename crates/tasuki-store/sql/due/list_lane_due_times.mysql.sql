@@ -1,4 +1,4 @@
--- due/list_lane_heads: the database's clock, and when the first run of each of several lanes is due: after an instant
+-- due/list_lane_due_times: the database's clock, and when the first run of each of several lanes is due: after an instant
 -- and within the horizon. A file of its own because of the list parameter. The lane is converted to the collation of
 -- the column, so that the index can be used.
 select :now as clock,

@@ -3,7 +3,7 @@
 use jiff::civil::Time;
 
 use super::dst::DstRule;
-use super::pattern::{ALL_MONTHS, Days, MonthDays, NumberSet, Pattern, Times, time};
+use super::wall_clock_pattern::{ALL_MONTHS, Days, MonthDays, NumberSet, Pattern, Times, time};
 use super::{Recurrence, ScheduleKind, cron};
 use crate::InvalidInput;
 

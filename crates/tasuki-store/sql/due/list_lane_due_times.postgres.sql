@@ -1,4 +1,4 @@
--- due/list_lane_heads: the database's clock, and when the first run of each of several lanes is due: after a position
+-- due/list_lane_due_times: the database's clock, and when the first run of each of several lanes is due: after a position
 -- (instant, run) and within the horizon. A file of its own because of the list parameters, and because only PostgreSQL
 -- compares the whole position and not only the instant, as its claims do.
 with clock as materialized (

@@ -12,7 +12,7 @@ use tasuki_core::{LeaseToken, RunId};
 use crate::db::instant::micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, params};
-use crate::run::transition_records;
+use crate::run::rare_transition_records;
 use crate::{Error, Store, to_uuid};
 
 static LOCK_FOR_CONFIRM: Sql = sql!("run/lock_for_confirm", ".sqlite", ".mysql", ".mysql");
@@ -106,7 +106,7 @@ impl Store {
         let values = params! {
             ids: runs.iter().map(|(run, _)| run.0).collect::<Vec<_>>(),
             tokens: runs.iter().map(|(_, token)| to_uuid(token.as_bytes())).collect::<Vec<_>>(),
-            token_hashes: runs.iter().map(|(_, token)| Some(transition_records::short_lease_token_hash(token))).collect::<Vec<_>>(),
+            token_hashes: runs.iter().map(|(_, token)| Some(rare_transition_records::short_lease_token_hash(token))).collect::<Vec<_>>(),
             confirm_timeout: step.timeout_micros(),
             reason: step.reason(),
         };
@@ -139,14 +139,14 @@ impl Store {
             records.push(json!([
                 run,
                 row.int("attempt_no")?,
-                transition_records::short_lease_token_hash(&token)
+                rare_transition_records::short_lease_token_hash(&token)
             ]));
         }
         if changed.is_empty() {
             tx.rollback().await?;
             return Ok(changed);
         }
-        transition_records::insert_transition_records(
+        rare_transition_records::insert_transition_records(
             &mut tx,
             Verb::Confirm,
             "worker",

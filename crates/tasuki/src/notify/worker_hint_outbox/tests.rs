@@ -7,7 +7,7 @@ use tasuki_store::NewWorker;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
-use crate::node::coordination::peers::{ContinuationRequest, StartOrder, WorkerStatus};
+use crate::node::coordination::node_rpc::{ContinuationRequest, StartOrder, WorkerStatus};
 use crate::operator::{Actor, Role};
 use crate::{Operator, Wakeups};
 

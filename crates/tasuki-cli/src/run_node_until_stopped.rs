@@ -309,7 +309,8 @@ impl SpawnerCommand {
             |error: std::io::Error| Failure::new(format!("the spawner failed: {error}"));
         let socket = std::io::stdin().as_fd().try_clone_to_owned().map_err(spawner_failure)?;
         let socket = std::os::unix::net::UnixStream::from(socket);
-        tasuki::spawner::serve(&socket, &self.lock, &self.home).map_err(spawner_failure)?;
+        tasuki::spawner::run_spawner_of_data_dir(&socket, &self.lock, &self.home)
+            .map_err(spawner_failure)?;
         Ok(String::new())
     }
 }
