@@ -9,7 +9,7 @@ use tasuki_core::plan_scheduled_runs::{MisfirePolicy, PlanInput, plan_slots};
 use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::{JobId, Origin, RunId, RunState, Schedule, Scope};
 use tasuki_store::{
-    AssignRequest, AttemptResult, CursorMove, Dialect, Error, Job, JobChange, JobCreated,
+    AssignRequest, AttemptResult, Cursor, CursorMove, Dialect, Error, Job, JobChange, JobCreated,
     JobDefinition, JobSpec, NewRun, RunFilter, Store, Trigger, Writer,
 };
 
@@ -265,6 +265,22 @@ contract! {
         expect_applied(store.delete_job("bob", edited.expected_version()).await.unwrap());
         assert!(!store.create_cursor(edited.expected_version(), &tenant, after_noon(10)).await.unwrap(), "the job was deleted");
         assert_eq!(store.list_due_cursors(after_noon(86_400), 10).await.unwrap(), []);
+    }
+
+    async fn a_cursor_is_ended_only_with_the_version_and_the_position_that_were_read(store: TestStore) {
+        let job = given_job(store, &RunOptions::default()).await;
+        let tenant = Scope::new("tenant", "7").unwrap();
+        assert!(store.create_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap());
+        let edit = time_definition(every("20s"), &RunOptions::default());
+        let (edited, _) = expect_applied(store.edit_job("bob", job.expected_version(), &edit, Some(after_noon(10))).await.unwrap());
+        let cursors = store.list_cursors_of_job(job.id).await.unwrap();
+        let read = cursors.into_iter().find(|cursor| cursor.scope == tenant).unwrap();
+        assert_eq!(read.next_fire, after_noon(10));
+        assert!(!store.end_cursor(job.expected_version(), &read).await.unwrap(), "the job was edited");
+        let moved = Cursor { next_fire: after_noon(30), ..read.clone() };
+        assert!(!store.end_cursor(edited.expected_version(), &moved).await.unwrap(), "another position");
+        assert!(store.end_cursor(edited.expected_version(), &read).await.unwrap());
+        assert!(!store.end_cursor(edited.expected_version(), &read).await.unwrap(), "it has ended");
     }
 
     async fn a_disabled_job_is_not_planned_until_it_is_enabled(store: TestStore) {

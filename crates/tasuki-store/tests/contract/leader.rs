@@ -20,6 +20,27 @@ contract! {
         assert_eq!((leader.epoch, leader.holder), (Epoch(2), Some(rival)));
     }
 
+    async fn only_the_holder_renews_and_only_in_its_own_term(store: TestStore) {
+        let rival = WorkerId::from_random(2);
+        assert!(!store.renew_leadership(rival, store.epoch, TTL, TTL).await.unwrap(), "another holder");
+        store.set_time(31);
+        let next = store.take_leadership(store.worker, store.epoch, Epoch(0), TTL).await.unwrap();
+        assert_eq!(next, Some(Epoch(2)));
+        assert!(!store.renew_leadership(store.worker, store.epoch, TTL, TTL).await.unwrap(), "an earlier term");
+        assert!(store.renew_leadership(store.worker, Epoch(2), TTL, TTL).await.unwrap());
+    }
+
+    /// The row of the lease may be older than the row of the term, for example after a partial restore.
+    async fn a_term_does_not_begin_with_an_epoch_below_the_current_one(store: TestStore) {
+        store.skip_doctor();
+        store.execute_script("update tasuki_leader_term set epoch = 7").await.unwrap();
+        store.set_time(31);
+        let next = store.take_leadership(store.worker, store.epoch, Epoch(0), TTL).await.unwrap();
+        assert_eq!(next, None);
+        assert_eq!(store.find_leader().await.unwrap().epoch, Epoch(7));
+        assert_eq!(store.list_terms().await.unwrap().len(), 1);
+    }
+
     async fn a_new_epoch_is_greater_than_the_mirrored_one(store: TestStore) {
         store.set_time(31);
         let epoch = store.take_leadership(store.worker, store.epoch, Epoch(41), TTL).await.unwrap();

@@ -4,8 +4,8 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::SkipReason;
 use tasuki_core::{AttemptOutcome, ErrorCode, Origin, RunState, Scope, WorkerId};
 use tasuki_store::{
-    AttemptResult, CancelResult, ClaimRequest, ClaimResult, CursorMove, ExpectedVersion, MAX_CLAIM,
-    NewRun, NewWorker, Outcome, RecoveredRun, RenewResult, Writer,
+    AttemptResult, CancelResult, ClaimRequest, ClaimResult, CursorMove, DueRun, ExpectedVersion,
+    MAX_CLAIM, NewRun, NewWorker, Outcome, RecoveredRun, RenewResult, Writer,
 };
 
 use crate::fixtures::{
@@ -294,6 +294,36 @@ contract! {
         assert_eq!(store.create_scheduled_one(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap(), None, "the cursor has moved");
         let again = store.create(Writer::Leader(store.epoch), &[new]).await.unwrap();
         assert_eq!((again[0].run, again[0].existed), (created[0].run, true));
+    }
+
+    async fn a_repeated_slot_finds_the_run_of_its_own_job_and_scope(store: TestStore) {
+        let schedule = tasuki_core::Schedule::parse(
+            tasuki_core::schedule::ScheduleKind::Every, "5m", "UTC", Default::default()).unwrap();
+        let jobs = [store.given_job(&RunOptions::default()).await, store.given_job(&RunOptions::default()).await];
+        let scopes = [Scope::default(), Scope::new("tenant", "7").unwrap()];
+        let slot = Some(schedule.next_after(noon()).unwrap().slot);
+        let new: Vec<NewRun<'_>> = jobs
+            .iter()
+            .flat_map(|job| scopes.iter().map(move |scope| (job, scope)))
+            .map(|(job, scope)| NewRun { origin: Origin::Time, slot, scope: scope.clone(), ..NewRun::task(job) })
+            .collect();
+        let created = store.create(Writer::Leader(store.epoch), &new).await.unwrap();
+        assert!(created.iter().all(|one| !one.existed));
+        for (new, first) in new.iter().zip(created) {
+            let again = store.create(Writer::Leader(store.epoch), std::slice::from_ref(new)).await.unwrap();
+            assert_eq!((again[0].run, again[0].existed), (first.run, true));
+        }
+    }
+
+    async fn a_run_is_assigned_only_as_it_was_read_and_shortly_before_it_is_due(store: TestStore) {
+        let job = store.given_job(&RunOptions::default()).await;
+        let later = noon() + jiff::SignedDuration::from_hours(1);
+        let new = [NewRun { scheduled_for: Some(later), ..NewRun::task(&job) }, NewRun::task(&job)];
+        let created = store.create(Writer::Leader(store.epoch), &new).await.unwrap();
+        let [early, due] = [store.read_due_run(created[0].run).await, store.read_due_run(created[1].run).await];
+        assert_eq!(store.try_assign(early).await, None, "it is due in an hour");
+        assert_eq!(store.try_assign(DueRun { attempt_no: due.attempt_no + 1, ..due }).await, None, "another attempt was read");
+        assert!(store.try_assign(due).await.is_some());
     }
 
     async fn one_idempotency_key_creates_one_run(store: TestStore) {
