@@ -1,4 +1,4 @@
-//! Lane heads: when the first run of each of several lanes is due. Workers that claim from several lanes read them
+//! Due times of lanes: when the first run of each of several lanes is due. Workers that claim from several lanes read them
 //! with one statement.
 
 use std::time::Duration;
@@ -58,17 +58,17 @@ impl Store {
         };
         values.push(("horizon", micros(horizon).into()));
         let rows = self.db.query(&LIST_LANE_DUE_TIMES, values).await?;
-        let mut heads =
+        let mut due_times =
             LaneDueTimes { clock: Timestamp::UNIX_EPOCH, due_at: vec![None; positions.len()] };
         for row in &rows {
-            heads.clock = timestamp(row.int("clock")?)?;
-            let head = heads.due_at.get_mut(row.int("lane_index")? as usize);
+            due_times.clock = timestamp(row.int("clock")?)?;
+            let head = due_times.due_at.get_mut(row.int("lane_index")? as usize);
             let head = head.ok_or_else(|| {
                 Error::broken("the database returned a lane that was not requested")
             })?;
             *head = row.opt_int("due_at")?.map(timestamp).transpose()?;
         }
-        Ok(heads)
+        Ok(due_times)
     }
 }
 

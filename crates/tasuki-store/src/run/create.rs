@@ -291,19 +291,20 @@ pub(crate) async fn insert_or_find(
     tx: &mut Tx<'_>,
     runs: &[NewRun<'_>],
 ) -> Result<Vec<CreatedRun>, Error> {
-    let order = in_key_order(runs);
+    let runs: Vec<&NewRun<'_>> = runs.iter().collect();
+    let order = in_key_order(&runs);
     let mut created = Vec::with_capacity(runs.len());
     if tx.dialect() == Dialect::Postgres {
-        let sorted: Vec<NewRun<'_>> = order.iter().map(|index| runs[*index].clone()).collect();
+        let sorted: Vec<&NewRun<'_>> = order.iter().map(|index| runs[*index]).collect();
         let mut sorted_created = Vec::with_capacity(runs.len());
-        for chunk in validate::chunks_by_size(&sorted, sorted.len(), NewRun::byte_size) {
+        for chunk in validate::chunks_by_size(&sorted, sorted.len(), |run| run.byte_size()) {
             let target = postgres::Target::Transaction(tx);
             sorted_created.extend(postgres::create_runs(target, chunk).await?);
         }
         created.extend(order.into_iter().zip(sorted_created));
     } else {
         for index in order {
-            created.push((index, insert_row(tx, &runs[index]).await?));
+            created.push((index, insert_row(tx, runs[index]).await?));
         }
     }
     created.sort_unstable_by_key(|(index, _)| *index);
@@ -318,11 +319,11 @@ async fn insert_one(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<CreatedRun, Err
 
 /// Order in which runs are inserted, as indexes. An insert of a key waits for every transaction that has just
 /// inserted the same key, so transactions with different orders could deadlock. Runs without a key keep their order.
-pub(crate) fn in_key_order(runs: &[NewRun<'_>]) -> Vec<usize> {
+pub(crate) fn in_key_order(runs: &[&NewRun<'_>]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..runs.len()).collect();
-    if runs.iter().any(NewRun::has_key) {
+    if runs.iter().any(|run| run.has_key()) {
         order.sort_by_cached_key(|&index| {
-            let run = &runs[index];
+            let run = runs[index];
             let slot =
                 run.slot.map(|slot| (run.job.job.0, run.scope.to_string(), slot.to_string()));
             (run.idempotency_key.clone(), slot)

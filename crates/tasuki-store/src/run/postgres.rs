@@ -201,7 +201,7 @@ impl Store {
         &self,
         new: &[NewRun<'_>],
     ) -> Result<Vec<CreatedRun>, Error> {
-        create_runs(Target::Pool(&self.db), new).await
+        create_runs(Target::Pool(&self.db), &new.iter().collect::<Vec<_>>()).await
     }
 }
 
@@ -266,14 +266,14 @@ impl Target<'_, '_> {
 /// Creates runs with one statement. A run that exists already is found, not created.
 pub(crate) async fn create_runs(
     mut target: Target<'_, '_>,
-    new: &[NewRun<'_>],
+    new: &[&NewRun<'_>],
 ) -> Result<Vec<CreatedRun>, Error> {
     if let Some(first) =
         new.first().filter(|first| new.iter().all(|run| run.differs_only_in_args(first)))
     {
         return create_uniform_runs(target, first, new).await;
     }
-    let runs: Vec<&NewRun<'_>> = in_key_order(new).into_iter().map(|index| &new[index]).collect();
+    let runs: Vec<&NewRun<'_>> = in_key_order(new).into_iter().map(|index| new[index]).collect();
     let optional_texts = |text: &dyn Fn(&NewRun<'_>) -> Option<String>| {
         trim_trailing_nulls(runs.iter().map(|run| text(run)))
     };
@@ -355,7 +355,7 @@ pub(crate) async fn create_runs(
 async fn create_uniform_runs(
     mut target: Target<'_, '_>,
     first: &NewRun<'_>,
-    new: &[NewRun<'_>],
+    new: &[&NewRun<'_>],
 ) -> Result<Vec<CreatedRun>, Error> {
     let args = trim_trailing_nulls(new.iter().map(|run| run.args.clone()));
     let count = new.len() as i64;

@@ -9,7 +9,6 @@ mod events;
 mod every_second;
 mod examples;
 mod functions;
-mod idle_cost;
 mod kill_recovery;
 mod node;
 mod node_fixture;

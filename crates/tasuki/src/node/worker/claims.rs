@@ -139,11 +139,11 @@ impl Worker {
             state.lane_cursors.clone()
         };
         let after = |lane: &usize| cursors.get(lane).map(|cursor| cursor.after);
-        let lane_due_times = self.read_lane_heads(open, after).await;
-        let mut heads = lane_due_times.inspect_err(|_| self.state().nothing_due = false)?;
+        let lane_due_times = self.read_lane_due_times(open, after).await;
+        let mut due_times = lane_due_times.inspect_err(|_| self.state().nothing_due = false)?;
         let mut due: Vec<(Timestamp, usize)> = Vec::new();
-        for (&lane, first) in open.iter().zip(&heads.due_at) {
-            if let Some(at) = first.filter(|at| *at <= heads.clock) {
+        for (&lane, first) in open.iter().zip(&due_times.due_at) {
+            if let Some(at) = first.filter(|at| *at <= due_times.clock) {
                 due.push((self.lane(lane).priority.effective_due_at(at), lane));
             }
         }
@@ -174,16 +174,16 @@ impl Worker {
             // Runs that are due and were not returned are blocked. Waiting for them is useless, so the next wake-up
             // time is taken from the runs after them.
             let later =
-                (heads.clock.saturating_add(SMALLEST_STEP).unwrap_or(Timestamp::MAX), RunId(0));
-            heads = self.read_lane_heads(open, |_| Some(later)).await?;
+                (due_times.clock.saturating_add(SMALLEST_STEP).unwrap_or(Timestamp::MAX), RunId(0));
+            due_times = self.read_lane_due_times(open, |_| Some(later)).await?;
         }
-        let next = heads.due_at.into_iter().flatten().min();
+        let next = due_times.due_at.into_iter().flatten().min();
         let clock_offset = self.state().clock_offset;
         Ok(next.zip(clock_offset).map(|(due_at, clock_offset)| local_time(due_at, clock_offset)))
     }
 
     /// Reads when the first run of each of these lanes is due, after a position in the lane.
-    async fn read_lane_heads(
+    async fn read_lane_due_times(
         &self,
         lanes: &[usize],
         after: impl Fn(&usize) -> Option<(Timestamp, RunId)>,
