@@ -48,7 +48,7 @@ fuzz_target!(|data: &[u8]| {
         _ => Timestamp::from_second(second).expect("the second is between 1930 and 2060"),
     };
     let mut before = start;
-    for fire in schedule.fires_after(start).take(20) {
+    for fire in schedule.iter_fires_after(start).take(20) {
         assert!(fire.at > before, "{schedule}: {fire:?} is not after {before}");
         assert_eq!(fire.slot.to_string().parse::<PlannedSlot>().as_ref(), Ok(&fire.slot));
         before = fire.at;

@@ -5,9 +5,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::{ApiClient, ApiRequest};
-use crate::endpoint::Endpoint;
 use crate::failure::Failure;
 use crate::pagination;
+use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_items, field_text};
 
 /// List the audit entries

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use tasuki_cluster::tls::dev::{DevCertRequest, DevCerts, Error, OBSERVER, create_dev_certs};
+use tasuki_cluster::tls::dev::{DevCertOptions, DevCerts, Error, OBSERVER, create_dev_certs};
 
 use crate::failure::Failure;
 
@@ -56,7 +56,7 @@ impl CertDevCommand {
         let Self { dir: folder, mut nodes, cluster, days, force: replace, json } = self;
         nodes.sort();
         nodes.dedup();
-        let made = create_dev_certs(&DevCertRequest { folder, cluster, nodes, days, replace }, now)
+        let made = create_dev_certs(&DevCertOptions { folder, cluster, nodes, days, replace }, now)
             .map_err(|error| failure(&error))?;
         Ok(if json { as_json(&made) } else { as_text(&made) })
     }

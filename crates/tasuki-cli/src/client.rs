@@ -106,7 +106,7 @@ impl ApiClient {
         let origin = self.url.origin().ascii_serialization();
         if error.is_connect() {
             return Failure::new(format!("cannot connect to {origin}: {}", root_cause(error)))
-                .hint("check that the server is running; tasuki up starts one, --url or TASUKI_URL selects another");
+                .hint("check that the server is running; `tasuki up` starts a server, --url or TASUKI_URL selects another server");
         }
         if error.is_timeout() {
             return Failure::new(format!("{origin} did not respond in time")).hint(
@@ -155,9 +155,9 @@ fn failure_from_problem(status: StatusCode, problem: &Value) -> Failure {
         false => Failure::new(message),
     };
     let hint = text_of("hint").or(match text_of("code") {
-        Some("unauthorized") => Some("the token is unknown, expired or revoked; create one with tasuki token create and pass it in TASUKI_TOKEN or --token-file"),
+        Some("unauthorized") => Some("the token is unknown, expired or revoked; create one with `tasuki token create` and pass it in TASUKI_TOKEN or --token-file"),
         Some("forbidden") => Some("the role of this token is too low; roles in ascending order: viewer, operator, author, admin"),
-        Some("conflict") => Some("this request changed nothing, because another request was first or the current state does not allow it; check the state before you repeat the command"),
+        Some("conflict") => Some("nothing was changed: another request changed the object before this one, or the state of the object does not allow this action; check the state before you repeat the command"),
         _ => None,
     });
     match hint {
@@ -284,7 +284,7 @@ impl ApiClient {
 }
 
 /// Encodes a name as one segment of a URL path.
-pub(crate) fn path_segment(name: &str) -> Result<String, Failure> {
+pub(crate) fn encode_path_segment(name: &str) -> Result<String, Failure> {
     if matches!(name, "" | "." | "..") {
         return Err(Failure::bad_usage(format!(
             "{name:?} is not a valid name: it cannot be part of a URL path"
@@ -332,11 +332,11 @@ mod tests {
     #[test]
     fn names_are_encoded_as_one_path_segment() {
         assert_eq!(
-            path_segment("nightly/日報 100%?").unwrap(),
+            encode_path_segment("nightly/日報 100%?").unwrap(),
             "nightly%2F%E6%97%A5%E5%A0%B1%20100%25%3F"
         );
         for wrong in ["", ".", ".."] {
-            assert!(path_segment(wrong).is_err(), "{wrong:?}");
+            assert!(encode_path_segment(wrong).is_err(), "{wrong:?}");
         }
     }
 }

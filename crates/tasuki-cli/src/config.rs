@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::config_layers::{CONFIG_KEYS, ConfigFlags, ConfigLayers};
+use crate::config_layers::{CONFIG_KEYS, ConfigFlags, MergedConfig};
 use crate::failure::Failure;
 use crate::view::OutputStyle;
 
@@ -36,11 +36,16 @@ struct Show {
 impl ConfigCommand {
     pub(crate) fn run(self, now: Timestamp) -> Result<String, Failure> {
         let Verb::Show(show) = self.verb;
-        let layers = ConfigLayers::read(&show.flags, |name| std::env::var_os(name))?;
+        let layers = MergedConfig::read_and_merge(&show.flags, |name| std::env::var_os(name))?;
         let rows = CONFIG_KEYS.iter().map(|key| {
             let found = layers.get(key.name);
             let values = found.map(|found| {
-                found.values.iter().map(|value| key.redacted(value)).collect::<Vec<_>>().join(", ")
+                found
+                    .values
+                    .iter()
+                    .map(|value| key.redact_value(value))
+                    .collect::<Vec<_>>()
+                    .join(", ")
             });
             (key.name, values, found.map(|found| found.source.to_string()))
         });

@@ -126,7 +126,7 @@ pub(crate) const CONFIG_KEYS: &[ConfigKey] = &[
         "slots",
         "NUMBER",
         None,
-        "Number of slots for commands that the leader assigns, and the same number for commands that this worker claims [default: setting max_jobs_per_worker]",
+        "Number of slots for commands that the leader assigns; the worker has the same number in addition for commands that it claims [default: setting max_jobs_per_worker]",
     ),
     list_key("allow_program", "PROGRAM", "Program that this worker may run [default: any program]"),
     list_key("pass_env", "NAME", "Environment variable of this process that commands also receive"),
@@ -193,7 +193,7 @@ impl ConfigKey {
     }
 
     /// Returns `value` in a form that may be displayed: a URL may contain a password, which is removed.
-    pub(crate) fn redacted(&self, value: &str) -> String {
+    pub(crate) fn redact_value(&self, value: &str) -> String {
         match self.name.ends_with("_url") {
             true => database_access::redact_url(value),
             false => value.to_owned(),
@@ -258,13 +258,13 @@ impl Args for ConfigFlags {
 }
 
 /// The configuration values of a node, merged from flags, environment, file and defaults.
-pub(crate) struct ConfigLayers {
+pub(crate) struct MergedConfig {
     values: BTreeMap<&'static str, ConfigValue>,
 }
 
-impl ConfigLayers {
+impl MergedConfig {
     /// Merges all layers. `variable` reads an environment variable.
-    pub(crate) fn read(
+    pub(crate) fn read_and_merge(
         flags: &ConfigFlags,
         variable: impl Fn(&str) -> Option<OsString>,
     ) -> Result<Self, Failure> {
@@ -311,12 +311,12 @@ impl ConfigLayers {
     }
 
     /// The values of a list key. `None`: the key is not set. A list that is set may be empty.
-    pub(crate) fn list_values(&self, name: &str) -> Option<&[String]> {
+    pub(crate) fn find_list_values(&self, name: &str) -> Option<&[String]> {
         self.get(name).map(|found| &*found.values)
     }
 
     /// Parses the value of a key, if it is set. The error names the key, the value and its source.
-    pub(crate) fn parse<T>(
+    pub(crate) fn parse_value_of_key<T>(
         &self,
         name: &str,
         parse: impl FnOnce(&str) -> Result<T, String>,
@@ -395,14 +395,14 @@ mod tests {
         flags: &[(&'static str, &str)],
         environment: &[(&str, &str)],
         file: &str,
-    ) -> Result<ConfigLayers, Failure> {
+    ) -> Result<MergedConfig, Failure> {
         let folder = std::env::temp_dir().join(format!("tasuki-layers-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let path = folder.join("tasuki.toml");
         std::fs::write(&path, file).unwrap();
         let values = flags.iter().map(|(name, value)| (*name, vec![(*value).to_owned()])).collect();
         let flags = ConfigFlags { values, config: Some(path) };
-        let read = ConfigLayers::read(&flags, |name| {
+        let read = MergedConfig::read_and_merge(&flags, |name| {
             let found = environment.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| OsString::from(value))
         });
@@ -453,8 +453,9 @@ mod tests {
             assert!(!invalid.message().contains("s3cret"), "{}", invalid.message());
         }
         let read = layers(&[], &[("TASUKI_SLOTS", "many")], "").unwrap();
-        let invalid =
-            read.parse("slots", |flags| flags.parse::<u32>().map_err(|error| error.to_string()));
+        let invalid = read.parse_value_of_key("slots", |flags| {
+            flags.parse::<u32>().map_err(|error| error.to_string())
+        });
         let invalid = invalid.expect_err("not a number");
         assert_eq!(
             invalid.message(),

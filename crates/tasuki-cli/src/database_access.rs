@@ -14,13 +14,13 @@ use crate::failure::Failure;
 pub(crate) const FILE_NAME: &str = "tasuki.db";
 
 /// Returns the URL of the SQLite database in a data directory.
-pub(crate) fn url_in_directory(data: &Path) -> String {
+pub(crate) fn sqlite_url_in_data_dir(data: &Path) -> String {
     format!("sqlite:{}", data.join(FILE_NAME).display())
 }
 
 /// The database that a command works on.
 #[derive(Args)]
-pub(crate) struct Database {
+pub(crate) struct DatabaseOptions {
     /// Database URL: sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME
     #[arg(long, env = "TASUKI_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: String,
@@ -28,7 +28,7 @@ pub(crate) struct Database {
 
 /// The database that a command works on, given by its URL or by the data directory of a `tasuki up`.
 #[derive(Args)]
-pub(crate) struct DatabaseOrDataDir {
+pub(crate) struct DatabaseOrDataDirOptions {
     /// Data directory of `tasuki up`
     #[arg(long, env = "TASUKI_DATA", default_value = "tasuki-data", value_name = "DIR")]
     data: PathBuf,
@@ -39,10 +39,10 @@ pub(crate) struct DatabaseOrDataDir {
     database_url: Option<String>,
 }
 
-impl DatabaseOrDataDir {
-    pub(crate) fn database(&self) -> Database {
+impl DatabaseOrDataDirOptions {
+    pub(crate) fn database(&self) -> DatabaseOptions {
         let url = self.database_url.clone();
-        Database::with_url(url.unwrap_or_else(|| url_in_directory(&self.data)))
+        DatabaseOptions::with_url(url.unwrap_or_else(|| sqlite_url_in_data_dir(&self.data)))
     }
 
     /// Whether the database was given by its URL. Only then a missing SQLite file is created.
@@ -51,7 +51,7 @@ impl DatabaseOrDataDir {
     }
 }
 
-impl Database {
+impl DatabaseOptions {
     /// Returns the database with this URL.
     pub(crate) fn with_url(database_url: String) -> Self {
         Self { database_url }
@@ -100,7 +100,7 @@ impl Database {
         let shown = redact_url(&self.database_url);
         match error {
             Error::FileNotFound { .. } => Failure::new(error.to_string())
-                .hint("check the path; tasuki up creates a database in its data directory, tasuki migrate --database-url creates one at any path"),
+                .hint("check the path; `tasuki up` creates a database in its data directory, `tasuki migrate --database-url` creates one at any path"),
             error if error.is_invalid_input() => Failure::bad_usage(self.message_without_secrets(error))
                 .hint("a URL is sqlite:FILE, postgres://USER:PASSWORD@HOST/NAME or mysql://USER:PASSWORD@HOST/NAME; % and @ in a password are written %25 and %40"),
             error => {

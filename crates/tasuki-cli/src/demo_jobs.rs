@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use serde_json::json;
 use tasuki::Operator;
-use tasuki::operator::{Actor, Error, JobDraft, Role};
+use tasuki::operator::{AccessRole, Actor, Error, JobDraft};
 use tasuki_core::Schedule;
 use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_store::Trigger;
 
 /// Creates the sample jobs that do not exist yet.
-pub(crate) async fn create_jobs(operator: &Operator) -> Result<(), Error> {
-    let actor = Actor { name: "tasuki up --demo".to_owned(), address: None, role: Role::Admin };
+pub(crate) async fn create_demo_jobs(operator: &Operator) -> Result<(), Error> {
+    let actor =
+        Actor { name: "tasuki up --demo".to_owned(), address: None, role: AccessRole::Admin };
     for (name, draft) in sample_jobs()? {
         match operator.create_job(&actor, name, &draft).await {
             Ok(_) => {}
@@ -59,13 +60,13 @@ fn sample_jobs() -> Result<Vec<(&'static str, JobDraft)>, Error> {
         trigger: Trigger::Event { types: ["order.*".to_owned()].into(), filter: None },
         ..JobDraft::new(shell(
             "echo \"order event: $TASUKI_EVENT_PAYLOAD\"",
-            "runs for every event order.…: tasuki event emit order.paid --payload '{\"id\": 1}'",
+            "runs for every event order.…, for example `tasuki event emit order.paid --payload '{\"id\": 1}'`",
         ))
     };
     let slow = JobDraft {
         ..JobDraft::new(shell(
             "for step in 1 2 3 4 5 6 7 8 9 10; do echo \"step $step of 10\"; sleep 2; done",
-            "runs for twenty seconds on request: tasuki job trigger demo-slow, then tasuki run logs -f",
+            "runs for twenty seconds on request: `tasuki job trigger demo-slow`, then `tasuki run logs -f ID`",
         ))
     };
     let mut report = report;

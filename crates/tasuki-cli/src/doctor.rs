@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tasuki_store::{DoctorCheck, DoctorReport, Finding};
 
-use crate::database_access::DatabaseOrDataDir;
+use crate::database_access::DatabaseOrDataDirOptions;
 use crate::failure::Failure;
 
 /// Check a database for inconsistencies: its schema, triggers, clock, settings and every run. Changes nothing; exits
@@ -20,7 +20,7 @@ Examples:
   tasuki doctor --json --database-url postgres://tasuki@localhost/tasuki")]
 pub(crate) struct DoctorCommand {
     #[command(flatten)]
-    target: DatabaseOrDataDir,
+    target: DatabaseOrDataDirOptions,
 
     /// Print JSON
     #[arg(long)]
@@ -45,7 +45,7 @@ impl DoctorCommand {
 fn findings_failure(message: String, report: &DoctorReport, text: String) -> Failure {
     let hint = match report.is_complete() {
         true => "docs/operating/doctor.md describes each finding and its repair",
-        false => "the other checks need a correct schema; run tasuki migrate first",
+        false => "the other checks need a correct schema; run `tasuki migrate` first",
     };
     Failure::new(message).with_stdout(text).hint(hint)
 }
@@ -58,7 +58,9 @@ fn as_text(report: &DoctorReport) -> String {
             DoctorCheck { findings, .. } if findings.is_empty() => "ok",
             DoctorCheck { .. } => "FOUND",
         };
-        writeln!(text, "{status:8}  {:8}  {}", check.id, check.promise)
+        // After FOUND, the promise without this word would read as what was found.
+        let rule = if status == "FOUND" { "rule: " } else { "" };
+        writeln!(text, "{status:8}  {:8}  {rule}{}", check.id, check.promise)
             .expect("writing to a string does not fail");
         for finding in &check.findings {
             writeln!(text, "{:20}{}", "", finding_as_text(finding))

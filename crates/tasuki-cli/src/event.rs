@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::ApiClient;
-use crate::endpoint::Endpoint;
 use crate::failure::Failure;
+use crate::flag_values;
 use crate::pagination;
-use crate::parse;
+use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_items, field_text};
 
 /// Emit events and list the runs that they started
@@ -98,10 +98,11 @@ impl Emit {
     async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let mut body = json!({ "type": self.kind, "source": self.source });
         let payload = match (&self.payload, &self.payload_file) {
-            (Some(input), _) => Some(parse::json("--payload", input)?),
-            (None, Some(file)) => {
-                Some(parse::json("--payload-file", &parse::read_file_or_stdin(file)?)?)
-            }
+            (Some(input), _) => Some(flag_values::parse_json_flag("--payload", input)?),
+            (None, Some(file)) => Some(flag_values::parse_json_flag(
+                "--payload-file",
+                &flag_values::read_file_or_stdin(file)?,
+            )?),
             (None, None) => None,
         };
         let optional_fields = [
@@ -144,7 +145,7 @@ fn render_list(style: &OutputStyle, events: &Value) -> String {
             describe_result(event),
         ]);
     }
-    table.render_or("there are no events; tasuki event emit --help shows how to emit one")
+    table.render_or("there are no events; `tasuki event emit --help` shows how to emit one")
 }
 
 fn render_details(style: &OutputStyle, event: &Value) -> String {

@@ -5,9 +5,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::ApiClient;
-use crate::confirm::Confirmation;
-use crate::endpoint::Endpoint;
+use crate::confirmation_prompt::Confirmation;
 use crate::failure::Failure;
+use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_items, field_text};
 
 /// Show or demote the leader, the worker that plans runs
@@ -66,7 +66,7 @@ impl Demote {
         ))?;
         let body = json!({ "epoch": leader["epoch"], "reason": self.reason });
         let response = client.post("/leader/demote").body(body).send().await?.body;
-        let ended = format!("ended the term of epoch {}\n", leader["epoch"]);
+        let ended = format!("ended the term with epoch {}\n", leader["epoch"]);
         Ok(style.render(&response, |_, _| ended))
     }
 }

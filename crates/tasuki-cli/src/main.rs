@@ -10,26 +10,26 @@ mod client;
 mod completions;
 mod config;
 mod config_layers;
-mod confirm;
+mod confirmation_prompt;
 mod database_access;
 mod demo_jobs;
 mod doctor;
-mod endpoint;
 mod event;
 mod failure;
+mod flag_values;
 mod job;
 mod leader;
 mod migrate;
 mod node;
-mod node_execution_options;
+mod node_config_from_options;
 mod node_rpc_and_coordinator;
 mod pagination;
-mod parse;
 #[cfg(test)]
 mod reference_page;
 mod run;
 mod run_node_until_stopped;
 mod schedule;
+mod server_options;
 mod setting;
 mod task_submit;
 mod token;
@@ -131,7 +131,7 @@ impl BenchVerb {
         })
     }
 
-    fn database(&self) -> &database_access::Database {
+    fn database(&self) -> &database_access::DatabaseOptions {
         match self {
             Self::Store(bench) => &bench.database,
             Self::Fire(bench) => &bench.database,

@@ -6,10 +6,11 @@ use clap::Args;
 use serde_json::{Value, json};
 use tasuki_store::Migration;
 
-use crate::database_access::DatabaseOrDataDir;
+use crate::database_access::DatabaseOrDataDirOptions;
 use crate::failure::Failure;
 
-/// Migrate the database schema to the version that this program needs. It is safe to run it twice or in several processes at once
+/// Migrate the database schema to the version that this program needs. It is safe to run it twice, or in several
+/// processes at the same time
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -18,7 +19,7 @@ Examples:
   tasuki migrate --check --database-url postgres://tasuki@localhost/tasuki")]
 pub(crate) struct MigrateCommand {
     #[command(flatten)]
-    target: DatabaseOrDataDir,
+    target: DatabaseOrDataDirOptions,
 
     /// List pending migrations without applying them; exit 1 if there are any
     #[arg(long)]
@@ -67,5 +68,5 @@ impl MigrateCommand {
 }
 
 fn pending_failure(message: &str, text: String) -> Failure {
-    Failure::new(message).with_stdout(text).hint("run tasuki migrate to apply them")
+    Failure::new(message).with_stdout(text).hint("run `tasuki migrate`")
 }

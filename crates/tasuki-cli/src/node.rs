@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use tasuki_core::{NodeName, duration};
 
-use crate::config_layers::{ConfigFlags, ConfigLayers};
+use crate::config_layers::{ConfigFlags, MergedConfig};
 use crate::database_access;
 use crate::failure::Failure;
-use crate::node_execution_options::NodeExecutionOptions;
+use crate::node_config_from_options::NodeExecutionOptions;
 use crate::node_rpc_and_coordinator::ClusterOptions;
 use crate::run_node_until_stopped::{NodeProcess, host_name, print_stderr};
 
@@ -35,31 +35,33 @@ pub(crate) struct NodeCommand {
 
 impl NodeCommand {
     pub(crate) fn run(self) -> Result<String, Failure> {
-        let layers = ConfigLayers::read(&self.flags, |name| std::env::var_os(name))?;
+        let layers = MergedConfig::read_and_merge(&self.flags, |name| std::env::var_os(name))?;
         let Some(database_url) = layers.text("database_url").map(str::to_owned) else {
             return Err(Failure::bad_usage("the URL of the database that all nodes share is missing")
                 .hint("set --database-url, TASUKI_DATABASE_URL or database_url in the file; `tasuki up` works without one"));
         };
         let address = |name| {
-            layers
-                .parse(name, |input| input.parse::<SocketAddr>().map_err(|error| error.to_string()))
+            layers.parse_value_of_key(name, |input| {
+                input.parse::<SocketAddr>().map_err(|error| error.to_string())
+            })
         };
-        let name = layers
-            .parse("node", |input| input.parse::<NodeName>().map_err(|error| error.to_string()))?;
-        let slots = layers.parse("slots", |input| match input.parse::<u32>() {
+        let name = layers.parse_value_of_key("node", |input| {
+            input.parse::<NodeName>().map_err(|error| error.to_string())
+        })?;
+        let slots = layers.parse_value_of_key("slots", |input| match input.parse::<u32>() {
             Ok(slots @ 1..=10_000) => Ok(slots),
             Ok(_) | Err(_) => Err("expected a number from 1 to 10000".to_owned()),
         })?;
-        let drain = layers.parse("drain", |input| {
+        let drain = layers.parse_value_of_key("drain", |input| {
             duration::parse_duration_field("drain", input).map_err(|error| error.to_string())
         })?;
         let project = layers.path_value("django_project");
         let limits = NodeExecutionOptions {
             node: name.unwrap_or_else(host_name),
-            labels: layers.list_values("label").unwrap_or_default(),
+            labels: layers.find_list_values("label").unwrap_or_default(),
             slots,
-            programs: layers.list_values("allow_program"),
-            environment: layers.list_values("pass_env").unwrap_or_default(),
+            programs: layers.find_list_values("allow_program"),
+            environment: layers.find_list_values("pass_env").unwrap_or_default(),
             django_project: project.as_deref(),
             django_python: layers.text("django_python").unwrap_or("python3"),
             django_settings: layers.text("django_settings"),

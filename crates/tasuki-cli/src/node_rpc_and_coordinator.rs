@@ -5,20 +5,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::external_coordinator::Coordinator;
+use tasuki::node::coordination::coordinator_trait::Coordinator;
 use tasuki::node::coordination::node_rpc::NodeRpc;
 use tasuki::node::{Config, NodeBuilder};
 use tasuki_cluster::RELOAD_INTERVAL;
 use tasuki_cluster::identity::{Identity, PeerRole};
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
-use tasuki_cluster::security::RpcSecurity;
-use tasuki_cluster::signed_token::{TokenFiles, TokenSigner};
+use tasuki_cluster::security::RpcAuthMethod;
+use tasuki_cluster::signed_token::{TokenKeyFiles, TokenSigner};
 use tasuki_cluster::tls::{MutualTls, TlsFiles};
 use tasuki_core::NodeName;
 use tokio::net::TcpListener;
 
-use crate::config_layers::ConfigLayers;
+use crate::config_layers::MergedConfig;
 use crate::failure::Failure;
 
 /// Maximum time for RPC calls in progress to finish when the node stops.
@@ -37,13 +37,13 @@ pub(crate) struct ClusterOptions {
 /// The credentials with which this node authenticates to other nodes.
 enum NodeCredentials {
     Certificate(TlsFiles),
-    Token(TokenFiles),
+    Token(TokenKeyFiles),
 }
 
 /// An open RPC port with credentials and coordinator, before the node itself is started.
 pub(crate) struct NodeClusterParts {
     listener: TcpListener,
-    security: RpcSecurity,
+    security: RpcAuthMethod,
     coordinator: Option<Arc<dyn Coordinator>>,
 }
 
@@ -51,17 +51,18 @@ pub(crate) struct NodeClusterParts {
 pub(crate) struct RunningRpcServer(RpcServer);
 
 impl ClusterOptions {
-    pub(crate) fn read(layers: &ConfigLayers, node: NodeName) -> Result<Self, Failure> {
+    pub(crate) fn read(layers: &MergedConfig, node: NodeName) -> Result<Self, Failure> {
         let text_of = |error: &dyn std::fmt::Display| error.to_string();
-        let listen = layers.parse("rpc_listen", |input| {
+        let listen = layers.parse_value_of_key("rpc_listen", |input| {
             input.parse::<SocketAddr>().map_err(|error| text_of(&error))
         })?;
-        let address = layers.parse("rpc_address", |input| match input.rsplit_once(':') {
-            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
-                Ok(input.to_owned())
-            }
-            Some(_) | None => Err("expected HOST:PORT".to_owned()),
-        })?;
+        let address =
+            layers.parse_value_of_key("rpc_address", |input| match input.rsplit_once(':') {
+                Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                    Ok(input.to_owned())
+                }
+                Some(_) | None => Err("expected HOST:PORT".to_owned()),
+            })?;
         let prefix = layers.text("redis_prefix").unwrap_or("tasuki").to_owned();
         // The URL may contain a password, so the error message does not contain the URL.
         let redis = match layers.get("redis_url").and_then(|found| found.values.last()) {
@@ -75,7 +76,7 @@ impl ClusterOptions {
         let credentials = match layers.path_value("rpc_token_key") {
             Some(current) => {
                 let previous = layers.path_value("rpc_token_key_previous");
-                NodeCredentials::Token(TokenFiles { current, previous })
+                NodeCredentials::Token(TokenKeyFiles { current, previous })
             }
             None => NodeCredentials::Certificate(TlsFiles {
                 certificate: layers.path_value("tls_cert").unwrap_or(tls.certificate),
@@ -112,12 +113,12 @@ impl ClusterOptions {
         let clock = Arc::new(RealClock);
         let security = match self.credentials {
             NodeCredentials::Certificate(files) => {
-                MutualTls::open(files, &self.name, clock, RELOAD_INTERVAL).map(RpcSecurity::Mtls)
+                MutualTls::open(files, &self.name, clock, RELOAD_INTERVAL).map(RpcAuthMethod::Mtls)
             }
             NodeCredentials::Token(files) => {
                 let identity = Identity::new(&self.name, PeerRole::Node, self.node.as_str());
                 let identity = identity.map_err(|error| Failure::bad_usage(error.to_string()))?;
-                TokenSigner::open(files, identity, clock, RELOAD_INTERVAL).map(RpcSecurity::Token)
+                TokenSigner::open(files, identity, clock, RELOAD_INTERVAL).map(RpcAuthMethod::Token)
             }
         };
         let security = security.map_err(|error| {

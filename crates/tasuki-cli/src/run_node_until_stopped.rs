@@ -11,18 +11,18 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use tasuki::node::{Config, DataDirError, DataDirLock, Node, NodeError};
-use tasuki::operator::{Actor, Role, generate_token};
+use tasuki::operator::{AccessRole, Actor, generate_token};
 use tasuki::{Operator, Wakeups};
 use tasuki_core::NodeName;
 use tasuki_store::{Error, Store};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::database_access::Database;
+use crate::database_access::DatabaseOptions;
 use crate::demo_jobs;
 use crate::failure::Failure;
 use crate::node_rpc_and_coordinator::ClusterOptions;
-use crate::trim_memory::ProgramAddressRanges;
+use crate::trim_memory::ProgramMemoryRanges;
 
 /// Maximum number of connections of a node to its database server.
 const MAX_CONNECTIONS: u32 = 8;
@@ -49,8 +49,8 @@ impl NodeProcess {
         print_greeting: impl FnOnce(&str, Option<&str>),
     ) -> Result<String, Failure> {
         init_logging();
-        let mappings = ProgramAddressRanges::read();
-        let runtime = Database::with_url(self.database_url.clone()).build_runtime()?;
+        let mappings = ProgramMemoryRanges::read();
+        let runtime = DatabaseOptions::with_url(self.database_url.clone()).build_runtime()?;
         let ended = runtime.block_on(self.serve(mappings, print_greeting));
         // Blocking tasks that still read from a file or pipe are abandoned.
         runtime.shutdown_timeout(Duration::from_millis(100));
@@ -59,7 +59,7 @@ impl NodeProcess {
 
     async fn serve(
         mut self,
-        mappings: ProgramAddressRanges,
+        mappings: ProgramMemoryRanges,
         print_greeting: impl FnOnce(&str, Option<&str>),
     ) -> Result<String, Failure> {
         // The files created here contain tokens and job arguments, so only their owner may read them.
@@ -80,14 +80,14 @@ impl NodeProcess {
             Some(cluster) => Some(cluster.bind(&mut self.config).await?),
             None => None,
         };
-        let database = Database::with_url(self.database_url.clone());
+        let database = DatabaseOptions::with_url(self.database_url.clone());
         let store = database.open_or_create(MAX_CONNECTIONS).await?;
         store.migrate().await.map_err(|error| database.operation_failure(&error))?;
         let wake = Wakeups::default();
         let operator = Operator::new(store.clone(), wake.clone());
         let token = self.ensure_token(&operator).await?;
         if self.demo {
-            demo_jobs::create_jobs(&operator)
+            demo_jobs::create_demo_jobs(&operator)
                 .await
                 .map_err(|error| Failure::new(error.to_string()))?;
         }
@@ -161,7 +161,9 @@ impl NodeProcess {
         let failed = |error: tasuki::operator::Error| Failure::new(error.to_string());
         let stored = fs::read_to_string(self.data.join("token")).unwrap_or_default();
         let stored = stored.trim();
-        if !stored.is_empty() && operator.find_token(stored).await.map_err(failed)?.is_some() {
+        if !stored.is_empty()
+            && operator.authenticate_token_secret(stored).await.map_err(failed)?.is_some()
+        {
             return Ok(stored.to_owned());
         }
         let secret = generate_token().map_err(failed)?;
@@ -171,9 +173,10 @@ impl NodeProcess {
             None => "tasuki up".to_owned(),
             Some(_) => format!("tasuki node {}", self.config.node),
         };
-        let actor = Actor { name: name.clone(), address: None, role: Role::Admin };
-        let accepted =
-            operator.create_token_with_secret(&actor, &name, Role::Admin, None, &secret).await;
+        let actor = Actor { name: name.clone(), address: None, role: AccessRole::Admin };
+        let accepted = operator
+            .create_token_with_secret(&actor, &name, AccessRole::Admin, None, &secret)
+            .await;
         accepted.map_err(failed)?;
         Ok(secret)
     }
@@ -251,7 +254,7 @@ pub(crate) fn spawner_command(home: &DataDirLock) -> Result<Command, Failure> {
     let mappings = std::env::current_exe()
         .map_err(|error| Failure::new(format!("cannot find the path of this program: {error}")))?;
     let mut command = Command::new(mappings);
-    command.arg("spawner").arg("--lock").arg(home.spawner_lock()).arg("--home").arg(home.id());
+    command.arg("spawner").arg("--lock").arg(home.spawner_lock_path()).arg("--home").arg(home.id());
     Ok(command)
 }
 
@@ -315,7 +318,7 @@ impl SpawnerCommand {
     }
 }
 
-impl Database {
+impl DatabaseOptions {
     /// Opens the database for a node and creates a missing SQLite file. An unreachable database fails immediately.
     async fn open_or_create(&self, connections: u32) -> Result<Store, Failure> {
         match Store::probe(self.url()).await {

@@ -7,7 +7,8 @@ use jiff::civil::{Date, DateTime};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use tasuki_core::schedule::{
-    ClockChange, DstRule, DstRuleOverrides, FoldRule, GapRule, PreviewRow, ScheduleKind, Zone,
+    ClockChange, DstRule, DstRuleOverrides, FoldRule, GapRule, IanaTimeZone, PreviewRow,
+    ScheduleKind,
 };
 use tasuki_core::{InvalidInput, Language, PlannedSlot, Schedule};
 
@@ -59,8 +60,7 @@ pub(crate) struct SchedulePreviewCommand {
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     count: u16,
 
-    /// Show fire times after this instant. A date or time without an offset is read in the time zone of the schedule
-    /// [default: now]
+    /// Show only fire times after WHEN: an instant, or a date or time in the time zone of the schedule [default: now]
     #[arg(long, value_name = "WHEN")]
     after: Option<String>,
 
@@ -77,7 +77,7 @@ impl SchedulePreviewCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         let request = self.parse(now).map_err(|invalid| {
             Failure::invalid_input(&invalid)
-                .hint("tasuki schedule preview --help shows types and examples")
+                .hint("`tasuki schedule preview --help` shows types and examples")
         })?;
         Ok(if self.json { request.json() } else { request.table(now) })
     }
@@ -99,7 +99,7 @@ impl SchedulePreviewCommand {
 }
 
 /// Parses an instant (`2026-03-28T12:00:00Z`), or a date with or without a time in the time zone.
-fn parse_instant(input: &str, zone: &Zone) -> Result<Timestamp, InvalidInput> {
+fn parse_instant(input: &str, zone: &IanaTimeZone) -> Result<Timestamp, InvalidInput> {
     let local_time = || input.parse::<DateTime>().or_else(|_| Ok(input.parse::<Date>()?.into()));
     input
         .parse()
@@ -130,7 +130,7 @@ impl PreviewRequest {
             let never = localized(
                 self.language,
                 "This schedule never fires.",
-                "このスケジュールは一度も実行されません。",
+                "このスケジュールでは一度も実行されない。",
             );
             return format!("{text}\n{never}\n");
         }
@@ -138,7 +138,7 @@ impl PreviewRequest {
         table.load_style(comfy_table::presets::NOTHING);
         table.set_header(match self.language {
             Language::English => ["LOCAL", "UTC", "IN", "NOTE"],
-            Language::Japanese => ["現地時刻", "UTC", "あと", "備考"],
+            Language::Japanese => ["現地時刻", "UTC", "今から", "備考"],
         });
         for row in &preview.rows {
             table.add_row(self.cells(row, now));
@@ -150,7 +150,7 @@ impl PreviewRequest {
             let last = localized(
                 self.language,
                 "There are no later fire times.",
-                "これ以降は実行されません。",
+                "これより後には実行されない。",
             );
             writeln!(text, "{last}").expect("writing to a string does not fail");
         }
@@ -171,15 +171,18 @@ impl PreviewRequest {
             ],
             PreviewRow::Skipped { wall, change } => {
                 let time = wall.time();
+                let change = describe_change(change, self.language);
                 let skipped = match self.language {
-                    Language::English => format!("skipped: {time} does not exist; "),
-                    Language::Japanese => format!("{time} は存在しないため実行しない。"),
+                    Language::English => format!("skipped: {time} does not exist ({change})"),
+                    Language::Japanese => {
+                        format!("{time} は存在しないため実行しない（{change}）")
+                    }
                 };
                 [
                     format!("{} {}", self.weekday(wall.date()), wall.strftime("%Y-%m-%d %H:%M:%S")),
                     "-".to_owned(),
                     "-".to_owned(),
-                    format!("{skipped}{}", describe_change(change, self.language)),
+                    skipped,
                 ]
             }
         }
@@ -210,10 +213,12 @@ impl PreviewRequest {
                 )
             }
             (true, _, Language::Japanese) => {
-                format!("{time} は存在しないため切り替えの時点で実行。{description}")
+                format!("{time} は存在しないため切り替えの時点で実行する（{description}）")
             }
-            (false, 2, Language::English) => format!("second {time}; {description}"),
-            (false, 2, Language::Japanese) => format!("2回目の {time}。{description}"),
+            (false, 2, Language::English) => {
+                format!("{time} for the second time ({description})")
+            }
+            (false, 2, Language::Japanese) => format!("2回目の {time}（{description}）"),
             (false, _, _) => description,
         }
     }
@@ -280,39 +285,40 @@ fn describe_rule(rule: DstRule, language: Language) -> String {
         GapRule::Skip => localized(
             language,
             "for a local time that does not exist, the job does not run",
-            "存在しない時刻は実行しない",
+            "存在しない時刻には実行しない",
         ),
         GapRule::Shift => localized(
             language,
             "for a local time that does not exist, the job runs at the moment of the change",
-            "存在しない時刻は切り替えの時点で実行",
+            "存在しない時刻の代わりに、切り替えの時点で実行する",
         ),
     };
     let fold = match rule.fold {
         FoldRule::Once => localized(
             language,
             "for a local time that occurs twice, it runs once",
-            "2回ある時刻は1回だけ実行",
+            "2回ある時刻には1回だけ実行する",
         ),
         FoldRule::Twice => localized(
             language,
             "for a local time that occurs twice, it runs twice",
-            "2回ある時刻は2回とも実行",
+            "2回ある時刻には2回とも実行する",
         ),
     };
     match language {
         Language::English => format!("when the clocks change: {gap}; {fold}"),
-        Language::Japanese => format!("時計の切り替え: {gap}、{fold}"),
+        Language::Japanese => format!("時計の切り替え時: {gap}。{fold}"),
     }
 }
 
 fn describe_change(change: &ClockChange, language: Language) -> String {
     let (from, to) = (change.from.strftime("%H:%M"), change.to.strftime("%H:%M"));
-    let direction = match change.is_forward() {
-        true => localized(language, "clocks go forward", "時計が進む"),
-        false => localized(language, "clocks go back", "時計が戻る"),
-    };
-    format!("{direction} {from} -> {to}")
+    match (language, change.is_forward()) {
+        (Language::English, true) => format!("clocks go forward {from} -> {to}"),
+        (Language::English, false) => format!("clocks go back {from} -> {to}"),
+        (Language::Japanese, true) => format!("時計が {from} から {to} に進む"),
+        (Language::Japanese, false) => format!("時計が {from} から {to} に戻る"),
+    }
 }
 
 /// The time until a fire, in its two largest units: `3d 4h`.

@@ -4,10 +4,10 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use crate::client::{ApiClient, format_etag, path_segment};
-use crate::endpoint::Endpoint;
+use crate::client::{ApiClient, encode_path_segment, format_etag};
 use crate::failure::Failure;
-use crate::parse;
+use crate::flag_values;
+use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_text};
 
 /// List, show and change the settings of the cluster
@@ -67,7 +67,7 @@ impl SettingCommand {
                 Ok(style.render(&settings, |style, settings| list.table(style, settings)))
             }
             Verb::Get(Get { name }) => {
-                let path = format!("/settings/{}", path_segment(name)?);
+                let path = format!("/settings/{}", encode_path_segment(name)?);
                 let setting = client.get(path).send().await?.body;
                 Ok(style.render(&setting, |style, setting| render_details(style, name, setting)))
             }
@@ -114,13 +114,13 @@ impl Set {
         let mut assignments = self.assignments.iter();
         while let Some(argument) = assignments.next() {
             let (name, value) = match argument.contains('=') {
-                true => parse::pair("setting", argument)?,
+                true => flag_values::split_name_value("setting", argument)?,
                 false => match assignments.next() {
                     Some(value) => (argument.as_str(), value.as_str()),
                     None => {
                         let message = format!("the value for setting {argument} is missing");
                         return Err(Failure::bad_usage(message).hint(format!(
-                            "tasuki setting get {argument} shows its current value and its limits"
+                            "`tasuki setting get {argument}` shows its current value and its limits"
                         )));
                     }
                 },
@@ -135,7 +135,7 @@ impl Set {
         let exists = |name: &String| before["settings"].get(name).is_some();
         let after = request.send().await.map_err(|failure| match body.keys().all(exists) {
             true => failure,
-            false => failure.hint("tasuki setting list shows all settings"),
+            false => failure.hint("`tasuki setting list` shows all settings"),
         })?;
         let after = after.body;
         Ok(style.render(&after, |_, after| {

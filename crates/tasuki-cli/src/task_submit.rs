@@ -7,10 +7,10 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use crate::client::ApiClient;
-use crate::endpoint::Endpoint;
 use crate::failure::Failure;
-use crate::parse::{self, Direction, RunArguments};
+use crate::flag_values::{self, PastOrFuture, RunArguments};
 use crate::run::WaitOptions;
+use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, count_with_noun, field_items};
 
 /// Submit tasks: runs of a job on request
@@ -53,7 +53,7 @@ Other fields: scheduled_for, expires_at, queue, priority and scope ({\"kind\": \
 \"id\": \"42\"}). Lines are sent in batches of 1,000. Set idempotency keys, so that you can send the
 file again after a failure.")]
 struct Submit {
-    /// Name of the job; with --file, the job of lines without a job field
+    /// Name of the job. With --file: the job for those lines that have no `job` field
     #[arg(required_unless_present = "file")]
     job: Option<String>,
     /// File with tasks, one JSON object per line; - is stdin
@@ -61,7 +61,7 @@ struct Submit {
     file: Option<PathBuf>,
     #[command(flatten)]
     arguments: RunArguments,
-    /// Planned time of the run, its earliest start: an instant, or a duration from now [default: now]
+    /// Planned time of the run (the run does not start earlier): an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     at: Option<String>,
     /// Latest start, after which the run expires: an instant, or a duration from now [default: none]
@@ -90,7 +90,7 @@ impl TaskCommand {
         self.endpoint.with_client(now, async |client, style| match &submit.file {
             None => submit.submit_one(client, style, now).await,
             Some(file) => {
-                submit.submit_file(client, style, &parse::read_file_or_stdin(file)?).await
+                submit.submit_file(client, style, &flag_values::read_file_or_stdin(file)?).await
             }
         })
     }
@@ -111,14 +111,17 @@ impl Submit {
         for (flag, name, input) in
             [("--at", "scheduled_for", &self.at), ("--expires", "expires_at", &self.expires)]
         {
-            if let Some(instant) =
-                parse::parse_optional_instant(flag, input.as_deref(), Direction::Future, now)?
-            {
+            if let Some(instant) = flag_values::instant_flag_to_api_text(
+                flag,
+                input.as_deref(),
+                PastOrFuture::Future,
+                now,
+            )? {
                 body[name] = json!(instant);
             }
         }
         if let Some(scope) = &self.scope {
-            body["scope"] = parse::scope(scope)?;
+            body["scope"] = flag_values::parse_scope_flag(scope)?;
         }
         for (name, input) in [("queue", &self.queue), ("priority", &self.priority)] {
             if let Some(input) = input {

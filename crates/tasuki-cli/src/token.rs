@@ -5,9 +5,9 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::client::ApiClient;
-use crate::confirm::Confirmation;
-use crate::endpoint::Endpoint;
+use crate::confirmation_prompt::Confirmation;
 use crate::failure::Failure;
+use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_items, field_text};
 
 /// List, create and revoke API tokens
@@ -38,7 +38,7 @@ Examples:
   tasuki token create ci --role operator --expires-in 30d
   tasuki token create hanako --role author > token.txt
 
-Roles; each role includes the permissions of the roles above it:
+Roles, from the lowest to the highest; each role includes the permissions of the lower roles:
   viewer    read
   operator  trigger, submit, emit, cancel, retry, rerun, wait, pause, resume, drain, detach, demote
   author    create, change, enable, disable and delete jobs
@@ -105,7 +105,7 @@ impl Revoke {
         let found =
             field_items(&tokens, "items").iter().find(|token| token["id"] == self.id).cloned();
         let Some(token) = found else {
-            let hint = "tasuki token list shows all tokens";
+            let hint = "`tasuki token list` shows all tokens";
             return Err(Failure::new(format!("there is no token {}", self.id)).hint(hint));
         };
         tokens["items"] = json!([token]);

@@ -9,7 +9,7 @@ use tasuki_core::{NodeName, duration};
 
 use crate::database_access;
 use crate::failure::Failure;
-use crate::node_execution_options::NodeExecutionOptions;
+use crate::node_config_from_options::NodeExecutionOptions;
 use crate::run_node_until_stopped::{NodeProcess, host_name, print_stderr};
 
 /// Start a complete node in one process: leader, worker, API and, by default, a SQLite database
@@ -42,8 +42,8 @@ pub(crate) struct UpCommand {
     /// Label of this worker; jobs with labels run only on workers that have all of them (repeatable)
     #[arg(long = "label", value_name = "LABEL")]
     labels: Vec<String>,
-    /// Number of slots for commands that the leader assigns, and the same number for commands that this worker claims
-    /// [default: setting max_jobs_per_worker]
+    /// Number of slots for commands that the leader assigns; the worker has the same number in addition for commands
+    /// that it claims [default: setting max_jobs_per_worker]
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     slots: Option<u32>,
     /// Program that this worker may run (repeatable) [default: any program]
@@ -102,7 +102,7 @@ impl UpCommand {
     fn database_url(&self) -> String {
         match &self.database_url {
             Some(url) => url.clone(),
-            None => database_access::url_in_directory(&self.data),
+            None => database_access::sqlite_url_in_data_dir(&self.data),
         }
     }
 
@@ -117,7 +117,7 @@ impl UpCommand {
             Some(url) => database_access::redact_url(url),
             None => self.database_file().display().to_string(),
         };
-        let drain = duration::format(self.drain);
+        let drain = duration::format_exact_duration(self.drain);
         let new_mark = if is_new && self.database_url.is_none() { " (new)" } else { "" };
         print_stderr(&format!(
             "tasuki is up at {url}

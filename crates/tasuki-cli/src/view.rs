@@ -196,7 +196,7 @@ pub(crate) fn count_with_noun(count: usize, noun: &str) -> String {
 }
 
 /// A command line with shell quoting, ready to be pasted into a shell.
-pub(crate) fn shell_command(argv: &[Value]) -> String {
+pub(crate) fn quote_for_shell(argv: &[Value]) -> String {
     let plain = |c: char| c.is_alphanumeric() || "-_./=:,@%+{}".contains(c);
     let values = argv.iter().map(|word| match word.as_str().unwrap_or_default() {
         word if !word.is_empty() && word.chars().all(plain) => word.to_owned(),
@@ -289,6 +289,6 @@ mod tests {
     #[test]
     fn a_command_is_quoted_for_the_shell() {
         let argv = [json!("sh"), json!("-c"), json!("echo 'hi'"), json!("")];
-        assert_eq!(shell_command(&argv), r"sh -c 'echo '\''hi'\''' ''");
+        assert_eq!(quote_for_shell(&argv), r"sh -c 'echo '\''hi'\''' ''");
     }
 }

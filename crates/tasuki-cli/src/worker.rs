@@ -4,10 +4,10 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{ApiClient, path_segment};
-use crate::confirm::Confirmation;
-use crate::endpoint::Endpoint;
+use crate::client::{ApiClient, encode_path_segment};
+use crate::confirmation_prompt::Confirmation;
 use crate::failure::Failure;
+use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_items, field_text};
 
 /// List, inspect, drain and detach workers
@@ -49,8 +49,9 @@ struct Drain {
 }
 
 /// Detach a worker. The worker gets no new runs, and the leader assigns its unstarted runs to other workers. If the
-/// worker is alive, it needs a confirmation to continue its running runs; when they have ended, it registers under a
-/// new id. Otherwise the leader recovers its running runs when their leases have expired
+/// worker is alive, it asks other nodes whether it may continue its running runs, and stops them if no node confirms
+/// this. When these runs have ended, the worker registers under a new id. If the worker is not alive, the leader
+/// recovers its running runs when their leases have expired
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -97,7 +98,7 @@ impl Detach {
         let output = render_details(style, &worker);
         self.confirmation.require(&format!(
             "this worker will be detached: it gets no new runs, and continues its running runs \
-             only after a confirmation:\n\n{output}\n"
+             only if another node confirms this:\n\n{output}\n"
         ))?;
         let request = client.post(format!("{}/detach", worker_path(id)?));
         let response = request.body(json!({ "reason": self.reason })).send().await?.body;
@@ -106,7 +107,7 @@ impl Detach {
 }
 
 fn worker_path(id: &str) -> Result<String, Failure> {
-    Ok(format!("/workers/{}", path_segment(id)?))
+    Ok(format!("/workers/{}", encode_path_segment(id)?))
 }
 
 fn render_list(style: &OutputStyle, workers: &Value) -> String {

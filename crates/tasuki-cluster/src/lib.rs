@@ -13,4 +13,4 @@ pub mod tls;
 
 pub use identity::{Identity, PeerRole};
 pub use reload::RELOAD_INTERVAL;
-pub use security::RpcSecurity;
+pub use security::RpcAuthMethod;

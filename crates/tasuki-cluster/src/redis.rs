@@ -8,7 +8,7 @@ mod config;
 mod connection;
 mod find_primary;
 mod keys;
-mod presence_fields;
+mod presence_to_fields;
 mod subscription;
 
 use std::fmt;
@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, Script};
 use async_trait::async_trait;
-use tasuki::node::coordination::external_coordinator::{
-    Coordinator, CoordinatorUnreachable, LeaderSeen, Presence, PresenceReply, Subscription,
+use tasuki::node::coordination::coordinator_trait::{
+    Coordinator, CoordinatorUnreachable, Presence, PublishedLeader, Subscription, WorkerMarks,
 };
 use tasuki_core::{Epoch, InvalidInput, NodeName, RunId, WorkerId};
 use tasuki_store::Notification;
@@ -119,11 +119,11 @@ impl Coordinator for RedisCoordinator {
         self.connection.execute_script(&script).await
     }
 
-    async fn find_leader(&self) -> Result<Option<LeaderSeen>, CoordinatorUnreachable> {
+    async fn find_leader(&self) -> Result<Option<PublishedLeader>, CoordinatorUnreachable> {
         let mut script = self.scripts.find_leader.prepare_invoke();
         script.key(self.keys.leader_last_seen());
         let seen: Option<String> = self.connection.execute_script(&script).await?;
-        Ok(seen.as_deref().and_then(parse_leader_seen))
+        Ok(seen.as_deref().and_then(parse_published_leader))
     }
 
     async fn mark_term_ended(
@@ -151,20 +151,20 @@ impl Coordinator for RedisCoordinator {
         &self,
         presence: &Presence,
         ttl: Duration,
-    ) -> Result<PresenceReply, CoordinatorUnreachable> {
+    ) -> Result<WorkerMarks, CoordinatorUnreachable> {
         let worker = presence.worker;
         let mut script = self.scripts.publish_presence.prepare_invoke();
         script.key(self.keys.worker(worker)).key(self.keys.workers());
         script.key(self.keys.detach(worker)).key(self.keys.leader_degrade());
         script.arg(worker.to_string()).arg(millis(ttl));
-        for (field, value) in presence_fields::fields(presence) {
+        for (field, value) in presence_to_fields::fields(presence) {
             script.arg(field).arg(value);
         }
         let (detached, ended_term): (bool, Option<String>) =
             self.connection.execute_script(&script).await?;
         let ended_term = ended_term.as_deref().and_then(parse_ended_term);
         let ended_term = ended_term.filter(|(leader, _)| *leader == worker).map(|(_, epoch)| epoch);
-        Ok(PresenceReply { detached, ended_term })
+        Ok(WorkerMarks { detached, ended_term })
     }
 
     async fn remove_presence(&self, worker: WorkerId) -> Result<(), CoordinatorUnreachable> {
@@ -243,11 +243,11 @@ fn parse_epoch(text: &str) -> Epoch {
 }
 
 /// Parses the result of the script `find_leader`: worker, epoch, time of the last heartbeat, current time.
-fn parse_leader_seen(text: &str) -> Option<LeaderSeen> {
+fn parse_published_leader(text: &str) -> Option<PublishedLeader> {
     let mut parts = text.split(' ');
     let (worker, epoch) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
     let (at, now): (u64, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
-    Some(LeaderSeen {
+    Some(PublishedLeader {
         worker,
         epoch: Epoch(epoch),
         age: Duration::from_micros(now.saturating_sub(at)),

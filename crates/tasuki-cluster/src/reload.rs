@@ -24,14 +24,14 @@ pub const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A value made from the content of files.
-pub(crate) trait FromFiles: Sized + Send + Sync + 'static {
+pub(crate) trait FromFileContents: Sized + Send + Sync + 'static {
     /// Everything else that is needed to make the value.
     type Source: Send + Sync + 'static;
 
     /// Paths of the files. Their number and order never change.
     fn paths(source: &Self::Source) -> Vec<PathBuf>;
 
-    /// Makes the value from the contents of the files, in the order of [`FromFiles::paths`].
+    /// Makes the value from the contents of the files, in the order of [`FromFileContents::paths`].
     fn from_contents(source: &Self::Source, contents: &[Vec<u8>]) -> Result<Self, Error>;
 
     /// Logs a warning if the value in use needs attention, such as a certificate that expires soon.
@@ -39,7 +39,7 @@ pub(crate) trait FromFiles: Sized + Send + Sync + 'static {
 }
 
 /// A value made from files, together with the task that reads the files again.
-pub(crate) struct ReloadedFiles<T> {
+pub(crate) struct ReloadingValue<T> {
     shared: Arc<Shared<T>>,
     task: JoinHandle<()>,
 }
@@ -50,7 +50,7 @@ struct Shared<T> {
     refused: AtomicU64,
 }
 
-impl<T: FromFiles> ReloadedFiles<T> {
+impl<T: FromFileContents> ReloadingValue<T> {
     /// Reads the files now, and from then on at every interval. Must be called within a Tokio runtime.
     pub(crate) fn open(source: T::Source, interval: Duration) -> Result<Self, Error> {
         let contents = read_files(&T::paths(&source))?;
@@ -83,14 +83,14 @@ impl<T: FromFiles> ReloadedFiles<T> {
     }
 }
 
-impl<T> Drop for ReloadedFiles<T> {
+impl<T> Drop for ReloadingValue<T> {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
 /// State of the task that reads the files again.
-struct Reloader<T: FromFiles> {
+struct Reloader<T: FromFileContents> {
     source: T::Source,
     /// Fingerprint of the content in use.
     in_use: Fingerprint,
@@ -99,7 +99,7 @@ struct Reloader<T: FromFiles> {
     shared: Arc<Shared<T>>,
 }
 
-impl<T: FromFiles> Reloader<T> {
+impl<T: FromFileContents> Reloader<T> {
     async fn reload_forever(mut self, interval: Duration) {
         loop {
             tokio::time::sleep(interval).await;

@@ -11,14 +11,14 @@ use crate::tls::MutualTls;
 
 /// Method by which nodes authenticate each other.
 #[derive(Clone)]
-pub enum RpcSecurity {
+pub enum RpcAuthMethod {
     /// Mutual TLS: both sides present certificates of a private authority.
     Mtls(Arc<MutualTls>),
     /// Signed bearer tokens, for deployments in which a service mesh does TLS.
     Token(Arc<TokenSigner>),
 }
 
-impl RpcSecurity {
+impl RpcAuthMethod {
     /// Own identity, as presented to other nodes.
     pub fn identity(&self) -> Identity {
         match self {

@@ -14,7 +14,7 @@ use aws_lc_rs::hmac::{self, HMAC_SHA256};
 use tasuki::node::clock_and_random::Clock;
 
 use crate::identity::{Identity, InvalidIdentity};
-use crate::reload::{FromFiles, ReloadedFiles};
+use crate::reload::{FromFileContents, ReloadingValue};
 use crate::security::Error;
 
 /// Lifetime of a token.
@@ -34,7 +34,7 @@ const TOKEN_VERSION: &str = "tasuki1";
 
 /// Paths of the key files. Each contains at least 32 random bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenFiles {
+pub struct TokenKeyFiles {
     /// Key that signs, and is accepted.
     pub current: PathBuf,
     /// Second key that is accepted: the one before, or the next one.
@@ -45,18 +45,18 @@ pub struct TokenFiles {
 pub struct TokenSigner {
     identity: Identity,
     clock: Arc<dyn Clock>,
-    keys: ReloadedFiles<TokenKeys>,
+    keys: ReloadingValue<TokenKeys>,
 }
 
 impl TokenSigner {
     /// Reads the keys now, and again at every `reload_interval`. Must be called within a Tokio runtime.
     pub fn open(
-        files: TokenFiles,
+        files: TokenKeyFiles,
         identity: Identity,
         clock: Arc<dyn Clock>,
         reload_interval: Duration,
     ) -> Result<Arc<Self>, Error> {
-        let keys = ReloadedFiles::open(files, reload_interval)?;
+        let keys = ReloadingValue::open(files, reload_interval)?;
         Ok(Arc::new(Self { identity, clock, keys }))
     }
 
@@ -144,14 +144,14 @@ impl TokenKeys {
     }
 }
 
-impl FromFiles for TokenKeys {
-    type Source = TokenFiles;
+impl FromFileContents for TokenKeys {
+    type Source = TokenKeyFiles;
 
-    fn paths(files: &TokenFiles) -> Vec<PathBuf> {
+    fn paths(files: &TokenKeyFiles) -> Vec<PathBuf> {
         [&files.current].into_iter().chain(&files.previous).cloned().collect()
     }
 
-    fn from_contents(files: &TokenFiles, contents: &[Vec<u8>]) -> Result<Self, Error> {
+    fn from_contents(files: &TokenKeyFiles, contents: &[Vec<u8>]) -> Result<Self, Error> {
         let paths = Self::paths(files);
         let keys: Result<Vec<_>, _> =
             paths.iter().zip(contents).map(|(path, content)| parse_key(path, content)).collect();

@@ -18,7 +18,7 @@ use rustls::{ClientConfig, ServerConfig};
 use tasuki::node::clock_and_random::Clock;
 
 use crate::identity::Identity;
-use crate::reload::ReloadedFiles;
+use crate::reload::ReloadingValue;
 use crate::security::Error;
 use load::{TlsPair, TlsSource};
 
@@ -49,7 +49,7 @@ impl Default for TlsFiles {
 
 /// Own certificate and trusted authorities, reloaded from their files.
 pub struct MutualTls {
-    files: ReloadedFiles<TlsPair>,
+    files: ReloadingValue<TlsPair>,
 }
 
 impl MutualTls {
@@ -64,7 +64,7 @@ impl MutualTls {
         reload_interval: Duration,
     ) -> Result<Arc<Self>, Error> {
         let source = TlsSource { files, cluster: cluster.to_owned(), clock };
-        Ok(Arc::new(Self { files: ReloadedFiles::open(source, reload_interval)? }))
+        Ok(Arc::new(Self { files: ReloadingValue::open(source, reload_interval)? }))
     }
 
     /// Own identity, from the current certificate.

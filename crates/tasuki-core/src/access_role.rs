@@ -4,7 +4,7 @@ use crate::string_enum::string_enum;
 
 string_enum! {
     /// The permissions of a user or token. Each role includes the roles before it.
-    pub enum Role, "role" {
+    pub enum AccessRole, "role" {
         /// May read everything.
         Viewer = "viewer",
         /// May control runs, workers and the leader: trigger, cancel, retry, pause, drain, demote.

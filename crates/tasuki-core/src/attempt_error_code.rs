@@ -11,9 +11,9 @@ use crate::InvalidInput;
 /// Upper-case letters, digits and underscores, at most 64 characters, so that it is safe in SQL,
 /// metric labels and URLs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ErrorCode(Cow<'static, str>);
+pub struct AttemptErrorCode(Cow<'static, str>);
 
-impl ErrorCode {
+impl AttemptErrorCode {
     /// An unclassified failure, such as a plain non-zero exit code.
     pub const UNEXPECTED_ERROR: Self = Self::built_in("UNEXPECTED_ERROR");
     /// A database or file that the job needs was not available.
@@ -79,13 +79,13 @@ impl ErrorCode {
     }
 }
 
-impl fmt::Display for ErrorCode {
+impl fmt::Display for AttemptErrorCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0)
     }
 }
 
-impl FromStr for ErrorCode {
+impl FromStr for AttemptErrorCode {
     type Err = InvalidInput;
 
     fn from_str(typed: &str) -> Result<Self, InvalidInput> {
@@ -107,19 +107,19 @@ mod tests {
 
     #[test]
     fn built_in_codes_parse_back_and_jobs_may_define_codes() {
-        for (code, _) in ErrorCode::BUILT_IN {
+        for (code, _) in AttemptErrorCode::BUILT_IN {
             assert_eq!(code.as_str().parse().as_ref(), Ok(code));
         }
-        let own: ErrorCode = "QUOTA_EXCEEDED".parse().unwrap();
+        let own: AttemptErrorCode = "QUOTA_EXCEEDED".parse().unwrap();
         assert!(own.is_retryable());
         for wrong in ["", "quota", "_X", "1X", "A B", "A-B", &"A".repeat(65)] {
-            assert!(wrong.parse::<ErrorCode>().is_err(), "{wrong:?}");
+            assert!(wrong.parse::<AttemptErrorCode>().is_err(), "{wrong:?}");
         }
     }
 
     #[test]
     fn permanent_failures_are_not_retried() {
-        let permanent: Vec<&str> = ErrorCode::BUILT_IN
+        let permanent: Vec<&str> = AttemptErrorCode::BUILT_IN
             .iter()
             .filter(|(code, _)| !code.is_retryable())
             .map(|(code, _)| code.as_str())

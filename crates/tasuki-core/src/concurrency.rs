@@ -1,6 +1,6 @@
 //! Decides what happens to a due run while another run of the same job and scope is active.
 //!
-//! The hold (one database row per job and scope) prevents two runs at once. This module only decides
+//! The hold (one database row per job and scope) prevents two runs at the same time. This module only decides
 //! what the leader does with a due run when another run owns the hold.
 
 use jiff::Timestamp;

@@ -12,18 +12,19 @@ const UNITS: [(&str, u64); 5] =
 
 /// Parses the text of an input field. The error names the field.
 pub fn parse_duration_field(field: &'static str, typed: &str) -> Result<Duration, InvalidInput> {
-    parse(typed).ok_or_else(|| InvalidInput::with_value(field, typed, EXPECTED_FORMAT))
+    parse_duration_text(typed)
+        .ok_or_else(|| InvalidInput::with_value(field, typed, EXPECTED_FORMAT))
 }
 
 /// Formats a duration with the largest unit that divides it. The text parses back to the same value.
-pub fn format(duration: Duration) -> String {
+pub fn format_exact_duration(duration: Duration) -> String {
     let millis = duration.as_millis() as u64;
     let fitting = UNITS.iter().rev().find(|(_, unit)| millis > 0 && millis.is_multiple_of(*unit));
     let (name, unit) = fitting.unwrap_or(&("s", 1_000));
     format!("{}{name}", millis / unit)
 }
 
-pub(crate) fn parse(typed: &str) -> Option<Duration> {
+pub(crate) fn parse_duration_text(typed: &str) -> Option<Duration> {
     let typed = typed.trim();
     let (number, unit) = typed.split_at(typed.find(|c: char| c.is_ascii_alphabetic())?);
     let (_, millis_per_unit) = UNITS.iter().find(|(name, _)| *name == unit)?;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ErrorCode, InvalidInput};
+use crate::{AttemptErrorCode, InvalidInput};
 
 /// The exit code "temporary failure" of `sysexits.h`. It is retried unless the job has another rule.
 pub const EX_TEMPFAIL: i32 = 75;
@@ -30,7 +30,7 @@ impl ProcessEnd {
 
 /// Why the worker stopped a running attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum StopReason {
+pub enum AttemptStopReason {
     /// The attempt exceeded its timeout.
     Timeout,
     /// The attempt sent no heartbeat for longer than its `heartbeat_timeout`.
@@ -43,24 +43,24 @@ pub enum StopReason {
     Detach,
 }
 
-impl StopReason {
+impl AttemptStopReason {
     /// The error code of an attempt that was stopped for this reason.
-    pub fn error_code(self) -> ErrorCode {
+    pub fn error_code(self) -> AttemptErrorCode {
         match self {
-            Self::Timeout => ErrorCode::RUNTIME_TIMEOUT,
-            Self::Silence => ErrorCode::HEARTBEAT_TIMEOUT,
-            Self::Cancel => ErrorCode::CANCELED,
-            Self::Drain => ErrorCode::DRAINED,
-            Self::Detach => ErrorCode::DETACHED,
+            Self::Timeout => AttemptErrorCode::RUNTIME_TIMEOUT,
+            Self::Silence => AttemptErrorCode::HEARTBEAT_TIMEOUT,
+            Self::Cancel => AttemptErrorCode::CANCELED,
+            Self::Drain => AttemptErrorCode::DRAINED,
+            Self::Detach => AttemptErrorCode::DETACHED,
         }
     }
 }
 
 /// The classification of a failed attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AttemptFailure {
+pub struct ClassifiedFailure {
     /// The error code.
-    pub code: ErrorCode,
+    pub code: AttemptErrorCode,
     /// Whether a retry may help.
     pub retryable: bool,
 }
@@ -68,7 +68,7 @@ pub struct AttemptFailure {
 /// A job's rules for its failures: error codes by exit code, and which codes are retried.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FailureRules {
-    codes: BTreeMap<i32, ErrorCode>,
+    codes: BTreeMap<i32, AttemptErrorCode>,
     /// Whether a cause is retried, for the causes that the job lists.
     retried: BTreeMap<Cause, bool>,
 }
@@ -77,18 +77,18 @@ pub struct FailureRules {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum Cause {
     Exit(i32),
-    Code(ErrorCode),
+    Code(AttemptErrorCode),
 }
 
 impl FailureRules {
     /// Makes the rules from a job's definition. `codes` maps exit codes to error codes; `retry_on` and
     /// `fail_on` list the exit codes (`"75"`) and error codes (`"NOT_FOUND"`) that are or are not retried.
     pub fn new<S: AsRef<str>>(
-        codes: impl IntoIterator<Item = (i32, ErrorCode)>,
+        codes: impl IntoIterator<Item = (i32, AttemptErrorCode)>,
         retry_on: &[S],
         fail_on: &[S],
     ) -> Result<Self, InvalidInput> {
-        let codes: BTreeMap<i32, ErrorCode> = codes.into_iter().collect();
+        let codes: BTreeMap<i32, AttemptErrorCode> = codes.into_iter().collect();
         for (exit, code) in &codes {
             parse_exit_code("exit_codes", &exit.to_string())?;
             if code.is_reserved() {
@@ -117,9 +117,9 @@ impl FailureRules {
     pub fn classify(
         &self,
         end: ProcessEnd,
-        stopped: Option<StopReason>,
-        reported: Option<&ErrorCode>,
-    ) -> Option<AttemptFailure> {
+        stopped: Option<AttemptStopReason>,
+        reported: Option<&AttemptErrorCode>,
+    ) -> Option<ClassifiedFailure> {
         if let Some(stopped) = stopped {
             return Some(self.classify_code(stopped.error_code(), None));
         }
@@ -132,10 +132,10 @@ impl FailureRules {
         Some(match known {
             Some(code) => self.classify_code(code.clone(), exit),
             None => {
-                let code = ErrorCode::UNEXPECTED_ERROR;
+                let code = AttemptErrorCode::UNEXPECTED_ERROR;
                 let retry = exit.and_then(|exit| self.retried.get(&Cause::Exit(exit)));
                 match (retry, exit) {
-                    (None, Some(EX_TEMPFAIL)) => AttemptFailure { code, retryable: true },
+                    (None, Some(EX_TEMPFAIL)) => ClassifiedFailure { code, retryable: true },
                     _ => self.classify_code(code, exit),
                 }
             }
@@ -144,13 +144,13 @@ impl FailureRules {
 
     /// Classifies a failure with a known error code. The job's rule for the exit code comes first, then
     /// its rule for the error code, then the default of the error code.
-    pub fn classify_code(&self, code: ErrorCode, exit: Option<i32>) -> AttemptFailure {
+    pub fn classify_code(&self, code: AttemptErrorCode, exit: Option<i32>) -> ClassifiedFailure {
         let retryable = exit
             .and_then(|exit| self.retried.get(&Cause::Exit(exit)))
             .or_else(|| self.retried.get(&Cause::Code(code.clone())))
             .copied()
             .unwrap_or_else(|| code.is_retryable());
-        AttemptFailure { code, retryable }
+        ClassifiedFailure { code, retryable }
     }
 }
 
@@ -174,7 +174,7 @@ fn parse_exit_code(field: &'static str, typed: &str) -> Result<i32, InvalidInput
 mod tests {
     use super::*;
 
-    fn code(text: &str) -> ErrorCode {
+    fn code(text: &str) -> AttemptErrorCode {
         text.parse().unwrap()
     }
 
@@ -189,7 +189,14 @@ mod tests {
         let strict = rules(&["3"], &["UNEXPECTED_ERROR", "QUOTA", "RUNTIME_TIMEOUT", "2"]);
         let no_tempfail = rules(&[], &["75"]);
         use ProcessEnd::{Exited, Signaled};
-        let table: &[(&FailureRules, ProcessEnd, Option<StopReason>, Option<&str>, &str, bool)] = &[
+        let table: &[(
+            &FailureRules,
+            ProcessEnd,
+            Option<AttemptStopReason>,
+            Option<&str>,
+            &str,
+            bool,
+        )] = &[
             (&plain, Exited(1), None, None, "UNEXPECTED_ERROR", true),
             (&plain, Exited(3), None, None, "NOT_FOUND", false),
             (&plain, Exited(4), None, None, "QUOTA", true),
@@ -199,17 +206,24 @@ mod tests {
             (&plain, Exited(75), None, None, "UNEXPECTED_ERROR", true),
             (&plain, Exited(1), None, Some("RUNTIME_TIMEOUT"), "UNEXPECTED_ERROR", true),
             // stopped by the worker: the reason has precedence over the exit status
-            (&plain, Exited(0), Some(StopReason::Timeout), None, "RUNTIME_TIMEOUT", true),
-            (&plain, Signaled(15), Some(StopReason::Cancel), None, "CANCELED", false),
-            (&plain, Signaled(15), Some(StopReason::Silence), None, "HEARTBEAT_TIMEOUT", true),
-            (&plain, Signaled(9), Some(StopReason::Drain), None, "DRAINED", true),
-            (&plain, Signaled(9), Some(StopReason::Detach), None, "DETACHED", true),
+            (&plain, Exited(0), Some(AttemptStopReason::Timeout), None, "RUNTIME_TIMEOUT", true),
+            (&plain, Signaled(15), Some(AttemptStopReason::Cancel), None, "CANCELED", false),
+            (
+                &plain,
+                Signaled(15),
+                Some(AttemptStopReason::Silence),
+                None,
+                "HEARTBEAT_TIMEOUT",
+                true,
+            ),
+            (&plain, Signaled(9), Some(AttemptStopReason::Drain), None, "DRAINED", true),
+            (&plain, Signaled(9), Some(AttemptStopReason::Detach), None, "DETACHED", true),
             // the job's rules, in both directions
             (&strict, Exited(1), None, None, "UNEXPECTED_ERROR", false),
             (&strict, Exited(2), None, None, "UNEXPECTED_ERROR", false),
             (&strict, Exited(3), None, None, "NOT_FOUND", true),
             (&strict, Exited(4), None, None, "QUOTA", false),
-            (&strict, Exited(9), Some(StopReason::Timeout), None, "RUNTIME_TIMEOUT", false),
+            (&strict, Exited(9), Some(AttemptStopReason::Timeout), None, "RUNTIME_TIMEOUT", false),
             // 75 is a temporary failure even where unclassified failures are not retried, unless the job lists it
             (&strict, Exited(75), None, None, "UNEXPECTED_ERROR", true),
             (&strict, Exited(75), None, Some("QUOTA"), "QUOTA", false),
@@ -218,7 +232,7 @@ mod tests {
         for (rules, end, stopped, reported, expected, retryable) in table {
             let reported = reported.map(code);
             let found = rules.classify(*end, *stopped, reported.as_ref());
-            let expected = Some(AttemptFailure { code: code(expected), retryable: *retryable });
+            let expected = Some(ClassifiedFailure { code: code(expected), retryable: *retryable });
             assert_eq!(found, expected, "{end:?} {stopped:?} {reported:?}");
         }
     }
@@ -249,7 +263,7 @@ mod tests {
         );
         let zero = FailureRules::new([(0, code("QUOTA"))], &[] as &[&str], &[]).unwrap_err();
         assert_eq!(zero.field, "exit_codes");
-        let reserved = FailureRules::new([(3, ErrorCode::DRAINED)], &[] as &[&str], &[]);
+        let reserved = FailureRules::new([(3, AttemptErrorCode::DRAINED)], &[] as &[&str], &[]);
         assert_eq!(reserved.unwrap_err().field, "exit_codes");
     }
 }

@@ -13,18 +13,19 @@ use jiff::{SignedDuration, Timestamp};
 use crate::InvalidInput;
 use crate::schedule::{Fire, Schedule};
 
-/// A job's policy for missed slots.
+/// A job's policy for planned times that were missed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MisfirePolicy {
-    /// Slots that are later than this are skipped. This is the default, with the setting
-    /// `skip_late_after`. It skips the same slots as [`MisfirePolicy::EveryWithin`], but does not
-    /// guarantee that the other slots run: one that is due while another runs may still be skipped.
+    /// Runs that are later than this are skipped. This is the default, with the setting
+    /// `skip_late_after`. It skips the same runs as [`MisfirePolicy::EveryWithin`], but does not
+    /// guarantee that the others run: one that is due while another one is running may still be skipped.
     SkipLate(Duration),
-    /// Only the newest missed slot runs, however late it is. A newer slot replaces it.
+    /// Only the newest missed planned time gets a run, however late it is. A newer run replaces this run.
     LatestOnly,
-    /// Every slot that was missed within this window runs, one after the other if necessary.
+    /// Every planned time that was missed within this window gets a run. The runs execute one after the
+    /// other if necessary.
     EveryWithin(Duration),
-    /// At most this many of the newest missed slots run.
+    /// At most this many of the newest missed planned times get a run.
     AtMost(u32),
 }
 
@@ -41,7 +42,7 @@ impl MisfirePolicy {
                 error(format!("{tolerance:?}"), "at least 1 s, or no run could ever start")
             }
             Self::AtMost(count) if !(1..=MAX_CATCH_UP).contains(&count) => {
-                error(format!("at most {count}"), "1 to 100 slots")
+                error(format!("at most {count}"), "1 to 100 planned times")
             }
             Self::SkipLate(_) | Self::EveryWithin(_) | Self::LatestOnly | Self::AtMost(_) => {
                 Ok(self)
@@ -176,8 +177,9 @@ fn late_before(schedule: &Schedule, policy: MisfirePolicy, input: PlanInput) -> 
 }
 
 fn skip_at(schedule: &Schedule, policy: MisfirePolicy, fire: Fire) -> Option<Timestamp> {
-    let superseded_by =
-        |count: u32| schedule.fires_after(fire.at).nth(count.max(1) as usize - 1).map(|f| f.at);
+    let superseded_by = |count: u32| {
+        schedule.iter_fires_after(fire.at).nth(count.max(1) as usize - 1).map(|f| f.at)
+    };
     match policy {
         MisfirePolicy::SkipLate(tolerance) | MisfirePolicy::EveryWithin(tolerance) => {
             Some(later(fire.at, tolerance))
@@ -191,7 +193,7 @@ fn summarize_skipped(schedule: &Schedule, first: Fire, late_before: Timestamp) -
     let last =
         schedule.last_between(just_before(first.at), just_before(late_before)).unwrap_or(first);
     let count = schedule
-        .fires_after(just_before(first.at))
+        .iter_fires_after(just_before(first.at))
         .take(MAX_COUNTED_SLOTS + 1)
         .take_while(|fire| fire.at < late_before)
         .count();

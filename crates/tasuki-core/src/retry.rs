@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::exit::AttemptFailure;
+use crate::exit::ClassifiedFailure;
 use crate::run::RunCounters;
-use crate::{ErrorCode, InvalidInput, RunState};
+use crate::{AttemptErrorCode, InvalidInput, RunState};
 
 /// The delay before a retry: it doubles with each try, from a base up to a cap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Backoff {
 
 /// The state of a run when its attempt ends.
 #[derive(Debug, Clone, Copy)]
-pub struct AttemptEnd {
+pub struct RunAtAttemptEnd {
     /// The run's counters, including the try that ended.
     pub counters: RunCounters,
     /// The run's copy of its job's `max_attempts`.
@@ -69,8 +69,8 @@ pub enum RetryDecision {
 /// tries left, the run becomes EXPIRED (gave up after retries); if the job allows only one attempt, it
 /// becomes FAILED or TIMED_OUT.
 pub fn decide_retry(
-    run: &AttemptEnd,
-    failure: &AttemptFailure,
+    run: &RunAtAttemptEnd,
+    failure: &ClassifiedFailure,
     backoff: &Backoff,
     random: u32,
 ) -> RetryDecision {
@@ -83,7 +83,7 @@ pub fn decide_retry(
     if failure.retryable && run.max_attempts > 1 {
         return RetryDecision::End(RunState::Expired);
     }
-    match failure.code == ErrorCode::RUNTIME_TIMEOUT {
+    match failure.code == AttemptErrorCode::RUNTIME_TIMEOUT {
         true => RetryDecision::End(RunState::TimedOut),
         false => RetryDecision::End(RunState::Failed),
     }
@@ -103,9 +103,9 @@ mod tests {
         Backoff::new(seconds(30), seconds(900), 0).unwrap()
     }
 
-    fn run(tries: u32, max_attempts: u32, cancel_asked: bool) -> AttemptEnd {
+    fn run(tries: u32, max_attempts: u32, cancel_asked: bool) -> RunAtAttemptEnd {
         let counters = RunCounters { attempt_no: tries, tries, ..RunCounters::new(max_attempts) };
-        AttemptEnd { counters, max_attempts, cancel_requested: cancel_asked }
+        RunAtAttemptEnd { counters, max_attempts, cancel_requested: cancel_asked }
     }
 
     #[test]
@@ -141,18 +141,18 @@ mod tests {
         use RunState::{Canceled, Expired, Failed, TimedOut};
         let table = [
             // tries, max_attempts, cancel requested, error code, expected decision
-            (1, 1, false, ErrorCode::UNEXPECTED_ERROR, end(Failed)),
-            (1, 1, false, ErrorCode::RUNTIME_TIMEOUT, end(TimedOut)),
-            (1, 1, false, ErrorCode::HEARTBEAT_TIMEOUT, end(Failed)),
-            (1, 4, false, ErrorCode::UNEXPECTED_ERROR, retry(30)),
-            (3, 4, false, ErrorCode::STORAGE_ERROR, retry(120)),
-            (4, 4, false, ErrorCode::STORAGE_ERROR, end(Expired)),
-            (4, 4, false, ErrorCode::RUNTIME_TIMEOUT, end(Expired)),
-            (1, 4, false, ErrorCode::INVALID_INPUT, end(Failed)),
-            (4, 4, false, ErrorCode::NOT_FOUND, end(Failed)),
-            (1, 4, false, ErrorCode::DRAINED, retry(30)),
-            (1, 4, true, ErrorCode::DRAINED, end(Canceled)),
-            (4, 4, true, ErrorCode::INVALID_INPUT, end(Canceled)),
+            (1, 1, false, AttemptErrorCode::UNEXPECTED_ERROR, end(Failed)),
+            (1, 1, false, AttemptErrorCode::RUNTIME_TIMEOUT, end(TimedOut)),
+            (1, 1, false, AttemptErrorCode::HEARTBEAT_TIMEOUT, end(Failed)),
+            (1, 4, false, AttemptErrorCode::UNEXPECTED_ERROR, retry(30)),
+            (3, 4, false, AttemptErrorCode::STORAGE_ERROR, retry(120)),
+            (4, 4, false, AttemptErrorCode::STORAGE_ERROR, end(Expired)),
+            (4, 4, false, AttemptErrorCode::RUNTIME_TIMEOUT, end(Expired)),
+            (1, 4, false, AttemptErrorCode::INVALID_INPUT, end(Failed)),
+            (4, 4, false, AttemptErrorCode::NOT_FOUND, end(Failed)),
+            (1, 4, false, AttemptErrorCode::DRAINED, retry(30)),
+            (1, 4, true, AttemptErrorCode::DRAINED, end(Canceled)),
+            (4, 4, true, AttemptErrorCode::INVALID_INPUT, end(Canceled)),
         ];
         for (tries, max_attempts, cancel_asked, code, expected) in table {
             let failure = FailureRules::default().classify_code(code.clone(), None);
@@ -164,9 +164,10 @@ mod tests {
 
     #[test]
     fn a_run_with_one_attempt_ends_as_failed_also_after_a_manual_retry() {
-        let counters = RunCounters::new(1).after_claim().after_manual_retry().after_claim();
-        let run = AttemptEnd { counters, max_attempts: 1, cancel_requested: false };
-        let failure = FailureRules::default().classify_code(ErrorCode::UNEXPECTED_ERROR, None);
+        let counters = RunCounters::new(1).after_claim().with_one_more_try().after_claim();
+        let run = RunAtAttemptEnd { counters, max_attempts: 1, cancel_requested: false };
+        let failure =
+            FailureRules::default().classify_code(AttemptErrorCode::UNEXPECTED_ERROR, None);
         assert_eq!(
             decide_retry(&run, &failure, &backoff(), 0),
             RetryDecision::End(RunState::Failed)
@@ -178,11 +179,11 @@ mod tests {
         #[test]
         fn a_decision_is_a_legal_transition(
             tries in 1u32..50, allowed in 0u32..50, max in 1u32..50,
-            cancel in any::<bool>(), which in 0..ErrorCode::BUILT_IN.len(), jitter in 0u8..=100, random: u32,
+            cancel in any::<bool>(), which in 0..AttemptErrorCode::BUILT_IN.len(), jitter in 0u8..=100, random: u32,
         ) {
             let counters = RunCounters { attempt_no: tries, tries, tries_allowed: tries.max(allowed), releases: 0, isolated: false };
-            let run = AttemptEnd { counters, max_attempts: max, cancel_requested: cancel };
-            let failure = FailureRules::default().classify_code(ErrorCode::BUILT_IN[which].0.clone(), None);
+            let run = RunAtAttemptEnd { counters, max_attempts: max, cancel_requested: cancel };
+            let failure = FailureRules::default().classify_code(AttemptErrorCode::BUILT_IN[which].0.clone(), None);
             let backoff = Backoff::new(seconds(30), seconds(900), jitter).unwrap();
             match decide_retry(&run, &failure, &backoff, random) {
                 RetryDecision::Retry(wait) => {

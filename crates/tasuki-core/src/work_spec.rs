@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::exit::FailureRules;
 use crate::queue_lane::MAX_HANDLER_CHARS;
 use crate::string_enum::string_enum;
-use crate::{ErrorCode, InvalidInput, Lane, Priority, QueueName, duration};
+use crate::{AttemptErrorCode, InvalidInput, Lane, Priority, QueueName, duration};
 
 string_enum! {
     /// How runs of a job get to a worker.
@@ -85,7 +85,7 @@ pub struct WorkSpec {
     /// Time between TERM and KILL, at most 366 days; `None`: the setting `stop_grace`.
     pub stop_grace: Option<Duration>,
     /// Error codes by exit code.
-    pub exit_codes: BTreeMap<i32, ErrorCode>,
+    pub exit_codes: BTreeMap<i32, AttemptErrorCode>,
     /// Exit codes and error codes that are retried.
     pub retry_on: Vec<String>,
     /// Exit codes and error codes that are not retried.
@@ -130,7 +130,7 @@ impl WorkSpec {
 
     /// The lane in which its runs wait. The empty lane belongs to the leader, which assigns the runs. A
     /// function has lanes of its own, so that only workers that have the function query them.
-    pub fn claim_lane(&self, dispatch: Dispatch) -> String {
+    pub fn lane_for_dispatch(&self, dispatch: Dispatch) -> String {
         match (dispatch, &self.action) {
             (Dispatch::Assign, _) => String::new(),
             (Dispatch::Claim, WorkAction::Function(handler)) => {
@@ -186,8 +186,8 @@ impl WorkSpec {
             ("stop_grace", self.stop_grace, Duration::ZERO),
         ] {
             if limit.is_some_and(|limit| limit < min || limit > MAX_TIME_LIMIT) {
-                let found = limit.map(duration::format).unwrap_or_default();
-                let expected = format!("{} to 366d", duration::format(min));
+                let found = limit.map(duration::format_exact_duration).unwrap_or_default();
+                let expected = format!("{} to 366d", duration::format_exact_duration(min));
                 return Err(InvalidInput::with_described_value(field, found, expected));
             }
         }

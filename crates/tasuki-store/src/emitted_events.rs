@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use tasuki_core::{Epoch, EventId, InvalidInput, JobName, Origin};
 
 use crate::cluster::leader;
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::run::create::{self, CreatedRun};
@@ -76,8 +76,8 @@ impl Event {
             dedupe_key: row.opt_text("dedupe_key")?,
             job_name: row.opt_text("job_name")?,
             payload: row.opt_text("payload")?,
-            created_at: timestamp(row.int("created_at")?)?,
-            processed_at: row.opt_int("processed_at")?.map(timestamp).transpose()?,
+            created_at: timestamp_from_micros(row.int("created_at")?)?,
+            processed_at: row.opt_int("processed_at")?.map(timestamp_from_micros).transpose()?,
             runs: row.opt_int("runs")?,
             problem: row.opt_text("problem")?,
         })
@@ -128,7 +128,7 @@ impl Store {
         jobs: &[ExpectedVersion],
         runs: &[NewRun<'_>],
     ) -> Result<Option<Vec<CreatedRun>>, Error> {
-        validate::check_runs(runs)?;
+        validate::check_new_runs(runs)?;
         let unlisted =
             runs.iter().find(|run| jobs.iter().all(|expected| expected.job != run.job.job));
         if let Some(run) = unlisted {
@@ -137,7 +137,7 @@ impl Store {
             return Err(InvalidInput::with_described_value("jobs", found, expected).into());
         }
         let mut tx = self.db.begin().await?;
-        leader::lock_epoch(&mut tx, epoch).await?;
+        leader::check_and_lock_epoch(&mut tx, epoch).await?;
         if tx.query(&LOCK_UNPROCESSED, params! { id: event.0 }).await?.is_empty() {
             tx.rollback().await?;
             return Ok(None);
@@ -182,7 +182,7 @@ impl Store {
         problem: Option<&str>,
     ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
-        leader::lock_epoch(&mut tx, epoch).await?;
+        leader::check_and_lock_epoch(&mut tx, epoch).await?;
         let closed = mark_processed(&mut tx, event, 0, problem).await?;
         tx.commit().await?;
         Ok(closed)
@@ -236,7 +236,7 @@ fn check_event(event: &NewEvent<'_>) -> Result<(), InvalidInput> {
     validate::check_key("source", event.source)?;
     event.dedupe_key.map_or(Ok(()), |typed| validate::check_key("dedupe key", typed))?;
     let Some(payload) = event.payload else { return Ok(()) };
-    validate::check_json("payload", payload)?;
+    validate::check_json_size_and_nul("payload", payload)?;
     match serde_json::from_str::<serde_json::Value>(payload) {
         Ok(_) => Ok(()),
         Err(_) => Err(InvalidInput::with_value("payload", payload, "JSON")),

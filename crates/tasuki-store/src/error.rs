@@ -94,7 +94,7 @@ impl Error {
 
     /// Whether a script for SQLite aborted itself because one of its guards did not hold. The script had no effect.
     /// Its guard statement provokes this JSON error on purpose.
-    pub(crate) fn is_guard_abort(&self) -> bool {
+    pub(crate) fn is_script_guard_failure(&self) -> bool {
         match self.root() {
             Self::Database(sqlx::Error::Database(error)) => {
                 error.message().contains("malformed JSON")

@@ -17,7 +17,6 @@ mod error;
 mod job;
 mod logs;
 mod outcome;
-mod planning_reads;
 mod validate;
 // EXPLAIN tests. They need the private statements, so they are compiled as a module of this crate.
 #[cfg(test)]
@@ -39,26 +38,27 @@ pub use db::{AppTransaction, BoxFuture, Fault, FaultInjector};
 pub use doctor::{CLOCK_TOLERANCE, DoctorCheck, DoctorReport, Finding, Severity};
 pub use emitted_events::{EmitResult, Event, NewEvent};
 pub use error::Error;
+pub use job::schedule_cursor::{ScheduleCursor, ScheduleCursorMove};
 pub use job::{
-    ExpectedVersion, Job, JobChange, JobCreated, JobDefinition, JobSpec, JobVersion, Trigger,
+    ExpectedVersion, Job, JobChangeResult, JobCreateResult, JobDefinition, JobSpec, JobVersion,
+    Trigger,
 };
 pub use logs::create_short_logs::CapturedOutput;
 pub use logs::{LogAppendResult, LogLine, LogPage, OutputStream};
-pub use outcome::{Lost, Outcome};
-pub use planning_reads::cursor::{Cursor, CursorMove};
-pub use planning_reads::lane_due_times::{LaneDueTimes, LanePosition};
-pub use planning_reads::waiting_and_leased::{LeasedRun, PendingWork, WaitingRun};
+pub use outcome::{LostWrite, Outcome};
 pub use retention::{PrunePosition, PruneResult, PrunedWorkers};
 pub use run::Run;
 pub use run::assign::AssignRequest;
 pub use run::cancel::CancelResult;
 pub use run::claim::{ClaimRequest, ClaimResult, MAX_CLAIM};
-pub use run::create::{CreatedRun, ScheduledRuns, Writer};
+pub use run::create::{CreatedRun, CursorMoveWithRuns, Writer};
 pub use run::due_table::DueRun;
-pub use run::executions::Execution;
 pub use run::finish::{AttemptReport, AttemptResult, StateAfterAttempt};
+pub use run::lane_due_times::{LaneDueTimes, LanePosition};
 pub use run::lease::{Lease, RenewResult, RenewedRun};
-pub use run::list::{RunFilter, RunPage, RunPosition};
+pub use run::list::{RunFilter, RunListPosition, RunPage};
+pub use run::list_executions::Execution;
+pub use run::list_waiting_and_leased::{LeasedRun, PendingLeaderWork, WaitingRun};
 pub use run::new_run::NewRun;
 pub use run::rare_transition_records::TransitionRecord;
 pub use run::recover::RecoveredRun;
@@ -115,8 +115,8 @@ impl Store {
         self.dialect() == Dialect::Postgres
     }
 
-    /// Maximum number of transactions that a caller should open at once to do the same work for many runs. SQLite has
-    /// one writer, so a second transaction would only wait for the first one.
+    /// Maximum number of transactions that a caller should have open at the same time to do the same work for many
+    /// runs. SQLite has one writer, so a second transaction would only wait for the first one.
     pub fn max_open_transactions(&self) -> usize {
         match self.dialect() {
             Dialect::Sqlite => 1,
@@ -140,7 +140,7 @@ impl Store {
         let rows = self.db.query(&READ_CLOCK, params! {}).await?;
         let row =
             rows.first().ok_or_else(|| Error::broken("the query for the clock returned no row"))?;
-        db::instant::timestamp(row.int("clock")?)
+        db::instant::timestamp_from_micros(row.int("clock")?)
     }
 
     /// Finds a run by its id.
@@ -181,9 +181,9 @@ impl Store {
     }
 
     /// Reads the current state of a run whose write was lost. For messages only; no code decides by it.
-    async fn explain_loss(&self, run: RunId) -> Result<Lost, Error> {
+    async fn explain_loss(&self, run: RunId) -> Result<LostWrite, Error> {
         let current = self.find_run(run).await?;
-        Ok(Lost {
+        Ok(LostWrite {
             run,
             state: current.as_ref().map(|run| run.state),
             worker: current.filter(|run| run.state.is_leased()).and_then(|run| run.worker),

@@ -11,7 +11,7 @@ pub enum Outcome<T> {
     /// The run is not due yet. The same start may be tried again when it is due.
     NotYet,
     /// The write's conditions did not hold: another writer was first, or the deadline has passed. Nothing was written.
-    Lost(Lost),
+    Lost(LostWrite),
 }
 
 impl<T> Outcome<T> {
@@ -21,7 +21,7 @@ impl<T> Outcome<T> {
     }
 
     /// Returns the value of a write that took effect.
-    pub fn applied(self) -> Option<T> {
+    pub fn into_applied(self) -> Option<T> {
         match self {
             Self::Applied(value) => Some(value),
             Self::NotYet | Self::Lost(_) => None,
@@ -31,7 +31,7 @@ impl<T> Outcome<T> {
 
 /// The current state of a run whose write was lost. For messages only; no code decides by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct LostWrite {
     /// The run that was not changed.
     pub run: RunId,
     /// Its current state; `None`: the run does not exist.

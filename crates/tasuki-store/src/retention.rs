@@ -10,7 +10,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{Epoch, WorkerId};
 
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::params;
 use crate::db::sql::{Sql, sql};
 use crate::run::due_table;
@@ -76,7 +76,7 @@ pub struct PruneResult {
 pub struct PrunedWorkers {
     /// How many workers were deleted.
     pub deleted: u64,
-    /// Whether the batch was full, so that another call may find more workers at once.
+    /// Whether the batch was full, so that another call may find more workers immediately.
     pub has_more: bool,
 }
 
@@ -91,13 +91,13 @@ impl Store {
         max_rows: u32,
     ) -> Result<PruneResult, Error> {
         let max_rows = max_rows.clamp(1, MAX_BATCH);
-        let min_age = micros(older_than);
+        let min_age = duration_to_micros(older_than);
         let batch = params! { min_age: min_age, at: from.at, id: from.id, limit: max_rows };
         let old = self.db.query(&RUN_LIST_PRUNABLE, batch).await?;
         let (mut next, mut id_ranges, mut ids) = (from, Vec::new(), Vec::new());
         for row in &old {
             // The runs of one id range are always in the same batch.
-            let id_range = due_table::id_range(row)?;
+            let id_range = due_table::run_ids_of_due_row(row)?;
             next = PrunePosition { at: row.int("scheduled_for")?, id: *id_range.start() };
             ids.extend(id_range.clone());
             id_ranges.push(id_range);
@@ -137,7 +137,7 @@ impl Store {
         max_rows: u32,
     ) -> Result<PruneResult, Error> {
         let max_rows = max_rows.clamp(1, MAX_BATCH);
-        let min_age = micros(older_than);
+        let min_age = duration_to_micros(older_than);
         let batch = params! { min_age: min_age, id: from.id, limit: max_rows };
         let rows = self.db.query(&EVENT_LIST_PRUNABLE, batch).await?;
         let mut ids = Vec::with_capacity(rows.len());
@@ -159,7 +159,7 @@ impl Store {
     /// Deletes the statistics of minutes that ended longer ago than `older_than`: about `max_rows` rows, always whole
     /// minutes. Returns the number of deleted rows; 0: no row is that old.
     pub async fn prune_stats(&self, older_than: Duration, max_rows: u32) -> Result<u64, Error> {
-        let batch = params! { min_age: micros(older_than), limit: max_rows.clamp(1, MAX_BATCH) };
+        let batch = params! { min_age: duration_to_micros(older_than), limit: max_rows.clamp(1, MAX_BATCH) };
         let mut last = None;
         for row in self.db.query(&STAT_LIST_PRUNABLE, batch).await? {
             // The end of the minute decides, not its beginning.
@@ -192,8 +192,8 @@ impl Store {
         let max_rows = max_rows.clamp(1, MAX_BATCH);
         let batch = params! {
             caller: to_uuid(caller.as_bytes()),
-            min_age: micros(older_than),
-            min_gone: micros(MAX_CLAIM_DELAY),
+            min_age: duration_to_micros(older_than),
+            min_gone: duration_to_micros(MAX_CLAIM_DELAY),
             limit: max_rows,
         };
         let mut tx = self.begin_for(Writer::Leader(epoch)).await?;

@@ -78,8 +78,8 @@ impl Store {
         let (mut before, mut after) = (Map::new(), Map::new());
         for &(name, _) in changes {
             // The audit gets the normalized value, not the input: `60s` is stored as `1m`.
-            let value = settings.get(name).unwrap_or_default();
-            before.insert(name.to_owned(), old.settings.get(name).into());
+            let value = settings.find_value_text(name).unwrap_or_default();
+            before.insert(name.to_owned(), old.settings.find_value_text(name).into());
             after.insert(name.to_owned(), value.clone().into());
             let row = params! { name: name, value: value, changed_by: actor.name };
             if tx.execute(&UPDATE, row.clone()).await? == 0 {
@@ -96,7 +96,7 @@ impl Store {
             before: with_version(before, expected_version),
             after: with_version(after, version),
         };
-        audit::append(&mut tx, actor, action).await?;
+        audit::append_audit_entry(&mut tx, actor, action).await?;
         tx.commit().await?;
         Ok(SettingsChangeResult::Applied(CurrentSettings { version, settings }))
     }

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use serde_json::json;
-use tasuki_core::{InvalidInput, Role};
+use tasuki_core::{AccessRole, InvalidInput};
 
 use crate::audit::{self, AuditAction, AuditActor};
-use crate::db::instant::{micros, timestamp};
+use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
 use crate::{Error, Store, validate};
@@ -31,7 +31,7 @@ pub struct NewToken<'a> {
     /// Its name. The audit records what is done with the token under this name.
     pub name: &'a str,
     /// The role that it grants.
-    pub role: Role,
+    pub role: AccessRole,
     /// The SHA-256 of the token. The store never gets the token itself.
     pub hash: [u8; 32],
     /// How long it is valid; `None`: until it is revoked.
@@ -46,7 +46,7 @@ pub struct Token {
     /// Its name.
     pub name: String,
     /// The role that it grants.
-    pub role: Role,
+    pub role: AccessRole,
     /// When it was created.
     pub created_at: Timestamp,
     /// Name of the actor who created it.
@@ -66,12 +66,12 @@ impl Token {
     }
 
     fn from_row(row: &Row) -> Result<Self, Error> {
-        let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
+        let instant = |name| row.opt_int(name)?.map(timestamp_from_micros).transpose();
         Ok(Self {
             id: row.int("id")?,
             name: row.text("name")?,
             role: row.text("role")?.parse()?,
-            created_at: timestamp(row.int("created_at")?)?,
+            created_at: timestamp_from_micros(row.int("created_at")?)?,
             created_by: row.text("created_by")?,
             expires_at: instant("expires_at")?,
             last_used_at: instant("last_used_at")?,
@@ -100,7 +100,7 @@ impl Store {
             token_hash: new.hash.to_vec(),
             role: new.role.as_str(),
             created_by: actor.name,
-            lifetime: new.lifetime.map(micros),
+            lifetime: new.lifetime.map(duration_to_micros),
         };
         tx.execute(&INSERT, row).await?;
         let rows = tx.query(&FIND_BY_HASH, params! { token_hash: new.hash.to_vec() }).await?;
@@ -118,7 +118,7 @@ impl Store {
                 "expires_at": token.expires_at.map(|at| at.to_string()),
             })),
         };
-        audit::append(&mut tx, actor, action).await?;
+        audit::append_audit_entry(&mut tx, actor, action).await?;
         tx.commit().await?;
         Ok(token)
     }
@@ -128,7 +128,7 @@ impl Store {
     pub async fn authenticate_token(&self, hash: [u8; 32]) -> Result<Option<Token>, Error> {
         let rows = self.db.query(&FIND_BY_HASH, params! { token_hash: hash.to_vec() }).await?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let (token, clock) = (Token::from_row(row)?, timestamp(row.int("clock")?)?);
+        let (token, clock) = (Token::from_row(row)?, timestamp_from_micros(row.int("clock")?)?);
         if !token.is_valid_at(clock) {
             return Ok(None);
         }
@@ -177,7 +177,7 @@ impl Store {
             before: Some(audit_json(false)),
             after: Some(audit_json(true)),
         };
-        audit::append(&mut tx, actor.into(), action).await?;
+        audit::append_audit_entry(&mut tx, actor.into(), action).await?;
         tx.commit().await?;
         Ok(Some(after))
     }

@@ -30,7 +30,7 @@ pub(crate) fn check_key(field: &'static str, text: &str) -> Result<(), InvalidIn
 
 /// Checks the size of a JSON text and that it has no NUL character. The error does not quote it: it may contain a
 /// secret.
-pub(crate) fn check_json(field: &'static str, text: &str) -> Result<(), InvalidInput> {
+pub(crate) fn check_json_size_and_nul(field: &'static str, text: &str) -> Result<(), InvalidInput> {
     if text.len() > MAX_JSON_BYTES {
         return Err(InvalidInput::with_described_value(
             field,
@@ -52,11 +52,11 @@ pub(crate) fn check_submission(
     if let Some(text) = idempotency_key {
         check_key("idempotency key", text)?;
     }
-    args.map_or(Ok(()), |text| check_json("args", text))
+    args.map_or(Ok(()), |text| check_json_size_and_nul("args", text))
 }
 
 /// Checks new runs before they are inserted together.
-pub(crate) fn check_runs(runs: &[NewRun<'_>]) -> Result<(), InvalidInput> {
+pub(crate) fn check_new_runs(runs: &[NewRun<'_>]) -> Result<(), InvalidInput> {
     runs.iter().try_for_each(|run| {
         // The job decides whether the leader assigns its runs or workers claim them. A run may use another lane only
         // if its job uses one.

@@ -6,7 +6,7 @@
 use std::error::Error;
 use std::path::PathBuf;
 
-use tasuki::operator::{Actor, Role};
+use tasuki::operator::{AccessRole, Actor};
 use tasuki::{Operator, Wakeups};
 use tasuki_store::Store;
 use tokio::net::TcpListener;
@@ -17,8 +17,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let store = Store::open(&format!("sqlite:{}", directory.join("serve.db").display()), 4).await?;
     store.migrate().await?;
     let operator = Operator::new(store, Wakeups::default());
-    let actor = Actor { name: "example".to_owned(), address: None, role: Role::Admin };
-    let issued = operator.create_token(&actor, "example", Role::Admin, None).await?;
+    let actor = Actor { name: "example".to_owned(), address: None, role: AccessRole::Admin };
+    let issued = operator.create_token(&actor, "example", AccessRole::Admin, None).await?;
 
     let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
     println!("url=http://{}", listener.local_addr()?);

@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tasuki::Operator;
-use tasuki::operator::{Actor, Role};
+use tasuki::operator::{AccessRole, Actor};
 
 use crate::problem::{FORBIDDEN, Problem, UNAUTHORIZED};
 
@@ -26,7 +26,7 @@ pub(crate) async fn authenticate(
     let Some(secret) = bearer_token(request.headers()) else {
         return unauthorized("the request has no bearer token").into_response();
     };
-    let token = match operator.find_token(secret).await {
+    let token = match operator.authenticate_token_secret(secret).await {
         Ok(Some(token)) => token,
         Ok(None) => {
             return unauthorized("the token is unknown, expired or revoked").into_response();
@@ -40,7 +40,7 @@ pub(crate) async fn authenticate(
 }
 
 /// Checks that the caller has at least a role.
-pub(crate) fn require_role(actor: Option<&Actor>, needed: Role) -> Result<(), Problem> {
+pub(crate) fn require_role(actor: Option<&Actor>, needed: AccessRole) -> Result<(), Problem> {
     match actor {
         Some(actor) if actor.role >= needed => Ok(()),
         Some(actor) => {

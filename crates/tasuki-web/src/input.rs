@@ -215,9 +215,9 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequestParts<S> for QueryParams<T>
 }
 
 /// The name or id in the path, not validated.
-pub(crate) struct PathName(pub(crate) String);
+pub(crate) struct UnvalidatedPathParam(pub(crate) String);
 
-impl<S: Send + Sync> FromRequestParts<S> for PathName {
+impl<S: Send + Sync> FromRequestParts<S> for UnvalidatedPathParam {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
@@ -228,7 +228,7 @@ impl<S: Send + Sync> FromRequestParts<S> for PathName {
     }
 }
 
-impl PathName {
+impl UnvalidatedPathParam {
     /// Parses the id of an object of this kind. An invalid id is the id of no object, so the error is "not found".
     pub(crate) fn id<T: std::str::FromStr>(&self, kind: &str) -> Result<T, Problem> {
         self.0.parse().map_err(|_| Problem::not_found(kind, &self.0))
@@ -240,7 +240,7 @@ impl PathName {
 pub(crate) struct ActionContext {
     pub(crate) operator: Operator,
     pub(crate) actor: Actor,
-    pub(crate) target: PathName,
+    pub(crate) target: UnvalidatedPathParam,
     pub(crate) headers: ActionHeaders,
 }
 
@@ -252,7 +252,7 @@ impl FromRequestParts<Operator> for ActionContext {
         Ok(Self {
             operator: operator.clone(),
             actor: parts.extensions.get::<Actor>().cloned().ok_or_else(unauthorized)?,
-            target: PathName::from_request_parts(parts, operator).await?,
+            target: UnvalidatedPathParam::from_request_parts(parts, operator).await?,
             headers: ActionHeaders::from_request_parts(parts, operator).await?,
         })
     }

@@ -26,7 +26,7 @@ pub use serve::serve;
 pub fn router(operator: Operator) -> Router {
     let (routes, document) = openapi::build_router_and_document(api::routes());
     let routes = routes
-        .merge(openapi::document_route(&document))
+        .merge(openapi::openapi_document_route(&document))
         .fallback(problem::unknown_path)
         .method_not_allowed_fallback(problem::method_not_allowed)
         .layer(from_fn_with_state(operator.clone(), auth::authenticate));
@@ -38,7 +38,7 @@ pub fn router(operator: Operator) -> Router {
 }
 
 /// Returns the OpenAPI document of [`router`], as it is served and as it is stored in the repository.
-pub fn openapi() -> String {
+pub fn build_openapi_text() -> String {
     let (_, document) = openapi::build_router_and_document(api::routes());
     format!("{document:#}\n")
 }

@@ -52,7 +52,7 @@ pub(crate) fn build_router_and_document(entries: Vec<RouteEntry>) -> (Router<Ope
 }
 
 /// Route that serves the document.
-pub(crate) fn document_route(document: &Value) -> Router<Operator> {
+pub(crate) fn openapi_document_route(document: &Value) -> Router<Operator> {
     let text = document.to_string();
     let json = HeaderValue::from_static("application/json");
     Router::new().route(

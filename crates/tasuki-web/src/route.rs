@@ -7,7 +7,7 @@ use axum::http::{HeaderValue, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use tasuki::Operator;
-use tasuki::operator::{Actor, Role};
+use tasuki::operator::{AccessRole, Actor};
 use tasuki_core::duration;
 use utoipa_axum::router::UtoipaMethodRouter;
 
@@ -20,14 +20,14 @@ pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// A route and the role that it needs.
 pub(crate) struct RouteEntry {
     /// Role that the caller must have at least.
-    pub(crate) role: Role,
+    pub(crate) role: AccessRole,
     /// The route with its documentation.
     pub(crate) route: UtoipaMethodRouter<Operator>,
 }
 
 /// A route that needs a role and has a timeout.
 pub(crate) fn route_for_role(
-    role: Role,
+    role: AccessRole,
     (schemas, paths, methods): UtoipaMethodRouter<Operator>,
 ) -> RouteEntry {
     let timeout_layer = from_fn(async |request: Request, next: Next| {
@@ -40,7 +40,8 @@ async fn with_timeout(limit: Duration, response: impl Future<Output = Response>)
     match tokio::time::timeout(limit, response).await {
         Ok(response) => response,
         Err(_) => {
-            let detail = format!("the request took longer than {}", duration::format(limit));
+            let detail =
+                format!("the request took longer than {}", duration::format_exact_duration(limit));
             Problem::new(TIMEOUT, detail)
                 .with_hint("check whether the request had an effect before you send it again")
                 .into_response()
@@ -50,7 +51,7 @@ async fn with_timeout(limit: Duration, response: impl Future<Output = Response>)
 
 /// A route that needs a role and has no timeout, because it waits or streams.
 pub(crate) fn streaming_route_for_role(
-    role: Role,
+    role: AccessRole,
     (schemas, paths, methods): UtoipaMethodRouter<Operator>,
 ) -> RouteEntry {
     let authorize = from_fn(move |request: Request, next: Next| async move {

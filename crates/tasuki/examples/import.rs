@@ -41,7 +41,7 @@ fn file() -> Vec<Product> {
 pub(crate) async fn run(database: &str) -> Result<String, Box<dyn std::error::Error>> {
     let client = Client::connect(database).await?;
     let job = JobDeclaration::task("import").max_retries(2).timeout(Duration::from_secs(60));
-    let node = client.node("import")?.handler("import", import).job(job).start().await?;
+    let node = client.node_builder("import")?.handler("import", import).job(job).start().await?;
     // The rows have idempotency keys, so the second import finds the existing runs and creates none.
     for time in ["first", "second"] {
         let tasks: Result<Vec<_>, Error> = file()

@@ -63,11 +63,11 @@ pub(crate) async fn run(database: &str) -> Result<String, Box<dyn std::error::Er
     let pool = SqlitePool::connect(database).await?;
     sqlx::raw_sql(TABLES).execute(&pool).await?;
     let job = JobDeclaration::every("roll_up", "1s")?
-        .scopes(Shops(pool.clone()))
+        .fire_per_scope(Shops(pool.clone()))
         .misfire(MisfirePolicy::LatestOnly);
     let for_handler = pool.clone();
     let node = client
-        .node("roll_up")?
+        .node_builder("roll_up")?
         .handler("roll_up", move |(): (), context| roll_up(for_handler.clone(), context))
         .job(job);
     let shops = ["berlin", "kyoto", "lima"];

@@ -47,7 +47,7 @@ async fn order(State(shop): State<Shop>, what: String) -> Result<String, HttpErr
         inserted.execute(&mut *transaction).await.map_err(internal_error)?.last_insert_rowid();
     let mail = Mail { order, text: format!("thank you for ordering {what}") };
     let task = shop.client.task("send_mail", &mail).map_err(internal_error)?;
-    let run = task.submit_in(&mut transaction).await.map_err(internal_error)?.run;
+    let run = task.submit_in_transaction(&mut transaction).await.map_err(internal_error)?.run;
     if what == "nothing" {
         // Dropping the transaction rolls it back, including the mail task.
         return Err((StatusCode::UNPROCESSABLE_ENTITY, "there is nothing to sell".to_owned()));
@@ -79,7 +79,7 @@ pub(crate) async fn run(
     )
     .execute(&pool)
     .await?;
-    let node = client.node("shop")?.handler("send_mail", send_mail).start().await?;
+    let node = client.node_builder("shop")?.handler("send_mail", send_mail).start().await?;
     let shop = Router::new()
         .route("/orders", post(order))
         .route("/mails/{run}", get(mail))

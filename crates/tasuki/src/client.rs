@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use tasuki_core::{InvalidInput, Priority, Role, RunId, Scope};
+use tasuki_core::{AccessRole, InvalidInput, Priority, RunId, Scope};
 use tasuki_store::{AppTransaction, CreatedRun, Execution, Store};
 
 use crate::node::{Config, Node, NodeBuilder};
@@ -46,7 +46,8 @@ impl Client {
     pub fn new(store: Store) -> Self {
         let wake = Wakeups::default();
         let operator = Operator::new(store.clone(), wake.clone());
-        let actor = Actor { name: "application".to_owned(), address: None, role: Role::Admin };
+        let actor =
+            Actor { name: "application".to_owned(), address: None, role: AccessRole::Admin };
         Self { operator, store, wake, actor }
     }
 
@@ -56,7 +57,7 @@ impl Client {
     }
 
     /// Builds a node in this process. Tasks that this client submits start on it without delay.
-    pub fn node(&self, name: &str) -> Result<NodeBuilder, InvalidInput> {
+    pub fn node_builder(&self, name: &str) -> Result<NodeBuilder, InvalidInput> {
         Ok(Node::builder(Config::new(name.parse()?), self.store.clone()).wakeups(self.wake.clone()))
     }
 
@@ -101,12 +102,12 @@ impl Client {
     }
 
     /// Submits many tasks in a transaction of the application. See [`NewTask::submit_in`].
-    pub async fn submit_all_in<'a>(
+    pub async fn submit_all_in_transaction<'a>(
         &self,
         transaction: impl Into<AppTransaction<'a>>,
         tasks: impl IntoIterator<Item = NewTask<'_>>,
     ) -> Result<Vec<CreatedRun>, Error> {
-        self.operator.submit_in(transaction, &drafts(tasks)).await
+        self.operator.submit_all_in_transaction(transaction, &drafts(tasks)).await
     }
 
     /// Wakes the nodes after the application committed a transaction with submitted tasks: the node in this process
@@ -121,13 +122,13 @@ impl Client {
     }
 
     /// The current state of one run. An error if it does not exist.
-    pub async fn find_run(&self, run: RunId) -> Result<RunInfo, Error> {
-        self.operator.find_run(run).await
+    pub async fn get_run(&self, run: RunId) -> Result<RunInfo, Error> {
+        self.operator.get_run(run).await
     }
 
     /// All attempts of a run, in order.
     pub async fn list_executions(&self, run: RunId) -> Result<Vec<Execution>, Error> {
-        Ok(self.operator.find_run_detail(run).await?.executions)
+        Ok(self.operator.get_run_detail(run).await?.executions)
     }
 
     /// Waits until a run has ended, at most for `timeout`.
@@ -227,11 +228,12 @@ impl NewTask<'_> {
 
     /// Submits the task in a transaction of the application on the database that contains tasuki's tables. The run
     /// exists if and only if the transaction commits. Call [`Client::notify_committed`] after the commit.
-    pub async fn submit_in<'a>(
+    pub async fn submit_in_transaction<'a>(
         self,
         transaction: impl Into<AppTransaction<'a>>,
     ) -> Result<CreatedRun, Error> {
-        let created = self.client.operator.submit_in(transaction, &[self.draft]).await?;
+        let created =
+            self.client.operator.submit_all_in_transaction(transaction, &[self.draft]).await?;
         created.into_iter().next().ok_or_else(|| invalid_args("no task").into())
     }
 }

@@ -10,14 +10,14 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tasuki_core::{ErrorCode, RunId, Scope};
+use tasuki_core::{AttemptErrorCode, RunId, Scope};
 use tasuki_store::OutputStream;
 
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
-use crate::node::executor::attempt::AttemptLiveness;
+use crate::node::executor::attempt_data::AttemptLiveness;
+use crate::node::executor::attempt_log_writer::AttemptLog;
 use crate::node::executor::functions::HandlerStopSignal;
-use crate::node::executor::logs::AttemptLog;
 use crate::node::job_cache::ParsedJobVersion;
 
 pub(crate) type HandlerFuture =
@@ -52,7 +52,7 @@ impl HandlerRegistry {
                     Box::pin(async move { returned.await.map(Into::into) })
                 }
                 Err(error) => {
-                    let error = TaskError::new(ErrorCode::INVALID_INPUT, error);
+                    let error = TaskError::new(AttemptErrorCode::INVALID_INPUT, error);
                     Box::pin(std::future::ready(Err(error)))
                 }
             }
@@ -126,7 +126,7 @@ impl From<Value> for TaskSuccess {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TaskError {
     /// The error code. It decides whether the run is retried, unless the job's rules or `retryable` decide.
-    pub code: ErrorCode,
+    pub code: AttemptErrorCode,
     /// The message for users.
     pub message: String,
     /// Whether a retry may help; `None`: the error code decides.
@@ -135,13 +135,13 @@ pub struct TaskError {
 
 impl TaskError {
     /// An error with this code and message.
-    pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+    pub fn new(code: AttemptErrorCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), retryable: None }
     }
 
     /// An error that is not retried.
     pub fn fatal(message: impl Display) -> Self {
-        Self::new(ErrorCode::UNEXPECTED_ERROR, message.to_string()).with_retryable(false)
+        Self::new(AttemptErrorCode::UNEXPECTED_ERROR, message.to_string()).with_retryable(false)
     }
 
     /// Sets whether a retry may help.
@@ -152,7 +152,7 @@ impl TaskError {
 
 impl<E: Display> From<E> for TaskError {
     fn from(error: E) -> Self {
-        Self::new(ErrorCode::UNEXPECTED_ERROR, error.to_string())
+        Self::new(AttemptErrorCode::UNEXPECTED_ERROR, error.to_string())
     }
 }
 

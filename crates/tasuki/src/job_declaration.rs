@@ -10,10 +10,10 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
-use tasuki_core::{InvalidInput, Priority, Role, Schedule};
+use tasuki_core::{AccessRole, InvalidInput, Priority, Schedule};
 use tasuki_store::Trigger;
 
-use crate::node::leader::scope_providers::ScopeProvider;
+use crate::node::leader::job_scope_providers::ScopeProvider;
 use crate::operator::{Actor, Error, JobDraft, JobWithNextFire, Operator};
 
 /// Maximum number of tries to apply a declaration while other processes change the job.
@@ -96,7 +96,7 @@ impl JobDeclaration {
         Ok(self)
     }
 
-    /// Sets the policy for missed slots. It has no effect on a job without a schedule.
+    /// Sets the policy for planned times that were missed. It has no effect on a job without a schedule.
     pub fn misfire(mut self, misfire: MisfirePolicy) -> Self {
         if let Trigger::Time { misfire: policy, .. } = &mut self.draft.trigger {
             *policy = Some(misfire);
@@ -105,8 +105,8 @@ impl JobDeclaration {
     }
 
     /// Fires once per scope instead of once for the global scope. The provider is called regularly: a new scope is
-    /// planned from then on, a removed scope is not planned any more. Each scope gets each slot once.
-    pub fn scopes(mut self, provider: impl ScopeProvider + 'static) -> Self {
+    /// planned from then on, a removed scope is not planned any more. Each scope gets each planned time once.
+    pub fn fire_per_scope(mut self, provider: impl ScopeProvider + 'static) -> Self {
         self.draft.work.scoped = true;
         self.scopes = Some(Arc::new(provider));
         self
@@ -176,9 +176,9 @@ impl JobDeclaration {
         node: &str,
     ) -> Result<JobWithNextFire, Error> {
         let name = format!("code on {node}");
-        let by = Actor { name, address: None, role: Role::Admin };
+        let by = Actor { name, address: None, role: AccessRole::Admin };
         for _ in 0..MAX_TRIES {
-            let result = match operator.find_job(&self.name).await {
+            let result = match operator.get_job(&self.name).await {
                 Err(Error::NotFound { .. }) => {
                     operator.create_job(&by, &self.name, &self.draft).await
                 }
@@ -206,12 +206,12 @@ impl JobDeclaration {
     }
 
     /// Creates the job if no job has its name. An existing job is not changed.
-    pub(crate) async fn create_if_missing(
+    pub(crate) async fn create_job_if_missing(
         &self,
         operator: &Operator,
         node: &str,
     ) -> Result<JobWithNextFire, Error> {
-        match operator.find_job(&self.name).await {
+        match operator.get_job(&self.name).await {
             Err(Error::NotFound { .. }) => self.apply(operator, node).await,
             found => found,
         }

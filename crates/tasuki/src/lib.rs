@@ -5,12 +5,12 @@ mod handler;
 mod job_declaration;
 pub mod line_splitter;
 pub mod node;
-mod notify;
 pub mod operator;
 pub mod spawner;
 pub mod testing;
+mod wakeups_and_hints;
 
-pub use crate::notify::wakeups::Wakeups;
+pub use crate::wakeups_and_hints::wakeups::Wakeups;
 pub use client::{Client, NewTask};
 pub use handler::{Context, HandlerArguments, HandlerRegistry, TaskError, TaskSuccess};
 pub use job_declaration::JobDeclaration;

@@ -6,27 +6,27 @@
 //! running past its lease.
 
 mod cgroup;
-mod child_launcher;
 #[allow(
     unsafe_code,
     reason = "a child that shares our memory until it executes a program needs raw system calls"
 )]
 mod clone_exec;
 mod exit_journal;
-mod handle;
-mod output_pipes;
+mod hold_output_pipes;
 mod protocol;
 mod spawner_loop;
+mod start_command_process;
 mod tree;
 mod wire;
+mod worker_side_handle;
 
-pub use handle::SpawnerHandle;
 pub use protocol::{
     AttemptKey, LaunchRefusal, LaunchSpec, OutputText, ProcessExit, ProcessOutput, SpawnerEvent,
     SpawnerRequest,
 };
 pub(crate) use spawner_loop::raise_open_files;
 pub use spawner_loop::{DATA_DIR_ID_ENV, run_spawner, run_spawner_of_data_dir};
+pub use worker_side_handle::SpawnerHandle;
 
 /// Microseconds since the machine was started, including sleep (`CLOCK_BOOTTIME`): the clock of lease deadlines.
 pub fn boottime() -> u64 {

@@ -68,7 +68,7 @@ impl TestNode {
         store.set_clock(Some(started_at));
         let client = Client::new(store).with_actor("test");
         let clock = Arc::new(ManualTestClock::default());
-        let builder = build(client.node("test").expect("the node name is valid"));
+        let builder = build(client.node_builder("test").expect("the node name is valid"));
         let (node, _) = builder
             .assemble(Arc::clone(&clock) as Arc<dyn Clock>)
             .await
@@ -116,7 +116,7 @@ impl TestNode {
 
     /// All runs of a job that are planned for now or earlier, in the order of their planned instants.
     pub async fn list_runs_of_job(&self, job: &str) -> Vec<Run> {
-        let job = self.client.operator().find_job(job).await.expect("the job exists").job.id;
+        let job = self.client.operator().get_job(job).await.expect("the job exists").job.id;
         let filter = RunFilter { job: Some(job), until: Some(self.now()), ..RunFilter::default() };
         let (mut runs, mut position) = (Vec::new(), None);
         loop {
@@ -136,7 +136,7 @@ impl TestNode {
     pub fn assert_succeeded(&self, run: RunId) -> impl Future<Output = Run> {
         let caller = std::panic::Location::caller();
         async move {
-            let now = self.client.find_run(run).await.expect("the run exists").run;
+            let now = self.client.get_run(run).await.expect("the run exists").run;
             assert!(
                 now.state == RunState::Succeeded,
                 "{caller}: run {run} is {}: {}",
@@ -186,7 +186,7 @@ impl TestNode {
             worker.renew(false).await?;
             worker.enforce_deadlines();
             worker.start_due().await?;
-            while worker.claim().await? == Some(0) {}
+            while worker.claim_and_launch().await? == Some(0) {}
             worker.report_all().await
         };
         let done: Result<(), tasuki_store::Error> = ticks.await;

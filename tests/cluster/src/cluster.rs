@@ -281,7 +281,7 @@ impl Cluster {
 
     /// The leader's node and epoch, if there is a leader with a valid lease.
     pub fn leader(&self) -> Option<(usize, Epoch)> {
-        let leader = self.try_query_store(async |store| store.find_leader().await)?;
+        let leader = self.try_query_store(async |store| store.get_leader_record().await)?;
         let holder = leader.holder.filter(|_| leader.lease_until > leader.clock)?;
         Some((self.node_of(holder)?, leader.epoch))
     }

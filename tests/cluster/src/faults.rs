@@ -151,7 +151,7 @@ pub fn all_faults() -> Vec<ClusterFault> {
         ),
         main(
             "worker-killed",
-            "SIGKILL of a worker during a run; started again at once",
+            "SIGKILL of a worker during a run; started again immediately",
             workers::kill_and_restart,
         ),
         fault(

@@ -33,7 +33,8 @@ struct Counters {
 }
 
 impl ScaleBenchmark {
-    /// Measures with nothing due, then with all jobs due at once. Returns a table; `log` gets progress messages.
+    /// Measures with nothing due, then with all jobs due at the same time. Returns a table; `log` gets
+    /// progress messages.
     pub fn measure(&self, log: impl Fn(&str)) -> String {
         let mut cluster = Cluster::start(self.config.clone());
         cluster.query_sql("create extension if not exists pg_stat_statements");

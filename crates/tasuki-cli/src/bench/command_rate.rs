@@ -14,7 +14,7 @@ use super::baseline::per_second;
 use super::fixture::{self, BenchFixture, with_bench_fixture};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
-use crate::database_access::Database;
+use crate::database_access::DatabaseOptions;
 use crate::failure::Failure;
 
 /// The command; its argument is the output that it prints.
@@ -35,7 +35,7 @@ Examples:
   tasuki bench spawn --commands 2000 --slots 8 --dispatch claim --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchSpawnCommand {
     #[command(flatten)]
-    pub(crate) database: Database,
+    pub(crate) database: DatabaseOptions,
 
     /// Number of commands
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -69,7 +69,7 @@ impl BenchSpawnCommand {
     async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
         let wake = Wakeups::default();
         let builder = fixture::bench_node_builder(&fixture.store, Some(self.slots), &wake)?;
-        let (builder, folder) = fixture::enable_commands(builder)?;
+        let (builder, folder) = fixture::enable_command_execution(builder)?;
         let node = fixture::start_node(builder).await?;
         let comparison = self.compare(fixture, &node, &wake).await;
         node.stop().await;
@@ -155,7 +155,7 @@ fn spawn_and_capture(times: u32) -> std::io::Result<()> {
 /// Waits until the node is the leader: only a leader assigns commands.
 async fn wait_until_leader(fixture: &BenchFixture, node: &Node) -> Result<(), Error> {
     let since = Instant::now();
-    while fixture.store.find_leader().await?.holder != Some(node.worker_id()) {
+    while fixture.store.get_leader_record().await?.holder != Some(node.worker_id()) {
         if since.elapsed() > LEADER_TIMEOUT {
             return Err(Error::Broken("the node did not become the leader in time".to_owned()));
         }

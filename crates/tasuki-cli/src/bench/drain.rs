@@ -14,7 +14,7 @@ use super::baseline::per_second;
 use super::fixture::{BenchFixture, checkpoint, with_bench_fixture};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
-use crate::database_access::Database;
+use crate::database_access::DatabaseOptions;
 use crate::failure::Failure;
 
 /// Handler name of the function that the tasks call.
@@ -33,7 +33,7 @@ Examples:
   tasuki bench drain --tasks 10000 --json --database-url mysql://tasuki@localhost/bench")]
 pub(crate) struct BenchDrainCommand {
     #[command(flatten)]
-    pub(crate) database: Database,
+    pub(crate) database: DatabaseOptions,
 
     /// Number of tasks
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -70,13 +70,14 @@ impl BenchDrainCommand {
         let (batch, connections) =
             (self.bare_batch, fixture.baseline.usable_connections(self.bare_connections));
         let limit = format!("plain SQL, batch {batch}, {connections} connections");
-        let measure_node = async || drain(fixture, self.tasks, self.function_slots).await;
+        let measure_node =
+            async || measure_node_drain_rate(fixture, self.tasks, self.function_slots).await;
         let measure_baseline = async || {
             let checkpoint = async || checkpoint(&fixture.store).await;
-            fixture.baseline.drain(self.tasks, batch, connections, checkpoint).await
+            fixture.baseline.measure_drain_rate(self.tasks, batch, connections, checkpoint).await
         };
         // Warm-up: a new PostgreSQL connection plans its first executions of a statement anew each time, with bad plans.
-        drain(fixture, self.tasks.div_ceil(5), self.function_slots).await?;
+        measure_node_drain_rate(fixture, self.tasks.div_ceil(5), self.function_slots).await?;
         measure_baseline().await?;
         let comparison = Comparison::new("drain by a node", limit, "runs/s");
         let comparison = comparison.measure(self.rounds, measure_node, measure_baseline).await?;
@@ -94,12 +95,16 @@ impl BenchDrainCommand {
 }
 
 /// Submits `tasks` tasks, starts a node and returns how many tasks per second it processes.
-pub(crate) async fn drain(fixture: &BenchFixture, tasks: u32, slots: u32) -> Result<f64, Error> {
+pub(crate) async fn measure_node_drain_rate(
+    fixture: &BenchFixture,
+    tasks: u32,
+    slots: u32,
+) -> Result<f64, Error> {
     let job = fixture.create_job("drain", WorkAction::Function(HANDLER.to_owned()), None).await?;
     let progress = Progress::new("submit", u64::from(tasks));
     fixture.submit_tasks(&job, tasks, None, &progress).await?;
     drop(progress);
-    fixture.settle_database().await?;
+    fixture.analyze_and_checkpoint().await?;
     let calls = Arc::new(AtomicU64::new(0));
     let counter = Arc::clone(&calls);
     let mut functions = HandlerRegistry::default();

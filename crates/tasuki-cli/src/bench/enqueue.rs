@@ -11,7 +11,7 @@ use super::baseline::{TASK_ARGS, per_second};
 use super::fixture::{BenchFixture, bench_task, run_in_parallel, with_bench_fixture};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
-use crate::database_access::Database;
+use crate::database_access::DatabaseOptions;
 use crate::failure::Failure;
 
 /// Handler name of a function that no worker has, so that the tasks stay in the queue.
@@ -30,7 +30,7 @@ Examples:
   tasuki bench enqueue --callers 64 --bulk 5000 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchEnqueueCommand {
     #[command(flatten)]
-    pub(crate) database: Database,
+    pub(crate) database: DatabaseOptions,
 
     /// Number of tasks that are submitted one by one
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
@@ -134,7 +134,7 @@ impl BenchEnqueueCommand {
         let started = Instant::now();
         for _ in 0..calls {
             let runs: Vec<NewRun<'_>> = (0..self.bulk).map(|_| bench_task(job)).collect();
-            fixture.store.create(Writer::Api, &runs).await?;
+            fixture.store.create_or_find_runs(Writer::Api, &runs).await?;
         }
         Ok(per_second(u64::from(calls * self.bulk), started.elapsed()))
     }

@@ -19,7 +19,7 @@ use tasuki_store::{Error, Job, NewRun, Run, RunFilter, Store, Trigger, Writer};
 use super::fixture;
 use super::progress::Progress;
 use super::results::quantile;
-use crate::database_access::Database;
+use crate::database_access::DatabaseOptions;
 use crate::failure::Failure;
 
 /// Handler name of the function that the runs call.
@@ -44,7 +44,7 @@ Examples:
   tasuki bench fire --rate 1000 --whole-seconds --database-url sqlite:bench.db")]
 pub(crate) struct BenchFireCommand {
     #[command(flatten)]
-    pub(crate) database: Database,
+    pub(crate) database: DatabaseOptions,
 
     /// Number of runs per second
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -58,8 +58,8 @@ pub(crate) struct BenchFireCommand {
     #[arg(long, value_enum, default_value_t = Kind::Function)]
     kind: Kind,
 
-    /// Plan all runs of a second for the start of this second, each run of a different job. Without this option, the runs
-    /// are spread evenly over the second
+    /// In each second, plan all runs for the same moment, the start of the second; each run belongs to a different job.
+    /// Without this option, the runs are spread evenly over the second
     #[arg(long)]
     whole_seconds: bool,
 
@@ -152,7 +152,7 @@ impl BenchFireCommand {
         if self.kind == Kind::Function {
             return Ok((fixture::start_node(builder).await?, None));
         }
-        let (builder, folder) = fixture::enable_commands(builder)?;
+        let (builder, folder) = fixture::enable_command_execution(builder)?;
         Ok((fixture::start_node(builder).await?, Some(folder)))
     }
 
@@ -169,7 +169,7 @@ impl BenchFireCommand {
             let run = |n| NewRun { scheduled_for: Some(at(n)), ..NewRun::task(&job.newest) };
             let runs: Vec<NewRun<'_>> = (0..self.rate * self.seconds).map(run).collect();
             for batch in runs.chunks(1_000) {
-                store.create(Writer::Api, batch).await?;
+                store.create_or_find_runs(Writer::Api, batch).await?;
             }
             return Ok(vec![job]);
         }

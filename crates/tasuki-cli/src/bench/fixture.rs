@@ -12,13 +12,13 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::work_spec::{Dispatch, WorkAction, WorkSpec};
 use tasuki_core::{InvalidInput, LeaseToken, WorkerId};
 use tasuki_store::{
-    AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, Job, JobCreated, JobDefinition,
-    JobSpec, NewRun, NewWorker, PrunePosition, Store, Trigger, Writer,
+    AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, Job, JobCreateResult,
+    JobDefinition, JobSpec, NewRun, NewWorker, PrunePosition, Store, Trigger, Writer,
 };
 
 use super::baseline::{Baseline, TASK_ARGS};
 use super::progress::Progress;
-use crate::database_access::Database;
+use crate::database_access::DatabaseOptions;
 use crate::failure::Failure;
 
 /// Maximum number of connections of the store, the same as for a node of `tasuki up`.
@@ -40,7 +40,7 @@ pub(crate) struct BenchFixture {
 
 /// Runs `work` on a database that is used only by the benchmark, and cleans up afterwards even if `work` fails.
 pub(crate) async fn with_bench_fixture<T>(
-    database: &Database,
+    database: &DatabaseOptions,
     connections: u32,
     work: impl AsyncFnOnce(&BenchFixture) -> Result<T, Error>,
 ) -> Result<T, Failure> {
@@ -86,9 +86,9 @@ impl BenchFixture {
     pub(crate) async fn prepare(&self) -> Result<(), Error> {
         self.store.migrate().await?;
         refuse_if_in_use(&self.store).await?;
-        match self.baseline.count_foreign_jobs().await? {
+        match self.baseline.count_jobs_not_from_bench().await? {
             0 => Ok(()),
-            _ => Err(database_in_use_error()),
+            _ => Err(other_jobs_or_worker_error()),
         }
     }
 
@@ -138,7 +138,7 @@ impl BenchFixture {
     ) -> Result<Job, Error> {
         let work = WorkSpec::new(what);
         let name = format!("bench {name} {}", Timestamp::now().as_microsecond());
-        let lane = work.claim_lane(dispatch.unwrap_or(work.kind().default_dispatch()));
+        let lane = work.lane_for_dispatch(dispatch.unwrap_or(work.kind().default_dispatch()));
         create_bench_job(
             &self.store,
             &name,
@@ -168,7 +168,7 @@ impl BenchFixture {
                 }
                 let run = |_| NewRun { scheduled_for: at, ..bench_task(job) };
                 let batch: Vec<NewRun<'_>> = (0..count).map(run).collect();
-                self.store.create(Writer::Api, &batch).await?;
+                self.store.create_or_find_runs(Writer::Api, &batch).await?;
                 progress.add(count);
             }
         };
@@ -234,7 +234,7 @@ impl BenchFixture {
     }
 
     /// Brings statistics and pages into the state some time after the last write: analyze and checkpoint.
-    pub(crate) async fn settle_database(&self) -> Result<(), Error> {
+    pub(crate) async fn analyze_and_checkpoint(&self) -> Result<(), Error> {
         self.store.analyze_tables().await?;
         checkpoint(&self.store).await;
         Ok(())
@@ -301,7 +301,7 @@ impl BenchFixture {
 
     /// Checks that exactly `runs` runs of a job have succeeded.
     pub(crate) async fn check_all_succeeded(&self, job: &Job, runs: u64) -> Result<(), Error> {
-        match self.baseline.count_succeeded(job.id).await? {
+        match self.baseline.count_succeeded_job_runs(job.id).await? {
             found if found == runs => Ok(()),
             found => {
                 Err(Error::Broken(format!("{runs} runs were submitted, but {found} succeeded")))
@@ -340,7 +340,9 @@ pub(crate) fn bench_node_builder(
 }
 
 /// Enables commands on a node. Returns its data directory, which the caller removes after the node has stopped.
-pub(crate) fn enable_commands(builder: NodeBuilder) -> Result<(NodeBuilder, PathBuf), Error> {
+pub(crate) fn enable_command_execution(
+    builder: NodeBuilder,
+) -> Result<(NodeBuilder, PathBuf), Error> {
     let folder = std::env::temp_dir().join(format!("tasuki_bench_{}", std::process::id()));
     let home = DataDirLock::acquire(&folder).map_err(|error| Error::Broken(error.to_string()))?;
     let spawner = crate::run_node_until_stopped::spawner_command(&home)
@@ -361,12 +363,12 @@ pub(crate) async fn refuse_if_in_use(store: &Store) -> Result<(), Error> {
     let is_recent = |at: Timestamp| clock.duration_since(at) < RECENT_HEARTBEAT;
     let workers = store.list_workers().await?;
     match workers.iter().any(|worker| worker.may_continue() && is_recent(worker.heartbeat_at)) {
-        true => Err(database_in_use_error()),
+        true => Err(other_jobs_or_worker_error()),
         false => Ok(()),
     }
 }
 
-pub(crate) fn database_in_use_error() -> Error {
+pub(crate) fn other_jobs_or_worker_error() -> Error {
     InvalidInput::with_described_value(
         "database",
         "other jobs or an active worker",
@@ -385,7 +387,7 @@ pub(crate) fn single_attempt_spec(work: &WorkSpec) -> JobSpec {
     JobSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
-        lane: work.claim_lane(work.kind().default_dispatch()),
+        lane: work.lane_for_dispatch(work.kind().default_dispatch()),
         concurrency: ConcurrencyPolicy::Allow,
         max_attempts: 1,
         max_releases: 20,
@@ -407,8 +409,8 @@ pub(crate) async fn create_bench_job(
 ) -> Result<Job, Error> {
     let definition = JobDefinition { trigger, enabled: true, spec };
     match store.create_job("bench", &name.parse()?, &definition, next_fire).await? {
-        JobCreated::Created(job) => Ok(*job),
-        JobCreated::NameTaken => Err(database_in_use_error()),
+        JobCreateResult::Created(job) => Ok(*job),
+        JobCreateResult::NameTaken => Err(other_jobs_or_worker_error()),
     }
 }
 

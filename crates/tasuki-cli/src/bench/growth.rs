@@ -8,11 +8,11 @@ use tasuki_core::work_spec::WorkAction;
 use tasuki_store::{Error, PrunePosition, Store};
 
 use super::baseline::Baseline;
-use super::drain::drain;
-use super::fixture::{BenchFixture, database_in_use_error};
+use super::drain::measure_node_drain_rate;
+use super::fixture::{BenchFixture, other_jobs_or_worker_error};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
-use crate::database_access::Database;
+use crate::database_access::DatabaseOptions;
 use crate::failure::Failure;
 
 /// Function slots of a node by default.
@@ -36,7 +36,7 @@ Examples:
   tasuki bench growth --present 100000 --rounds 6 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchGrowthCommand {
     #[command(flatten)]
-    pub(crate) database: Database,
+    pub(crate) database: DatabaseOptions,
 
     /// Number of future runs in one database, and of ended runs in another
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
@@ -86,7 +86,9 @@ impl BenchGrowthCommand {
             let temporary = TemporaryDatabase::make(url, name).await?;
             databases.push(temporary);
         }
-        let [empty, ahead, ended] = &databases[..] else { return Err(database_in_use_error()) };
+        let [empty, ahead, ended] = &databases[..] else {
+            return Err(other_jobs_or_worker_error());
+        };
         let [empty, ahead, ended] = [&empty.fixture, &ahead.fixture, &ended.fixture];
         self.fill_with_future_runs(ahead).await?;
         self.fill_with_ended_runs(ended).await?;
@@ -126,7 +128,7 @@ impl BenchGrowthCommand {
     /// Measures the drain in a database, then deletes the drained runs, so that every round starts with the same rows.
     async fn drain(&self, fixture: &BenchFixture) -> Result<f64, Error> {
         let from = PrunePosition::scheduled_from(fixture.store.read_clock().await?);
-        let rate = drain(fixture, self.tasks, SLOTS).await?;
+        let rate = measure_node_drain_rate(fixture, self.tasks, SLOTS).await?;
         fixture.prune(from, &Progress::new("clean up", u64::from(self.tasks))).await?;
         fixture.store.analyze_tables().await?;
         Ok(rate)
@@ -237,7 +239,7 @@ impl CreatedDatabase {
     async fn script(&self, verb: &str) -> Result<(), Error> {
         let Self::Database { server, name } = self else { return Ok(()) };
         let baseline = Baseline::open(server, 1).await?;
-        let done = baseline.run_database_statement(verb, name).await;
+        let done = baseline.create_or_drop_database(verb, name).await;
         baseline.close().await;
         done
     }

@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 use super::fixture::{self, BenchFixture, with_bench_fixture};
 use super::progress::Progress;
 use super::results::LatencySamples;
-use crate::database_access::Database;
+use crate::database_access::DatabaseOptions;
 use crate::failure::Failure;
 
 /// Handler name of the function that the tasks call.
@@ -36,7 +36,7 @@ Examples:
   tasuki bench latency --samples 1000 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchLatencyCommand {
     #[command(flatten)]
-    pub(crate) database: Database,
+    pub(crate) database: DatabaseOptions,
 
     /// Number of tasks, which are submitted one after the other
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -46,8 +46,8 @@ pub(crate) struct BenchLatencyCommand {
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(0..=60_000))]
     pause_ms: u32,
 
-    /// Submit each task as a separate program does: the node gets a notification, and needs a second commit to claim the
-    /// task
+    /// Submit each task as if from a separate program: one commit submits the task, the node gets a notification, and a
+    /// second commit claims the task
     #[arg(long)]
     apart: bool,
 
@@ -77,8 +77,8 @@ impl BenchLatencyCommand {
         });
         let client = Client::new(fixture.store.clone());
         let node = match self.apart {
-            true => Client::new(fixture.store.clone()).node("bench"),
-            false => client.node("bench"),
+            true => Client::new(fixture.store.clone()).node_builder("bench"),
+            false => client.node_builder("bench"),
         };
         let node = fixture::start_node(node?.functions(functions)).await?;
         let samples = self.collect_samples(fixture, &job, &client, &mut starts).await;

@@ -16,8 +16,8 @@ use tasuki_store::{
 
 use super::baseline::TASK_ARGS;
 use super::enqueue::submit_bench_task;
-use super::fixture::{self, database_in_use_error, refuse_if_in_use};
-use crate::database_access::Database;
+use super::fixture::{self, other_jobs_or_worker_error, refuse_if_in_use};
+use crate::database_access::DatabaseOptions;
 use crate::failure::Failure;
 
 const LEASE_TTL: Duration = Duration::from_secs(600);
@@ -30,7 +30,7 @@ Examples:
   tasuki bench store --runs 5000 --database-url postgres://tasuki@localhost/bench")]
 pub(crate) struct BenchStoreCommand {
     #[command(flatten)]
-    pub(crate) database: Database,
+    pub(crate) database: DatabaseOptions,
 
     /// Number of runs per measurement
     #[arg(long, default_value_t = 20_000)]
@@ -148,10 +148,10 @@ impl StoreFixture {
             function_slots: 1_000_000,
         };
         store.register_worker(&new).await?;
-        let seen = store.find_leader().await?.epoch;
+        let seen = store.get_leader_record().await?.epoch;
         store.end_term("bench", seen).await?;
         let minted = store.take_leadership(worker, seen, seen, LEASE_TTL).await?;
-        let epoch = minted.ok_or_else(database_in_use_error)?;
+        let epoch = minted.ok_or_else(other_jobs_or_worker_error)?;
         // A short lane name, as the names of queues are usually short.
         let lane = format!("b{:x}", (started / 1_000) as u32);
         let claimed = job(&store, &lane, &lane, JobKind::Function).await?;
@@ -176,7 +176,7 @@ impl StoreFixture {
         while left > 0 {
             let chunk = left.min(1_000);
             let batch: Vec<NewRun<'_>> = (0..chunk).map(|_| task(job)).collect();
-            self.store.create(Writer::Api, &batch).await?;
+            self.store.create_or_find_runs(Writer::Api, &batch).await?;
             left -= chunk;
         }
         self.store.analyze_tables().await?;
@@ -192,7 +192,7 @@ impl StoreFixture {
         let started_at = Instant::now();
         self.run_in_parallel(connections, move |bench| async move {
             for _ in 0..runs / connections {
-                bench.store.create(Writer::Api, &[task(&bench.claimed)]).await?;
+                bench.store.create_or_find_runs(Writer::Api, &[task(&bench.claimed)]).await?;
             }
             Ok(u64::from(runs / connections))
         })
@@ -236,7 +236,7 @@ impl StoreFixture {
             let mut done = 0;
             while done < share {
                 let runs: Vec<NewRun<'_>> = (0..batch).map(|_| task(&bench.claimed)).collect();
-                bench.store.create(Writer::Api, &runs).await?;
+                bench.store.create_or_find_runs(Writer::Api, &runs).await?;
                 done += u64::from(batch);
             }
             Ok(done)
@@ -342,11 +342,11 @@ impl StoreFixture {
             after: None,
         };
         let ClaimResult::Runs(runs) = self.store.claim(&request).await? else {
-            return Err(database_in_use_error());
+            return Err(other_jobs_or_worker_error());
         };
         let started_at = Instant::now();
         for _ in 0..renewals {
-            self.store.renew(self.worker, token, LEASE_TTL).await?;
+            self.store.renew(self.worker, &[token], LEASE_TTL).await?;
         }
         let result = measurement(
             "renew (runs kept)",

@@ -11,14 +11,14 @@ use super::file::{self, FileJob};
 use super::job_changes::{self, FieldChange};
 use super::{fetch_all_jobs, job_path, normalize, view};
 use crate::client::{ApiClient, ApiResponse, format_etag};
-use crate::confirm::Confirmation;
+use crate::confirmation_prompt::Confirmation;
 use crate::failure::Failure;
-use crate::parse;
+use crate::flag_values;
 use crate::view::{OutputStyle, count_with_noun, field_items, field_text};
 
-/// Create and change jobs so that they match a file; with --prune, also delete all other jobs. Shows the changes field by
-/// field and asks for a confirmation. If another user changes a job at the same time, this command does not change the job
-/// and reports it
+/// Create and change jobs so that they match a file; with --prune, also delete all other jobs. Shows the changes field
+/// by field and asks for a confirmation. If another user changes a job at the same time, this command leaves that job
+/// unchanged and prints that the change was refused
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -39,9 +39,9 @@ A file:
   timeout = \"10m\"
   retry = { max_retries = 3, backoff = \"1m\" }
 
-The file uses the field names of tasuki job show --json. If the file does not contain a field of a
+The file uses the field names of `tasuki job show --json`. If the file does not contain a field of a
 job, this command resets the field. Exceptions: enabled, dispatch, concurrency, retry and each field
-inside retry keep their current values. tasuki job export writes such a file.")]
+inside retry keep their current values. `tasuki job export` writes such a file.")]
 pub(super) struct Apply {
     /// TOML file with jobs; - is stdin
     #[arg(short, long, value_name = "FILE")]
@@ -69,7 +69,7 @@ impl Apply {
         client: &ApiClient,
         style: &OutputStyle,
     ) -> Result<String, Failure> {
-        let text = parse::read_file_or_stdin(&self.file)?;
+        let text = flag_values::read_file_or_stdin(&self.file)?;
         let desired = file::parse(&self.file.display().to_string(), &text)?;
         let existing = fetch_all_jobs(client).await?;
         let (planned, unchanged) =
@@ -111,7 +111,7 @@ fn plan_changes(
             unchanged.push(name);
             continue;
         }
-        let patch = job_changes::merge_patch(&before, &desired);
+        let patch = job_changes::compute_merge_patch(&before, &desired);
         planned.push(PlannedChange::Change {
             name,
             version: version(current),
@@ -287,7 +287,7 @@ impl ApplyReport {
         let count = count_with_noun(self.refused.len(), "job");
         let message = format!("the server refused the changes of {count}");
         Err(Failure::new(message).with_stdout(output).hint(
-            "all other changes were applied; run tasuki job apply again to see the remaining ones",
+            "all other changes were applied; to see the refused ones, run `tasuki job apply` again",
         ))
     }
 }

@@ -12,7 +12,7 @@ use crate::client::ApiClient;
 use crate::failure::Failure;
 use crate::view::{OutputStyle, field_items, field_text};
 
-/// Print all jobs, or the named ones, as TOML for tasuki job apply
+/// Print all jobs, or the named ones, as TOML for `tasuki job apply`
 #[derive(Args)]
 #[command(after_help = "\
 Examples:

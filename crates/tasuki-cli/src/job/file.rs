@@ -22,7 +22,7 @@ pub(super) struct FileJob {
 pub(super) fn parse(file: &str, text: &str) -> Result<Vec<FileJob>, Failure> {
     let parser = FileParser { file, text };
     let document = Document::parse(text)
-        .map_err(|error| parser.error_at(error.span(), "", error.message()))?;
+        .map_err(|error| parser.error_at(error.span(), "invalid TOML", error.message()))?;
     let mut jobs: Vec<(FileJob, usize)> = Vec::new();
     for (name, item) in document.iter() {
         if name != "job" {
@@ -35,7 +35,8 @@ pub(super) fn parse(file: &str, text: &str) -> Result<Vec<FileJob>, Failure> {
             let job = parser.parse_job(table, span.clone())?;
             let line = parser.line_number(span.clone());
             if let Some((_, before)) = jobs.iter().find(|(known, _)| known.name == job.name) {
-                let message = format!("duplicate job name, first in line {before}");
+                let message =
+                    format!("duplicate job name; the job in line {before} has the same name");
                 return Err(parser.error_at(span, &format!("job {:?}", job.name), &message));
             }
             jobs.push((job, line));
@@ -78,8 +79,17 @@ impl FileParser<'_> {
             let span_of = |item: &dyn TableLike, name| item.get(name).and_then(Item::span);
             let trigger = table.get("trigger").and_then(Item::as_table_like);
             let span = trigger.and_then(|trigger| span_of(trigger, "schedule")).or(span);
-            let location = format!("{location}: trigger.schedule");
-            return Err(self.error_at(span, &location, &invalid.to_string()));
+            let field = match &*invalid.field {
+                "schedule type" => "type",
+                "time zone" => "zone",
+                "dst gap" => "dst_gap",
+                "dst fold" => "dst_fold",
+                // All other names, such as `period` and `hour`, are parts of the value.
+                _ => "value",
+            };
+            let location = format!("{location}: trigger.schedule.{field}");
+            let message = format!("found {}, expected {}", invalid.found, invalid.expected);
+            return Err(self.error_at(span, &location, &message));
         }
         Ok(FileJob { name, fields })
     }
@@ -131,7 +141,7 @@ impl FileParser<'_> {
                             format!("found {}, expected {}", invalid.found, invalid.expected);
                         self.error_at(item.span(), &format!("{location}: {field}"), &message)
                     })?;
-                json!(duration::format(length))
+                json!(duration::format_exact_duration(length))
             }
             FieldType::TextList => {
                 let list = item.as_array().ok_or_else(|| type_error("a list of strings"))?;
@@ -167,7 +177,7 @@ impl FileParser<'_> {
         let line = self.line_number(span);
         let location = if location.is_empty() { String::new() } else { format!("{location}: ") };
         let file = self.file;
-        Failure::bad_usage(format!("{file}:{line}: {location}{}", message.replace('\n', ", ")))
+        Failure::bad_usage(format!("{file}:{line}: {location}{}", message.replace('\n', "; ")))
     }
 
     fn line_number(&self, span: Span) -> usize {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 ///
 /// An object whose `type` or `policy` changes is contained completely, even where parts have equal values by chance:
 /// daily at 09:00 is not weekdays at 09:00.
-pub(crate) fn merge_patch(from: &Value, to: &Value) -> Value {
+pub(crate) fn compute_merge_patch(from: &Value, to: &Value) -> Value {
     let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
     let type_changed = ["type", "policy"].iter().any(|key| from.get(*key) != to.get(*key));
     let mut patch = Map::new();
@@ -16,7 +16,7 @@ pub(crate) fn merge_patch(from: &Value, to: &Value) -> Value {
     for (name, value) in to {
         match from.get(name) {
             Some(before) if before == value && !type_changed => {}
-            Some(before) => drop(patch.insert(name.clone(), merge_patch(before, value))),
+            Some(before) => drop(patch.insert(name.clone(), compute_merge_patch(before, value))),
             None => drop(patch.insert(name.clone(), value.clone())),
         }
     }
@@ -77,10 +77,10 @@ mod tests {
         let from = json!({"a": 1, "b": {"c": 1, "d": 2}, "gone": 1, "same": [1]});
         let to = json!({"a": 2, "b": {"c": 1, "d": 3}, "new": {"x": 1}, "same": [1]});
         assert_eq!(
-            merge_patch(&from, &to),
+            compute_merge_patch(&from, &to),
             json!({"a": 2, "b": {"d": 3}, "gone": null, "new": {"x": 1}})
         );
-        assert_eq!(merge_patch(&to, &to), json!({}));
+        assert_eq!(compute_merge_patch(&to, &to), json!({}));
     }
 
     #[test]
@@ -89,7 +89,7 @@ mod tests {
             json!({"s": {"type": "daily_at", "value": "09:00", "zone": "UTC", "gap": "skip"}});
         let to = json!({"s": {"type": "weekdays_at", "value": "09:00", "zone": "UTC"}});
         assert_eq!(
-            merge_patch(&from, &to),
+            compute_merge_patch(&from, &to),
             json!({"s": {"type": "weekdays_at", "value": "09:00", "zone": "UTC", "gap": null}})
         );
     }

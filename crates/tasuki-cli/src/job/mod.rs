@@ -3,8 +3,8 @@
 mod apply;
 mod export;
 mod file;
-mod job_args;
 mod job_changes;
+mod job_definition_flags;
 mod job_fields;
 mod normalize;
 mod trigger;
@@ -15,14 +15,14 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{ApiClient, path_segment};
-use crate::confirm::Confirmation;
-use crate::endpoint::Endpoint;
+use crate::client::{ApiClient, encode_path_segment};
+use crate::confirmation_prompt::Confirmation;
 use crate::failure::Failure;
+use crate::flag_values::{self, PastOrFuture};
 use crate::pagination;
-use crate::parse::{self, Direction};
+use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, count_with_noun, field_items};
-use job_args::JobArgs;
+use job_definition_flags::JobDefinitionFlags;
 
 /// Create, change, list, trigger, pause and delete jobs
 #[derive(Args)]
@@ -58,7 +58,8 @@ Examples:
   tasuki job list --trigger event
   tasuki job list --json | jq -r '.items[].name'")]
 struct List {
-    /// Only jobs with this trigger type: time (a schedule), event, task (only on request)
+    /// Only jobs with this trigger type: time (has a schedule), event (has event types), task (has neither; runs only
+    /// on request)
     #[arg(long, value_name = "TYPE")]
     trigger: Option<String>,
     /// Only enabled (true) or disabled (false) jobs
@@ -96,7 +97,7 @@ struct Create {
     #[arg(long)]
     disabled: bool,
     #[command(flatten)]
-    job_args: JobArgs,
+    job_args: JobDefinitionFlags,
 }
 
 /// Change a job. Fields without a flag keep their values; the value `default` resets a field. If another request changes the
@@ -112,7 +113,7 @@ struct Update {
     /// The job's name
     name: String,
     #[command(flatten)]
-    job_args: JobArgs,
+    job_args: JobDefinitionFlags,
     /// Argument to remove (repeatable)
     #[arg(long, value_name = "NAME", help_heading = "Action")]
     without_arg: Vec<String>,
@@ -129,8 +130,8 @@ struct Enable {
     name: String,
 }
 
-/// Disable a job until you enable it again. tasuki cancels its future scheduled runs; runs that are already due, and
-/// runs that an event or a request created before, continue
+/// Disable a job until you enable it again. tasuki cancels its future scheduled runs. Runs that are already due
+/// continue, and so do runs that an event or a request created before the job was disabled
 #[derive(Args)]
 #[command(after_help = "Examples:\n  tasuki job disable hello")]
 struct Disable {
@@ -185,14 +186,14 @@ Examples:
   tasuki job preview report
   tasuki job preview report -n 3 --from 2027-03-27T00:00:00Z
 
-For a schedule that no job uses yet, run tasuki schedule preview.")]
+For a schedule that no job uses yet, run `tasuki schedule preview`.")]
 struct Preview {
     /// The job's name
     name: String,
     /// Number of fire times to show
     #[arg(short = 'n', long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     count: u16,
-    /// Show fire times after this instant: an instant, or a duration from now [default: now]
+    /// Show only fire times after WHEN: an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     from: Option<String>,
 }
@@ -228,10 +229,10 @@ impl Verb {
             }
             Self::Resume(Resume { name }) => post_action(client, style, name, "resume", None).await,
             Self::Pause(pause) => {
-                let until = parse::parse_optional_instant(
+                let until = flag_values::instant_flag_to_api_text(
                     "--until",
                     pause.until.as_deref(),
-                    Direction::Future,
+                    PastOrFuture::Future,
                     now,
                 )?;
                 let body = json!({ "reason": pause.reason, "until": until });
@@ -248,7 +249,7 @@ impl Verb {
 
 /// Returns the API path of a job.
 fn job_path(name: &str) -> Result<String, Failure> {
-    Ok(format!("/jobs/{}", path_segment(name)?))
+    Ok(format!("/jobs/{}", encode_path_segment(name)?))
 }
 
 /// Fetches all jobs as one page.
@@ -292,7 +293,7 @@ impl List {
 
 impl Create {
     async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
-        let mut body = self.job_args.merge_into(&Value::Null)?;
+        let mut body = self.job_args.build_job_fields(&Value::Null)?;
         // A new job has no previous values that a null would reset.
         body.retain(|_, value| !value.is_null());
         body.insert("name".to_owned(), json!(self.name));
@@ -308,7 +309,7 @@ impl Update {
     async fn run(&self, client: &ApiClient, style: &OutputStyle) -> Result<String, Failure> {
         let read = client.get(job_path(&self.name)?).send().await?;
         let before = &read.body;
-        let mut fields = self.job_args.merge_into(before)?;
+        let mut fields = self.job_args.build_job_fields(before)?;
         for (field, dropped) in [("args", &self.without_arg), ("env", &self.without_env)] {
             if dropped.is_empty() {
                 continue;
@@ -325,7 +326,7 @@ impl Update {
         for (name, value) in fields {
             after[name] = value;
         }
-        let patch = job_changes::merge_patch(before, &after);
+        let patch = job_changes::compute_merge_patch(before, &after);
         if patch == json!({}) {
             let unchanged = |_: &OutputStyle, _: &Value| format!("{}: no changes\n", self.name);
             return Ok(style.render(&json!({ "job": before, "canceled_runs": [] }), unchanged));
@@ -374,9 +375,12 @@ impl Preview {
             return Err(Failure::new(message));
         }
         let mut body = json!({ "schedule": schedule, "count": self.count });
-        if let Some(from) =
-            parse::parse_optional_instant("--from", self.from.as_deref(), Direction::Future, now)?
-        {
+        if let Some(from) = flag_values::instant_flag_to_api_text(
+            "--from",
+            self.from.as_deref(),
+            PastOrFuture::Future,
+            now,
+        )? {
             body["from"] = json!(from);
         }
         let response = client.post("/schedules/preview").body(body).send().await?.body;

@@ -26,7 +26,7 @@ fn normalize_fields(value: &Value, fields: &[(&str, FieldType)]) -> Value {
             (part @ Value::Object(_), FieldType::Fields(fields)) => normalize_fields(part, fields),
             (Value::String(input), FieldType::Duration) => {
                 match duration::parse_duration_field("duration", input) {
-                    Ok(length) => json!(duration::format(length)),
+                    Ok(length) => json!(duration::format_exact_duration(length)),
                     Err(_) => json!(input),
                 }
             }

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::job_path;
 use crate::client::ApiClient;
 use crate::failure::Failure;
-use crate::parse::{self, Direction, RunArguments};
+use crate::flag_values::{self, PastOrFuture, RunArguments};
 use crate::run::WaitOptions;
 use crate::view::OutputStyle;
 
@@ -24,7 +24,7 @@ pub(super) struct Trigger {
     name: String,
     #[command(flatten)]
     arguments: RunArguments,
-    /// Planned time of the run, its earliest start: an instant, or a duration from now [default: now]
+    /// Planned time of the run (the run does not start earlier): an instant, or a duration from now [default: now]
     #[arg(long, value_name = "WHEN")]
     at: Option<String>,
     /// Scope of the run, such as tenant/42
@@ -49,13 +49,16 @@ impl Trigger {
         if let Some(args) = self.arguments.parse()? {
             body["args"] = args;
         }
-        if let Some(at) =
-            parse::parse_optional_instant("--at", self.at.as_deref(), Direction::Future, now)?
-        {
+        if let Some(at) = flag_values::instant_flag_to_api_text(
+            "--at",
+            self.at.as_deref(),
+            PastOrFuture::Future,
+            now,
+        )? {
             body["scheduled_for"] = json!(at);
         }
         if let Some(scope) = &self.scope {
-            body["scope"] = parse::scope(scope)?;
+            body["scope"] = flag_values::parse_scope_flag(scope)?;
         }
         let request = client.post(format!("{}/trigger", job_path(&self.name)?)).body(body);
         let response = request.idempotency_key(self.key.as_deref()).send().await?;

@@ -3,9 +3,9 @@
 use clap::{ArgGroup, Args};
 use serde_json::{Value, json};
 
-use super::job_args::text_or_null;
+use super::job_definition_flags::text_or_null;
 use crate::failure::Failure;
-use crate::parse;
+use crate::flag_values;
 
 /// The flags that define the trigger of a job.
 #[derive(Args)]
@@ -48,7 +48,8 @@ pub(super) struct TriggerArgs {
     /// Rule for times that occur twice because the clocks go back: once, twice
     #[arg(long, value_name = "RULE", help_heading = "Trigger")]
     dst_fold: Option<String>,
-    /// Misfire policy (the rule for missed slots): skip_late:5m, latest_only, every_within:1h, at_most:3, default
+    /// Misfire policy (the rule for planned times that were missed): skip_late:5m, latest_only, every_within:1h,
+    /// at_most:3, default
     #[arg(long, value_name = "POLICY", help_heading = "Trigger")]
     misfire: Option<String>,
     /// Event filter: run only if the payload of the event contains these JSON fields and values
@@ -58,7 +59,7 @@ pub(super) struct TriggerArgs {
 
 impl TriggerArgs {
     /// Returns the trigger of the flags, merged into the current one, or `None` if no flag was given.
-    pub(super) fn merge_into(&self, before: &Value) -> Result<Option<Value>, Failure> {
+    pub(super) fn build_trigger(&self, before: &Value) -> Result<Option<Value>, Failure> {
         if self.on_request {
             refuse_flags(
                 "--on-request",
@@ -75,7 +76,7 @@ impl TriggerArgs {
             if let Some(filter) = &self.filter {
                 trigger["filter"] = match filter.as_str() {
                     "" | "default" => Value::Null,
-                    input => Value::Object(parse::json_object("--filter", input)?),
+                    input => Value::Object(flag_values::parse_json_object_flag("--filter", input)?),
                 };
             }
             return Ok(Some(trigger));

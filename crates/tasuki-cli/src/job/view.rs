@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::describe_canceled_runs;
 use super::job_changes::FieldChange;
 use crate::view::{
-    OutputStyle, field_items, field_text, join_list_field, replace_control_chars, shell_command,
+    OutputStyle, field_items, field_text, join_list_field, quote_for_shell, replace_control_chars,
 };
 
 pub(super) fn render_list(style: &OutputStyle, jobs: &Value) -> String {
@@ -21,7 +21,7 @@ pub(super) fn render_list(style: &OutputStyle, jobs: &Value) -> String {
             truncate(&describe_action(job), 50),
         ]);
     }
-    table.render_or("there are no jobs; tasuki job create --help shows how to create one")
+    table.render_or("there are no jobs; `tasuki job create --help` shows how to create one")
 }
 
 /// As [`render_details`], but without the values of environment variables, which may be secret.
@@ -217,14 +217,16 @@ fn schedule_source(schedule: &Value) -> String {
 fn describe_misfire(misfire: &Value) -> String {
     match misfire["policy"].as_str() {
         Some("skip_late") => {
-            format!("skip slots that are more than {} late", field_text(misfire, "after"))
+            format!("skip runs that are more than {} late", field_text(misfire, "after"))
         }
-        Some("latest_only") => "run only the latest missed slot".to_owned(),
+        Some("latest_only") => "run only for the latest planned time that was missed".to_owned(),
         Some("every_within") => {
-            format!("run the missed slots of the last {}", field_text(misfire, "window"))
+            let window = field_text(misfire, "window");
+            format!("run for each planned time that was missed in the last {window}")
         }
         Some("at_most") => {
-            format!("run at most {} missed slots, the latest ones", field_text(misfire, "count"))
+            let count = field_text(misfire, "count");
+            format!("run for at most {count} missed planned times, the latest ones")
         }
         _ => String::new(),
     }
@@ -233,8 +235,8 @@ fn describe_misfire(misfire: &Value) -> String {
 fn describe_action(job: &Value) -> String {
     match job["kind"].as_str() {
         Some("function") => format!("function {}", field_text(job, "handler")),
-        Some("django") => format!("manage.py {}", shell_command(field_items(job, "command"))),
-        _ => shell_command(field_items(job, "command")),
+        Some("django") => format!("manage.py {}", quote_for_shell(field_items(job, "command"))),
+        _ => quote_for_shell(field_items(job, "command")),
     }
 }
 

@@ -14,10 +14,10 @@ use tasuki_core::RunState;
 pub(crate) use wait::WaitOptions;
 
 use crate::client::ApiClient;
-use crate::endpoint::Endpoint;
 use crate::failure::Failure;
+use crate::flag_values::{self, PastOrFuture};
 use crate::pagination;
-use crate::parse::{self, Direction};
+use crate::server_options::Endpoint;
 use crate::view::OutputStyle;
 
 /// Maximum expected difference between the clock of this host and that of the database.
@@ -44,7 +44,7 @@ enum Verb {
     Explain(Explain),
 }
 
-/// List runs, newest first. Runs whose planned time is in the future are omitted unless --planned is given
+/// List runs, newest first. Runs whose planned time is in the future are usually omitted; see --planned
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -72,8 +72,8 @@ struct List {
     /// Only runs whose planned time is before WHEN: an instant, or a duration before now
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
-    /// Include runs whose planned time is in the future. These runs are also included with --state, with --until, and with
-    /// a --since that is in the future
+    /// Include runs whose planned time is in the future. Not needed with --state, with --until, or if --since is an
+    /// instant in the future: then these runs are always included
     #[arg(long)]
     planned: bool,
     /// Maximum number of runs
@@ -176,7 +176,7 @@ impl Verb {
                     true => view::state_line(&response["run"]),
                     false => format!(
                         "cancel of run {id} requested: its worker will stop the attempt; \
-                         tasuki run wait {id} waits until the run has ended\n"
+                         `tasuki run wait {id}` waits until the run has ended\n"
                     ),
                 }))
             }
@@ -207,10 +207,14 @@ impl List {
     ) -> Result<String, Failure> {
         let since = self.since.as_deref();
         let since = since
-            .map(|input| parse::instant("--since", input, Direction::Past, now))
+            .map(|input| flag_values::parse_instant_flag("--since", input, PastOrFuture::Past, now))
             .transpose()?;
-        let until =
-            parse::parse_optional_instant("--until", self.until.as_deref(), Direction::Past, now)?;
+        let until = flag_values::instant_flag_to_api_text(
+            "--until",
+            self.until.as_deref(),
+            PastOrFuture::Past,
+            now,
+        )?;
         let (until, if_empty) = match (until, self.default_until(since, now)) {
             (None, Some(default_until)) => (
                 Some(default_until),

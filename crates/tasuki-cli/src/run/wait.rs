@@ -43,7 +43,7 @@ impl Wait {
     }
 }
 
-/// Options of commands that create a run: return at once, wait for its end, or follow its output.
+/// Options of commands that create a run: return immediately, wait for its end, or follow its output.
 #[derive(Args)]
 pub(crate) struct WaitOptions {
     /// Wait until the run has ended; exit 0 if it SUCCEEDED, else 1
@@ -116,7 +116,7 @@ async fn wait_until_ended(
             timeout.map_or(MAX_WAIT_PER_REQUEST, |limit| limit.saturating_sub(started.elapsed()));
         let request_timeout = left.min(MAX_WAIT_PER_REQUEST).max(Duration::from_millis(1));
         let request = client.get(format!("{}/wait", run_path(id)));
-        let request = request.query("timeout", &duration::format(request_timeout));
+        let request = request.query("timeout", &duration::format_exact_duration(request_timeout));
         let run = request.timeout(request_timeout + Duration::from_secs(10)).send().await?.body;
         if is_ended(&run) {
             return Ok(run);
@@ -128,9 +128,9 @@ async fn wait_until_ended(
 }
 
 fn timeout_failure(id: i64, limit: Duration) -> Failure {
-    let limit = duration::format(limit);
+    let limit = duration::format_exact_duration(limit);
     Failure::new(format!("run {id} has not ended within {limit}; it continues"))
-        .hint(format!("tasuki run explain {id} explains the state of the run"))
+        .hint(format!("`tasuki run explain {id}` explains the state of the run"))
 }
 
 /// Runs `work` until Ctrl-C. Ctrl-C ends the wait, not the run.
@@ -142,7 +142,7 @@ async fn interruptible<T>(
         done = work => done,
         _ = tokio::signal::ctrl_c() => {
             Err(Failure::interrupted(format!("stopped waiting; run {id} continues"))
-                .hint(format!("tasuki run cancel {id} cancels it")))
+                .hint(format!("`tasuki run cancel {id}` cancels it")))
         }
     }
 }
@@ -172,5 +172,5 @@ fn outcome_after_output(style: &OutputStyle, run: &Value) -> Result<String, Fail
 
 fn failure_hint(run: &Value) -> String {
     let id = &run["id"];
-    format!("tasuki run logs {id} shows its output, tasuki run explain {id} explains its state")
+    format!("`tasuki run logs {id}` shows its output, `tasuki run explain {id}` explains its state")
 }

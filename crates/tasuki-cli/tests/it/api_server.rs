@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
-use tasuki::operator::{Actor, Role};
+use tasuki::operator::{AccessRole, Actor};
 use tasuki::{Operator, Wakeups};
 use tasuki_store::Store;
 use tokio::net::TcpListener;
@@ -35,9 +35,10 @@ impl ApiServer {
                 let store = Store::open(&url, 4).await.unwrap();
                 store.migrate().await.unwrap();
                 let operator = Operator::new(store, Wakeups::default());
-                let actor = Actor { name: "test".to_owned(), address: None, role: Role::Admin };
+                let actor =
+                    Actor { name: "test".to_owned(), address: None, role: AccessRole::Admin };
                 let created =
-                    operator.create_token(&actor, "test", Role::Admin, None).await.unwrap();
+                    operator.create_token(&actor, "test", AccessRole::Admin, None).await.unwrap();
                 let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
                 let url = format!("http://{}", listener.local_addr().unwrap());
                 sender.send(json!({ "url": url, "token": created.secret })).unwrap();

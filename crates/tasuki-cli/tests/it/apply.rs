@@ -262,7 +262,7 @@ fn a_conflict_is_reported_and_other_changes_are_applied() {
     assert_snapshot!(after_plan, @r"
     error: the server refused the changes of 1 job
 
-    hint: all other changes were applied; run tasuki job apply again to see the remaining ones
+    hint: all other changes were applied; to see the refused ones, run `tasuki job apply` again
     ");
     assert_eq!(job_server.names(), ["hello", "日次"]);
 }
@@ -303,14 +303,14 @@ fn errors_in_a_file_have_line_job_and_field() {
     jobs.toml:3: job "a": retry.max_retries: found integer, expected a whole number, 0 or more
     jobs.toml:3: job "a": env: found inline table, expected a table of strings
     jobs.toml:3: job "a": args: found string, expected a table, or a string that contains a JSON object
-    jobs.toml:3: job "a": trigger.schedule: period: found "x", expected a whole number with its unit, such as 30s, 5m, 2h or 1d, from 1s to 366d
-    jobs.toml:3: job "a": trigger.schedule: time zone: found "Asia/Tokio", expected the IANA name of a zone; did you mean Asia/Tokyo?
+    jobs.toml:3: job "a": trigger.schedule.value: found "x", expected a whole number with its unit, such as 30s, 5m, 2h or 1d, from 1s to 366d
+    jobs.toml:3: job "a": trigger.schedule.zone: found "Asia/Tokio", expected the IANA name of a zone; did you mean Asia/Tokyo?
     jobs.toml:1: job: name is missing
-    jobs.toml:5: job "a": duplicate job name, first in line 1
+    jobs.toml:5: job "a": duplicate job name; the job in line 1 has the same name
     jobs.toml:1: jobs: unknown key; a job is a table named [[job]]
     jobs.toml:1: job: expected tables named [[job]]
-    jobs.toml:2: string values must be quoted, expected literal string
-    jobs.toml:3: duplicate key
+    jobs.toml:2: invalid TOML: string values must be quoted; expected literal string
+    jobs.toml:3: invalid TOML: duplicate key
     "#);
     assert_eq!(fake.lines(), [] as [&str; 0]);
 }

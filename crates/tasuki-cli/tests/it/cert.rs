@@ -117,7 +117,7 @@ fn cert_dev_refuses_invalid_names() {
     "#);
     assert_snapshot!(folder.run(&["--node", "observer"]), @r#"
     exit 2
-    error: a node cannot be named observer: the directory observer contains the certificate of the observer
+    error: no node can have the name "observer": the directory "observer" contains the certificate of the observer
     "#);
     assert!(folder.run(&["--cluster", "a b"]).starts_with("exit 2\n"));
     assert!(folder.run(&["--days", "0"]).starts_with("exit 2\n"));

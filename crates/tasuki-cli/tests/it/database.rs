@@ -115,12 +115,12 @@ on_each_database! {
     fn from_nothing_to_healthy(database) {
         if database.server.is_some() {
             let pending = APPLIED.replace("applied", "pending");
-            let refused = format!("exit 1\n{pending}error: 1 migration is pending\n\nhint: run tasuki migrate to apply them\n");
+            let refused = format!("exit 1\n{pending}error: 1 migration is pending\n\nhint: run `tasuki migrate`\n");
             assert_eq!(database.tasuki(&["migrate", "--check"]), refused);
             let doctor = database.tasuki(&["doctor"]);
             assert!(doctor.starts_with("exit 1\nFOUND     schema"), "{doctor}");
             assert!(doctor.contains("error: the database contains no tables of tasuki\nnot done  triggers"), "{doctor}");
-            assert!(doctor.ends_with("error: 1 finding\n\nhint: the other checks need a correct schema; run tasuki migrate first\n"), "{doctor}");
+            assert!(doctor.ends_with("error: 1 finding\n\nhint: the other checks need a correct schema; run `tasuki migrate` first\n"), "{doctor}");
         }
         assert_eq!(database.tasuki(&["migrate"]), format!("exit 0\n{APPLIED}"));
         assert_eq!(database.tasuki(&["migrate"]), "exit 0\nthe schema is up to date, nothing to do\n");
@@ -163,7 +163,7 @@ on_each_database! {
             database.run_script(&format!("insert into tasuki_run (id, job_id, job_version, origin, lane, exclusive, max_attempts, tries_allowed, scheduled_for, created_at) values ({id}, 1, 1, 'task', '', 0, 1, 1, 1, 1)"));
         }
         let words = database.tasuki(&["doctor"]);
-        let expected = "FOUND     I19       a run is in the due table exactly while it waits, and under a lease exactly while it is assigned or running
+        let expected = "FOUND     I19       rule: a waiting run, and no other run, is in the due table; an assigned or running run, and no other run, has a lease
                     error: a waiting run is not in the due table, or its due row differs from the run (12: run 1, run 2, run 3, run 4, run 5, run 6, run 7, run 8, run 9, run 10, …)
 error: 1 finding
 

@@ -197,7 +197,7 @@ fn events_settings_tokens_and_the_audit() {
     server.expect_refusal(&["setting", "set", "lease_tl", "9s"], "did you mean lease_ttl?");
     server.expect_refusal(
         &["setting", "set", "lease_tl", "9s"],
-        "hint: tasuki setting list shows all settings",
+        "hint: `tasuki setting list` shows all settings",
     );
     server.expect_refusal(&["setting", "get", "lease_tl"], "did you mean lease_ttl?");
     let missing = server.output(&["setting", "set", "lease_ttl"]);

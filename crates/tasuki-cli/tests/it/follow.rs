@@ -61,7 +61,7 @@ fn a_broken_connection_is_resumed_at_the_last_event() {
     two
     error: run 8 of hello is FAILED: NO_DATA: nothing to �[31mreport
 
-    hint: tasuki run logs 8 shows its output, tasuki run explain 8 explains its state
+    hint: `tasuki run logs 8` shows its output, `tasuki run explain 8` explains its state
     ");
 }
 

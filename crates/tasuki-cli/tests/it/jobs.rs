@@ -130,7 +130,7 @@ fn a_job_is_shown_with_all_fields() {
     paused       since 2020-01-01 00:00:00Z: moving
     description  for 経理
     trigger      every day at 02:30 (daily_at 02:30, Asia/Tokyo, gap: skip)
-    misfire      run the missed slots of the last 1h
+    misfire      run for each planned time that was missed in the last 1h
     kind         django
     action       manage.py make_report
     args         {"day":"today"}
@@ -302,8 +302,8 @@ fn bad_usage_never_reaches_the_server() {
             "cannot be used with",
         ),
         (&["create", "x", "--function", "f", "--", "y"], "cannot be used with"),
-        (&["create", "x"], "job x has nothing to run: -- COMMAND is missing"),
-        (&["create", "x", "--every", "5s", "--kind", "command"], "-- COMMAND is missing"),
+        (&["create", "x"], "job x has nothing to run; add `-- COMMAND`, --django or --function"),
+        (&["create", "x", "--every", "5s", "--kind", "command"], "add `-- COMMAND`"),
         (&["create", "x", "--arg", "y", "--", "z"], "--arg: found \"y\", expected NAME=VALUE"),
         (
             &["create", "x", "--args", "[1]", "--", "z"],

@@ -103,7 +103,7 @@ fn workers() {
     exit 0
     detached worker 11111111-2222-4333-8444-555555555555
     --
-    this worker will be detached: it gets no new runs, and continues its running runs only after a confirmation:
+    this worker will be detached: it gets no new runs, and continues its running runs only if another node confirms this:
 
     worker          11111111-2222-4333-8444-555555555555
     state           dead
@@ -132,7 +132,7 @@ fn the_leader() {
     ");
     assert_snapshot!(fake.output(&["leader", "demote", "--yes", "--reason", "slow"]), @r"
     exit 0
-    ended the term of epoch 3
+    ended the term with epoch 3
     --
     this term will be ended, and the workers will elect a new leader:
 
@@ -232,7 +232,7 @@ fn tokens_are_shown_once() {
     --
     error: there is no token 9
 
-    hint: tasuki token list shows all tokens
+    hint: `tasuki token list` shows all tokens
     ");
 }
 

@@ -91,7 +91,7 @@ fn runs(request: &Request) -> Reply {
         "GET /runs/8/explain" => Reply::Json(
             200,
             json!({"run": 8, "state": "FAILED",
-            "sentences": ["It was created for slot 2020-01-01.", "It failed after 2 tries; no try is left."]}),
+            "sentences": ["It was created for the fire time 2020-01-01.", "It failed after 2 tries; no try is left."]}),
         ),
         "POST /tasks/batch" => Reply::Json(
             200,
@@ -164,7 +164,7 @@ fn a_run_with_its_attempts_and_notes() {
     "#);
     assert_snapshot!(fake.output(&["run", "explain", "8"]), @r"
     exit 0
-    It was created for slot 2020-01-01.
+    It was created for the fire time 2020-01-01.
     It failed after 2 tries; no try is left.
     ");
 }
@@ -194,14 +194,14 @@ fn the_exit_code_of_wait_is_the_outcome_of_the_run() {
     --
     error: run 8 of hello is FAILED: NO_DATA: nothing to �[31mreport
 
-    hint: tasuki run logs 8 shows its output, tasuki run explain 8 explains its state
+    hint: `tasuki run logs 8` shows its output, `tasuki run explain 8` explains its state
     ");
     assert_snapshot!(fake.output(&["run", "wait", "9", "--timeout", "10ms"]), @r"
     exit 1
     --
     error: run 9 has not ended within 10ms; it continues
 
-    hint: tasuki run explain 9 explains the state of the run
+    hint: `tasuki run explain 9` explains the state of the run
     ");
     assert_snapshot!(fake.output(&["job", "trigger", "hello", "--wait", "--arg", "n=1"]), @r"
     exit 0
@@ -217,7 +217,7 @@ fn actions_print_the_new_state_of_the_run() {
     let fake = FakeServer::new(runs);
     assert_snapshot!(fake.output(&["run", "cancel", "9", "--reason", "why not"]), @r"
     exit 0
-    cancel of run 9 requested: its worker will stop the attempt; tasuki run wait 9 waits until the run has ended
+    cancel of run 9 requested: its worker will stop the attempt; `tasuki run wait 9` waits until the run has ended
     ");
     assert_eq!(fake.requests()[0].body, json!({"reason": "why not"}));
     assert_snapshot!(fake.output(&["run", "cancel", "10"]), @r"

@@ -61,7 +61,7 @@ fn clocks_go_back_and_it_runs_twice() {
      LOCAL                           UTC                   IN    NOTE
      Sat 2025-10-25 02:30:00 +02:00  2025-10-25T00:30:00Z  past
      Sun 2025-10-26 02:30:00 +02:00  2025-10-26T00:30:00Z  past  clocks go back 03:00 -> 02:00
-     Sun 2025-10-26 02:30:00 +01:00  2025-10-26T01:30:00Z  past  second 02:30:00; clocks go back 03:00 -> 02:00
+     Sun 2025-10-26 02:30:00 +01:00  2025-10-26T01:30:00Z  past  02:30:00 for the second time (clocks go back 03:00 -> 02:00)
     ");
 }
 
@@ -83,9 +83,9 @@ fn in_japanese_with_a_skipped_time() {
     assert_snapshot!(preview(&arguments), @r"
     exit 0
     毎日 02:30 (America/New_York)
-    時計の切り替え: 存在しない時刻は実行しない、2回ある時刻は1回だけ実行
-     現地時刻                       UTC                   あと  備考
-     日 2026-03-08 02:30:00         -                     -     02:30:00 は存在しないため実行しない。時計が進む 02:00 -> 03:00
+    時計の切り替え時: 存在しない時刻には実行しない。2回ある時刻には1回だけ実行する
+     現地時刻                       UTC                   今から  備考
+     日 2026-03-08 02:30:00         -                     -       02:30:00 は存在しないため実行しない（時計が 02:00 から 03:00 に進む）
      月 2026-03-09 02:30:00 -04:00  2026-03-09T06:30:00Z  過去
      火 2026-03-10 02:30:00 -04:00  2026-03-10T06:30:00Z  過去
     ");
@@ -159,7 +159,7 @@ fn json() {
       ],
       "words": {
         "en": "at minute 30 of every hour",
-        "ja": "毎時の30分"
+        "ja": "毎時30分"
       },
       "zone": "Europe/Berlin"
     }
@@ -172,7 +172,7 @@ fn bad_input_is_bad_usage_with_a_hint() {
     exit 2
     error: hour: found "25", expected 0 to 23, an ascending range a-b, a step */n or a-b/n, a list of these, or * alone
 
-    hint: tasuki schedule preview --help shows types and examples
+    hint: `tasuki schedule preview --help` shows types and examples
     "#);
     for (arguments, expected) in [
         (

@@ -43,14 +43,14 @@ fn refusals_show_the_message_of_the_server() {
     --
     error: job hello has version 4, not 3
 
-    hint: this request changed nothing, because another request was first or the current state does not allow it; check the state before you repeat the command
+    hint: nothing was changed: another request changed the object before this one, or the state of the object does not allow this action; check the state before you repeat the command
     ");
     assert_snapshot!(fake.output(&["job", "show", "anything"]), @r"
     exit 1
     --
     error: the token is not known
 
-    hint: the token is unknown, expired or revoked; create one with tasuki token create and pass it in TASUKI_TOKEN or --token-file
+    hint: the token is unknown, expired or revoked; create one with `tasuki token create` and pass it in TASUKI_TOKEN or --token-file
     ");
     assert_snapshot!(fake.output(&["job", "create", "x", "--every", "soon", "--", "true"]), @r#"
     exit 1
@@ -86,7 +86,7 @@ fn hints_explain_how_to_select_server_and_token() {
     --
     error: no server is running with data directory /nowhere/tasuki-data
 
-    hint: start one with tasuki up, or select another server with --url or TASUKI_URL
+    hint: start one with `tasuki up`, or select another server with --url or TASUKI_URL
     ");
     let url = { std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap() };
     let url = format!("http://{url}");
@@ -96,7 +96,7 @@ fn hints_explain_how_to_select_server_and_token() {
     --
     error: cannot connect to URL: Connection refused (os error 111)
 
-    hint: check that the server is running; tasuki up starts one, --url or TASUKI_URL selects another
+    hint: check that the server is running; `tasuki up` starts a server, --url or TASUKI_URL selects another server
     ");
     assert_snapshot!(output_of(&mut tasuki(&["job", "list", "--url", "localhost:80"])), @r#"
     exit 2

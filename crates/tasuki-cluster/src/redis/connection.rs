@@ -12,7 +12,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{
     Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation,
 };
-use tasuki::node::coordination::external_coordinator::CoordinatorUnreachable;
+use tasuki::node::coordination::coordinator_trait::CoordinatorUnreachable;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout, timeout_at};
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use ::redis::aio::{PubSubSink, PubSubStream};
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use tasuki::node::coordination::external_coordinator::{CoordinatorUnreachable, Subscription};
+use tasuki::node::coordination::coordinator_trait::{CoordinatorUnreachable, Subscription};
 use tasuki_store::Notification;
 use tokio::time::{Instant, timeout, timeout_at};
 

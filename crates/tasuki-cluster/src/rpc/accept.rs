@@ -22,7 +22,7 @@ use tonic::transport::server::Connected;
 use super::authenticate_and_authorize::CertifiedCaller;
 use super::server::ServerLimits;
 use crate::identity::Identity;
-use crate::security::RpcSecurity;
+use crate::security::RpcAuthMethod;
 
 /// Pause after a connection could not be accepted. The usual cause is too many open files.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// Accepts connections and passes them to the gRPC server.
 #[derive(Clone)]
 pub(super) struct Acceptor {
-    pub(super) security: RpcSecurity,
+    pub(super) security: RpcAuthMethod,
     pub(super) limits: ServerLimits,
     /// Limits the number of open connections.
     pub(super) connections: Arc<Semaphore>,
@@ -90,7 +90,7 @@ impl Acceptor {
     async fn handshake(&self, stream: TcpStream) -> io::Result<(ServerStream, Option<Identity>)> {
         stream.set_nodelay(true)?;
         match &self.security {
-            RpcSecurity::Mtls(tls) => {
+            RpcAuthMethod::Mtls(tls) => {
                 let stream = TlsAcceptor::from(tls.server()).accept(stream).await?;
                 let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
                 let certificate = certificate
@@ -98,7 +98,7 @@ impl Acceptor {
                 let identity = Identity::from_certificate(certificate).map_err(io::Error::other)?;
                 Ok((ServerStream::Tls(Box::new(stream)), Some(identity)))
             }
-            RpcSecurity::Token(_) => {
+            RpcAuthMethod::Token(_) => {
                 // A client that sends nothing must not occupy one of the connections.
                 stream.readable().await?;
                 Ok((ServerStream::Plain(stream), None))

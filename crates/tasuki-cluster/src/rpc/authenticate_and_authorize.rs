@@ -11,7 +11,7 @@ use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
 use crate::identity::{Identity, InvalidIdentity, PeerRole};
-use crate::security::RpcSecurity;
+use crate::security::RpcAuthMethod;
 
 /// Methods that an observer may call. They only read.
 const OBSERVER_METHODS: [&str; 6] = [
@@ -29,7 +29,7 @@ pub(super) struct CertifiedCaller(pub(super) Option<Identity>);
 
 #[derive(Clone)]
 pub(super) struct AuthorizeLayer {
-    pub(super) security: RpcSecurity,
+    pub(super) security: RpcAuthMethod,
 }
 
 impl<S> Layer<S> for AuthorizeLayer {
@@ -42,7 +42,7 @@ impl<S> Layer<S> for AuthorizeLayer {
 
 #[derive(Clone)]
 pub(super) struct Authorize<S> {
-    security: RpcSecurity,
+    security: RpcAuthMethod,
     inner: S,
 }
 
@@ -50,10 +50,10 @@ impl<S> Authorize<S> {
     /// Returns the identity of the caller, or the refusal.
     fn authorize(&self, request: &Request<Body>) -> Result<Identity, Status> {
         let identity = match &self.security {
-            RpcSecurity::Mtls(_) => {
+            RpcAuthMethod::Mtls(_) => {
                 request.extensions().get::<CertifiedCaller>().and_then(|caller| caller.0.clone())
             }
-            RpcSecurity::Token(tokens) => {
+            RpcAuthMethod::Token(tokens) => {
                 let header = request.headers().get(AUTHORIZATION);
                 let token = header.and_then(|header| header.to_str().ok()?.strip_prefix("Bearer "));
                 let token = token

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tasuki::node::clock_and_random::Clock;
 use tasuki::node::coordination::node_rpc::{
-    CancelOrder, ContinuationRequest, ORDER_TIMEOUT, OrderResponse, PING_TIMEOUT, Peer,
+    CancelHint, ContinuationRequest, ORDER_TIMEOUT, OrderResponse, PING_TIMEOUT, Peer,
     PeerUnreachable, Peers, StartOrder, WorkerStatus,
 };
 use tasuki_core::{Epoch, RunId, WorkerId};
@@ -22,7 +22,7 @@ use tonic::{Request, Response};
 
 use super::connect::connect;
 use super::convert;
-use crate::security::RpcSecurity;
+use crate::security::RpcAuthMethod;
 
 type Client = WorkerServiceClient<Channel>;
 
@@ -38,7 +38,7 @@ const IDLE_TIMEOUT_US: u64 = 10 * 60 * 1_000_000;
 
 /// Calls other nodes through gRPC.
 pub struct RpcPeers {
-    security: RpcSecurity,
+    security: RpcAuthMethod,
     clock: Arc<dyn Clock>,
     connections: Mutex<Connections>,
 }
@@ -61,7 +61,7 @@ struct PeerConnection {
 
 impl RpcPeers {
     /// Creates a client that identifies itself with `security`. It does not connect yet.
-    pub fn new(security: RpcSecurity, clock: Arc<dyn Clock>) -> Self {
+    pub fn new(security: RpcAuthMethod, clock: Arc<dyn Clock>) -> Self {
         Self { security, clock, connections: Mutex::default() }
     }
 
@@ -102,7 +102,7 @@ impl RpcPeers {
     fn request<M>(&self, message: M, deadline: Duration) -> Result<Request<M>, PeerUnreachable> {
         let mut request = Request::new(message);
         request.set_timeout(deadline);
-        if let RpcSecurity::Token(tokens) = &self.security {
+        if let RpcAuthMethod::Token(tokens) = &self.security {
             let header = AsciiMetadataValue::try_from(format!("Bearer {}", tokens.sign()));
             let mut header = header.map_err(|error| PeerUnreachable(error.to_string()))?;
             header.set_sensitive(true);
@@ -139,15 +139,15 @@ impl RpcPeers {
 
     fn generation(&self) -> u64 {
         match &self.security {
-            RpcSecurity::Mtls(tls) => tls.generation(),
+            RpcAuthMethod::Mtls(tls) => tls.generation(),
             // A token belongs to a call, not to a connection.
-            RpcSecurity::Token(_) => 0,
+            RpcAuthMethod::Token(_) => 0,
         }
     }
 }
 
 /// Prepares a connection that connects with its first request.
-fn open_lazily(address: &str, security: &RpcSecurity) -> Result<Client, PeerUnreachable> {
+fn open_lazily(address: &str, security: &RpcAuthMethod) -> Result<Client, PeerUnreachable> {
     let invalid =
         || PeerUnreachable(format!("the address {address:?} is not of the form host:port"));
     // The scheme is http because the connector below does TLS itself; the library must not.
@@ -216,7 +216,7 @@ impl Peers for RpcPeers {
     async fn cancel(
         &self,
         peer: &Peer,
-        order: &CancelOrder,
+        order: &CancelHint,
     ) -> Result<OrderResponse, PeerUnreachable> {
         let message = convert::cancel_request(peer.worker, order);
         let send = |mut client: Client, request| async move { client.cancel_job(request).await };

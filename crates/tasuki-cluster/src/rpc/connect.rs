@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tonic::codegen::http::Uri;
 
-use crate::security::RpcSecurity;
+use crate::security::RpcAuthMethod;
 
 /// A byte stream to another node, with or without TLS.
 pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -20,7 +20,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// Connects to a node. The timeout is the longest one of a call: after that no caller waits for the connection.
 pub(super) async fn connect(
-    security: RpcSecurity,
+    security: RpcAuthMethod,
     uri: Uri,
 ) -> io::Result<TokioIo<Box<dyn ByteStream>>> {
     match timeout(ORDER_TIMEOUT, open_stream(&security, &uri)).await {
@@ -29,7 +29,7 @@ pub(super) async fn connect(
     }
 }
 
-async fn open_stream(security: &RpcSecurity, uri: &Uri) -> io::Result<Box<dyn ByteStream>> {
+async fn open_stream(security: &RpcAuthMethod, uri: &Uri) -> io::Result<Box<dyn ByteStream>> {
     let (Some(host), Some(port)) = (uri.host(), uri.port_u16()) else {
         return Err(io::Error::other("the address is not of the form host:port"));
     };
@@ -38,12 +38,12 @@ async fn open_stream(security: &RpcSecurity, uri: &Uri) -> io::Result<Box<dyn By
     let stream = TcpStream::connect((host, port)).await?;
     stream.set_nodelay(true)?;
     match security {
-        RpcSecurity::Mtls(tls) => {
+        RpcAuthMethod::Mtls(tls) => {
             // Host names are neither sent nor checked, but the library requires one.
             let server_name = ServerName::try_from("tasuki").map_err(io::Error::other)?;
             let stream = TlsConnector::from(tls.client()).connect(server_name, stream).await?;
             Ok(Box::new(stream))
         }
-        RpcSecurity::Token(_) => Ok(Box::new(stream)),
+        RpcAuthMethod::Token(_) => Ok(Box::new(stream)),
     }
 }

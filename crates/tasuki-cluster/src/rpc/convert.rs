@@ -1,9 +1,9 @@
 //! Conversion between protobuf messages and the types of `tasuki`. All received messages are validated here.
 
 use jiff::Timestamp;
-use tasuki::node::coordination::external_coordinator::ClusterRole;
+use tasuki::node::coordination::coordinator_trait::ClusterRole;
 use tasuki::node::coordination::node_rpc::{
-    CancelOrder, ContinuationRequest, OrderResponse, PeerUnreachable, StartOrder, WorkerStatus,
+    CancelHint, ContinuationRequest, OrderResponse, PeerUnreachable, StartOrder, WorkerStatus,
 };
 use tasuki_core::{Epoch, InvalidInput, LeaseToken, NodeName, RunId, WorkerId};
 use tasuki_proto::v1;
@@ -109,14 +109,14 @@ pub(super) fn start_request(
 
 pub(super) fn cancel_order_from(
     request: &v1::CancelJobRequest,
-) -> Result<CancelOrder, InvalidMessage> {
-    Ok(CancelOrder {
+) -> Result<CancelHint, InvalidMessage> {
+    Ok(CancelHint {
         epoch: parse_epoch(request.leader_epoch)?,
         runs: parse_run_ids(&request.run_ids)?,
     })
 }
 
-pub(super) fn cancel_request(worker: WorkerId, order: &CancelOrder) -> v1::CancelJobRequest {
+pub(super) fn cancel_request(worker: WorkerId, order: &CancelHint) -> v1::CancelJobRequest {
     v1::CancelJobRequest {
         worker_id: worker.to_string(),
         leader_epoch: order.epoch.0,

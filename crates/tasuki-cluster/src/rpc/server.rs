@@ -19,7 +19,7 @@ use super::accept::Acceptor;
 use super::authenticate_and_authorize::AuthorizeLayer;
 use super::service::RpcService;
 use crate::identity::{InvalidIdentity, PeerRole};
-use crate::security::{Error, RpcSecurity};
+use crate::security::{Error, RpcAuthMethod};
 
 /// Limits of an [`RpcServer`].
 #[derive(Debug, Clone)]
@@ -80,7 +80,7 @@ impl RpcServer {
     pub async fn start(
         address: SocketAddr,
         node: Arc<dyn NodeRpc>,
-        security: RpcSecurity,
+        security: RpcAuthMethod,
         limits: ServerLimits,
     ) -> Result<Self, Error> {
         let failed = |source| Error::Listen { address: address.to_string(), source };
@@ -92,7 +92,7 @@ impl RpcServer {
     pub async fn start_on_listener(
         listener: TcpListener,
         node: Arc<dyn NodeRpc>,
-        security: RpcSecurity,
+        security: RpcAuthMethod,
         limits: ServerLimits,
     ) -> Result<Self, Error> {
         let identity = security.identity();

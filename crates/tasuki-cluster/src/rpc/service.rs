@@ -10,11 +10,11 @@ use tonic::{Request, Response, Status};
 
 use super::convert::{self, InvalidMessage};
 use crate::identity::Identity;
-use crate::security::RpcSecurity;
+use crate::security::RpcAuthMethod;
 
 pub(super) struct RpcService {
     pub(super) node: Arc<dyn NodeRpc>,
-    pub(super) security: RpcSecurity,
+    pub(super) security: RpcAuthMethod,
 }
 
 impl RpcService {

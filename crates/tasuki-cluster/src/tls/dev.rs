@@ -30,7 +30,7 @@ pub const OBSERVER: &str = "observer";
 
 /// Parameters of [`create_dev_certs`].
 #[derive(Debug, Clone)]
-pub struct DevCertRequest {
+pub struct DevCertOptions {
     /// Output folder.
     pub folder: PathBuf,
     /// Name of the cluster.
@@ -81,11 +81,11 @@ pub enum Error {
 
 /// Creates the authority and the certificates. An existing authority signs the certificates of further nodes. Other existing
 /// files are an error, unless the request replaces them.
-pub fn create_dev_certs(request: &DevCertRequest, now: Timestamp) -> Result<DevCerts, Error> {
+pub fn create_dev_certs(request: &DevCertOptions, now: Timestamp) -> Result<DevCerts, Error> {
     let mut identities = Vec::new();
     for node in &request.nodes {
         if node == OBSERVER {
-            return Err(InvalidIdentity::new("a node cannot be named observer: the directory observer contains the certificate of the observer").into());
+            return Err(InvalidIdentity::new("no node can have the name \"observer\": the directory \"observer\" contains the certificate of the observer").into());
         }
         identities.push(Identity::new(&request.cluster, PeerRole::Node, node)?);
     }
@@ -249,7 +249,7 @@ fn certificate_error(error: &rcgen::Error) -> Error {
     Error::Certificate(error.to_string())
 }
 
-fn refuse_to_overwrite(request: &DevCertRequest, identities: &[Identity]) -> Result<(), Error> {
+fn refuse_to_overwrite(request: &DevCertOptions, identities: &[Identity]) -> Result<(), Error> {
     let folder = &request.folder;
     let names = identities.iter().flat_map(|identity| {
         ["tls.crt", "tls.key", "ca.crt"].map(|name| folder.join(identity.name()).join(name))

@@ -19,7 +19,7 @@ use tasuki::node::clock_and_random::Clock;
 use super::TlsFiles;
 use super::verify::{Trust, Usage};
 use crate::identity::{Identity, PeerRole};
-use crate::reload::FromFiles;
+use crate::reload::FromFileContents;
 use crate::security::Error;
 
 /// A warning is logged when this many days remain until a certificate expires.
@@ -47,7 +47,7 @@ pub(super) struct TlsPair {
     warned_at_days: AtomicI64,
 }
 
-impl FromFiles for TlsPair {
+impl FromFileContents for TlsPair {
     type Source = TlsSource;
 
     fn paths(source: &TlsSource) -> Vec<PathBuf> {

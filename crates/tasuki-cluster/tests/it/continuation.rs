@@ -9,7 +9,7 @@ use tasuki::node::coordination::node_rpc::{
 };
 use tasuki::node::{Config, Node};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
-use tasuki_cluster::{Identity, PeerRole, RpcSecurity};
+use tasuki_cluster::{Identity, PeerRole, RpcAuthMethod};
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{NewWorker, Store};
 
@@ -27,7 +27,7 @@ struct TestCluster {
 }
 
 impl TestCluster {
-    async fn start(security: RpcSecurity) -> Self {
+    async fn start(security: RpcAuthMethod) -> Self {
         let store = Store::open("sqlite::memory:", 1).await.unwrap();
         store.migrate().await.unwrap();
         let workers = [1, 2].map(WorkerId::from_random);
@@ -91,7 +91,7 @@ impl TestCluster {
 }
 
 /// Creates certificates of one authority, and returns a function from name to certificate.
-fn certificates(names: &[&'static str]) -> impl Fn(&str) -> RpcSecurity {
+fn certificates(names: &[&'static str]) -> impl Fn(&str) -> RpcAuthMethod {
     let authority = authority();
     let folders: Vec<(&str, TempFolder)> = names
         .iter()
@@ -99,7 +99,7 @@ fn certificates(names: &[&'static str]) -> impl Fn(&str) -> RpcSecurity {
         .collect();
     move |searched| {
         let (_, folder) = folders.iter().find(|(name, _)| *name == searched).unwrap();
-        RpcSecurity::Mtls(open_tls(folder))
+        RpcAuthMethod::Mtls(open_tls(folder))
     }
 }
 
@@ -129,11 +129,11 @@ async fn rpc_nodes_that_share_a_certificate_may_request_a_continuation_for_each_
 
 #[tokio::test]
 async fn rpc_a_token_allows_continuations_only_for_the_workers_of_its_node() {
-    use tasuki_cluster::signed_token::{TokenFiles, TokenSigner};
+    use tasuki_cluster::signed_token::{TokenKeyFiles, TokenSigner};
     let folder = TempFolder::new();
     folder.write("key", &"k".repeat(40));
     let security = |name: &str| {
-        let files = TokenFiles { current: folder.path().join("key"), previous: None };
+        let files = TokenKeyFiles { current: folder.path().join("key"), previous: None };
         let identity = Identity::new(CLUSTER, PeerRole::Node, name).unwrap();
         let tokens = TokenSigner::open(
             files,
@@ -141,7 +141,7 @@ async fn rpc_a_token_allows_continuations_only_for_the_workers_of_its_node() {
             Arc::new(RealClock),
             crate::fixtures::RELOAD_INTERVAL,
         );
-        RpcSecurity::Token(tokens.unwrap())
+        RpcAuthMethod::Token(tokens.unwrap())
     };
     let cluster = TestCluster::start(security("a")).await;
     cluster.check(|name| RpcPeers::new(security(name), Arc::new(RealClock))).await;

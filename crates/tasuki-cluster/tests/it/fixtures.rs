@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use jiff::{SignedDuration, Timestamp};
 use tasuki::node::clock_and_random::{Clock, RealClock};
-use tasuki::node::coordination::external_coordinator::ClusterRole;
+use tasuki::node::coordination::coordinator_trait::ClusterRole;
 use tasuki::node::coordination::node_rpc::{
-    CancelOrder, ContinuationRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers as _,
+    CancelHint, ContinuationRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers as _,
     StartOrder, WorkerStatus,
 };
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::tls::dev::{DevAuthority, ValidityPeriod};
 use tasuki_cluster::tls::{MutualTls, TlsFiles};
-use tasuki_cluster::{Identity, PeerRole, RpcSecurity};
+use tasuki_cluster::{Identity, PeerRole, RpcAuthMethod};
 use tasuki_core::{Epoch, RunId, WorkerId};
 use tokio::sync::{Notify, Semaphore};
 
@@ -40,7 +40,7 @@ pub(crate) struct FakeNode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReceivedRequest {
     Start(StartOrder),
-    Cancel(CancelOrder),
+    Cancel(CancelHint),
     Drain(Epoch),
     Confirm(ContinuationRequest),
     Reload(i64),
@@ -107,7 +107,7 @@ impl NodeRpc for FakeNode {
         self.handle_order(order.epoch, ReceivedRequest::Start(order)).await
     }
 
-    async fn cancel(&self, order: CancelOrder) -> OrderResponse {
+    async fn cancel(&self, order: CancelHint) -> OrderResponse {
         self.handle_order(order.epoch, ReceivedRequest::Cancel(order)).await
     }
 
@@ -251,7 +251,7 @@ impl ServerAndClient {
         let folders =
             ["server", "client"].map(|name| create_cert_folder(&authority, &node_identity(name)));
         let [of_server, of_client] =
-            [&folders[0], &folders[1]].map(|folder| RpcSecurity::Mtls(open_tls(folder)));
+            [&folders[0], &folders[1]].map(|folder| RpcAuthMethod::Mtls(open_tls(folder)));
         let node = FakeNode::new(1);
         let server = start_server(&node, of_server, limits).await;
         let peer = peer_of(&node, &server);
@@ -261,13 +261,13 @@ impl ServerAndClient {
 
     /// A client with the certificate in another folder.
     pub(crate) fn client_with(&self, folder: &TempFolder) -> RpcPeers {
-        RpcPeers::new(RpcSecurity::Mtls(open_tls(folder)), Arc::new(RealClock))
+        RpcPeers::new(RpcAuthMethod::Mtls(open_tls(folder)), Arc::new(RealClock))
     }
 }
 
 pub(crate) async fn start_server(
     node: &Arc<FakeNode>,
-    security: RpcSecurity,
+    security: RpcAuthMethod,
     limits: ServerLimits,
 ) -> RpcServer {
     let any_port = "127.0.0.1:0".parse().unwrap();

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tasuki::node::clock_and_random::RealClock;
 use tasuki::node::coordination::node_rpc::{
-    CancelOrder, ContinuationRequest, ORDER_TIMEOUT, OrderResponse, Peer, PeerUnreachable,
+    CancelHint, ContinuationRequest, ORDER_TIMEOUT, OrderResponse, Peer, PeerUnreachable,
     Peers as _, StartOrder,
 };
-use tasuki_cluster::RpcSecurity;
+use tasuki_cluster::RpcAuthMethod;
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_core::{Epoch, LeaseToken, RunId, WorkerId};
 use tokio::io::copy_bidirectional;
@@ -31,8 +31,8 @@ pub(crate) fn order(epoch: i64) -> StartOrder {
     }
 }
 
-pub(crate) fn cancel(epoch: i64) -> CancelOrder {
-    CancelOrder { epoch: Epoch(epoch), runs: vec![RunId(3)] }
+pub(crate) fn cancel(epoch: i64) -> CancelHint {
+    CancelHint { epoch: Epoch(epoch), runs: vec![RunId(3)] }
 }
 
 #[tokio::test]
@@ -181,7 +181,7 @@ async fn rpc_the_next_call_reaches_a_server_that_was_restarted() {
     let folder = create_cert_folder(&pair.authority, &node_identity("server"));
     pair.server.stop(Duration::from_secs(10)).await;
     assert!(pair.peers.start(&pair.peer, &order(2)).await.is_err(), "the server is stopped");
-    let security = RpcSecurity::Mtls(open_tls(&folder));
+    let security = RpcAuthMethod::Mtls(open_tls(&folder));
     let node = pair.node.clone();
     let _restarted =
         RpcServer::start(address, node, security, ServerLimits::default()).await.unwrap();
@@ -316,12 +316,12 @@ async fn rpc_idle_connections_are_closed() {
     let pair = ServerAndClient::start().await;
     let folder = create_cert_folder(&pair.authority, &node_identity("client"));
     let clock = OffsetClock::new(0);
-    let peers = RpcPeers::new(RpcSecurity::Mtls(open_tls(&folder)), clock.clone());
+    let peers = RpcPeers::new(RpcAuthMethod::Mtls(open_tls(&folder)), clock.clone());
     assert!(responds(&peers, &pair.peer).await);
     let other = FakeNode::new(2);
     let folder = create_cert_folder(&pair.authority, &node_identity("other"));
     let server =
-        start_server(&other, RpcSecurity::Mtls(open_tls(&folder)), ServerLimits::default()).await;
+        start_server(&other, RpcAuthMethod::Mtls(open_tls(&folder)), ServerLimits::default()).await;
     clock.seconds.store(3_600, Ordering::Relaxed);
     assert!(responds(&peers, &peer_of(&other, &server)).await);
     assert_eq!(peers.connection_count(), 1);
@@ -334,7 +334,7 @@ async fn rpc_an_address_may_be_an_ipv6_address_or_a_host_name() {
     let peer = Peer { address: Some(format!("localhost:{port}")), ..pair.peer.clone() };
     assert_eq!(ping_until_response(&pair.peers, &peer).await, pair.node.id);
     let folder = create_cert_folder(&pair.authority, &node_identity("server"));
-    let (node, security) = (pair.node.clone(), RpcSecurity::Mtls(open_tls(&folder)));
+    let (node, security) = (pair.node.clone(), RpcAuthMethod::Mtls(open_tls(&folder)));
     let address = "[::1]:0".parse().unwrap();
     // Some machines have no IPv6.
     let Ok(server) = RpcServer::start(address, node, security, ServerLimits::default()).await
@@ -343,7 +343,10 @@ async fn rpc_an_address_may_be_an_ipv6_address_or_a_host_name() {
     };
     let peer = Peer { address: Some(server.address().to_string()), ..pair.peer };
     let peers = RpcPeers::new(
-        RpcSecurity::Mtls(open_tls(&create_cert_folder(&pair.authority, &node_identity("client")))),
+        RpcAuthMethod::Mtls(open_tls(&create_cert_folder(
+            &pair.authority,
+            &node_identity("client"),
+        ))),
         Arc::new(RealClock),
     );
     assert_eq!(ping_until_response(&peers, &peer).await, pair.node.id);

@@ -8,7 +8,7 @@ use tasuki::node::clock_and_random::RealClock;
 use tasuki::node::coordination::node_rpc::{OrderResponse, Peer, Peers as _};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::tls::dev::{DevAuthority, ValidityPeriod};
-use tasuki_cluster::{Identity, PeerRole, RpcSecurity};
+use tasuki_cluster::{Identity, PeerRole, RpcAuthMethod};
 use tasuki_core::Epoch;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -83,7 +83,7 @@ async fn rpc_tls_a_client_with_an_expired_certificate_is_refused() {
     // The certificate expired yesterday; the clock of the client is two days behind.
     rewrite(&folder, &pair.authority, &node_identity("client"), valid_between(-9, -1));
     let peers = RpcPeers::new(
-        RpcSecurity::Mtls(open_with_clock_offset(&folder, -2 * DAY)),
+        RpcAuthMethod::Mtls(open_with_clock_offset(&folder, -2 * DAY)),
         Arc::new(RealClock),
     );
     let why = expect_refused(&pair, &peers).await;
@@ -101,7 +101,7 @@ async fn rpc_tls_a_server_with_an_expired_certificate_receives_no_request() {
     let folder = create_cert_folder(&pair.authority, &node_identity("client"));
     rewrite(&folder, &pair.authority, &node_identity("client"), valid_days(900));
     let peers = RpcPeers::new(
-        RpcSecurity::Mtls(open_with_clock_offset(&folder, 31 * DAY)),
+        RpcAuthMethod::Mtls(open_with_clock_offset(&folder, 31 * DAY)),
         Arc::new(RealClock),
     );
     let why = expect_refused(&pair, &peers).await;
@@ -119,13 +119,13 @@ async fn rpc_tls_a_client_of_another_cluster_is_refused() {
     );
     let tls = open_tls_for(&folder, "other", Arc::new(RealClock)).unwrap();
     let why =
-        expect_refused(&pair, &RpcPeers::new(RpcSecurity::Mtls(tls), Arc::new(RealClock))).await;
+        expect_refused(&pair, &RpcPeers::new(RpcAuthMethod::Mtls(tls), Arc::new(RealClock))).await;
     assert!(why.contains("does not belong to the cluster"), "the client refuses first: {why}");
 
     // The other way round: a client that accepts every server is refused by it.
     let node = FakeNode::new(7);
     let tls = open_tls_for(&folder, "other", Arc::new(RealClock)).unwrap();
-    let server = start_server(&node, RpcSecurity::Mtls(tls), ServerLimits::default()).await;
+    let server = start_server(&node, RpcAuthMethod::Mtls(tls), ServerLimits::default()).await;
     assert!(pair.peers.drain(&peer_of(&node, &server), Epoch(2)).await.is_err());
     let config =
         untrusted_peer::client_with(&create_cert_folder(&pair.authority, &node_identity("client")));
@@ -191,7 +191,7 @@ async fn rpc_tls_an_observer_may_read_but_not_send_orders() {
 async fn rpc_tls_an_observer_cannot_serve_and_is_not_accepted_as_a_node() {
     let pair = ServerAndClient::start().await;
     let folder = create_cert_folder(&pair.authority, &observer_identity());
-    let security = RpcSecurity::Mtls(open_tls(&folder));
+    let security = RpcAuthMethod::Mtls(open_tls(&folder));
     let any_port = "127.0.0.1:0".parse().unwrap();
     let refused =
         RpcServer::start(any_port, pair.node.clone(), security, ServerLimits::default()).await;
@@ -223,8 +223,9 @@ async fn rpc_tls_no_call_fails_while_certificates_are_replaced() {
     let node = FakeNode::new(1);
     let mut limits = ServerLimits::default();
     limits.connection_age = std::time::Duration::from_millis(50);
-    let server = start_server(&node, RpcSecurity::Mtls(server_tls.clone()), limits).await;
-    let peers = Arc::new(RpcPeers::new(RpcSecurity::Mtls(client_tls.clone()), Arc::new(RealClock)));
+    let server = start_server(&node, RpcAuthMethod::Mtls(server_tls.clone()), limits).await;
+    let peers =
+        Arc::new(RpcPeers::new(RpcAuthMethod::Mtls(client_tls.clone()), Arc::new(RealClock)));
 
     let (stop, calls) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let callers: Vec<_> = (0..4)
@@ -289,7 +290,7 @@ async fn rpc_tls_invalid_new_files_are_refused_and_the_previous_ones_stay_in_use
     let pair = ServerAndClient::start().await;
     let folder = create_cert_folder(&pair.authority, &node_identity("client"));
     let tls = open_tls(&folder);
-    let peers = RpcPeers::new(RpcSecurity::Mtls(tls.clone()), Arc::new(RealClock));
+    let peers = RpcPeers::new(RpcAuthMethod::Mtls(tls.clone()), Arc::new(RealClock));
     let (good_certificate, good_key) = (read(&folder, "tls.crt"), read(&folder, "tls.key"));
     let (_, key_of_another) =
         pair.authority.issue_certificate(&node_identity("client"), valid_days(30)).unwrap();

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use tasuki::node::clock_and_random::{Clock, RealClock};
 use tasuki::node::coordination::node_rpc::{OrderResponse, Peers as _};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
-use tasuki_cluster::signed_token::{MAX_CLOCK_SKEW, TOKEN_LIFETIME, TokenFiles, TokenSigner};
-use tasuki_cluster::{Identity, PeerRole, RpcSecurity};
+use tasuki_cluster::signed_token::{MAX_CLOCK_SKEW, TOKEN_LIFETIME, TokenKeyFiles, TokenSigner};
+use tasuki_cluster::{Identity, PeerRole, RpcAuthMethod};
 use tasuki_core::Epoch;
 use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_client::WorkerServiceClient;
@@ -37,9 +37,9 @@ fn keys(current: &str, previous: Option<&str>) -> TempFolder {
     folder
 }
 
-fn files(folder: &TempFolder) -> TokenFiles {
+fn files(folder: &TempFolder) -> TokenKeyFiles {
     let previous = folder.path().join("previous");
-    TokenFiles {
+    TokenKeyFiles {
         current: folder.path().join("current"),
         previous: previous.exists().then_some(previous),
     }
@@ -158,12 +158,12 @@ impl TokenServer {
     async fn start() -> Self {
         let keys = keys(KEY, Some(OTHER_KEY));
         let node = FakeNode::new(1);
-        let security = RpcSecurity::Token(tokens(&keys, node_identity("server")));
+        let security = RpcAuthMethod::Token(tokens(&keys, node_identity("server")));
         Self { server: start_server(&node, security, ServerLimits::default()).await, node, keys }
     }
 
     fn client_with(&self, tokens: Arc<TokenSigner>) -> RpcPeers {
-        RpcPeers::new(RpcSecurity::Token(tokens), Arc::new(RealClock))
+        RpcPeers::new(RpcAuthMethod::Token(tokens), Arc::new(RealClock))
     }
 
     async fn channel(&self) -> Channel {

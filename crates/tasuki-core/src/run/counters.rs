@@ -68,7 +68,7 @@ impl RunCounters {
     }
 
     /// The counters after a manual retry (T14): one more try.
-    pub fn after_manual_retry(self) -> Self {
+    pub fn with_one_more_try(self) -> Self {
         Self { tries_allowed: self.tries_allowed + 1, releases: 0, ..self }
     }
 
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_manual_retry_gives_exactly_one_try() {
         let spent = RunCounters::new(1).after_claim();
-        let again = spent.after_assign().after_release().after_manual_retry();
+        let again = spent.after_assign().after_release().with_one_more_try();
         assert!(again.has_tries_left());
         assert_eq!(again.releases, 0);
         assert!(!again.after_claim().has_tries_left());
@@ -145,7 +145,7 @@ mod tests {
                     2 if run.has_tries_left() => run.after_assign().after_start(),
                     3 if run.tries > 0 => run.after_loss(LossKind::Shared, max),
                     4 if run.tries > 0 => run.after_loss(LossKind::Single, max),
-                    5 if !run.has_tries_left() => run.after_manual_retry(),
+                    5 if !run.has_tries_left() => run.with_one_more_try(),
                     _ => run,
                 };
                 prop_assert!(run.tries <= run.tries_allowed);

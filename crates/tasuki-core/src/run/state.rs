@@ -97,7 +97,7 @@ string_enum! {
     pub enum SkipReason, "skip reason" {
         /// It was later than its misfire policy allows.
         Late = "LATE",
-        /// Another run of the job was running or due, and the job forbids two at once.
+        /// Another run of the job was running or due, and the job forbids two runs at the same time.
         Concurrent = "CONCURRENT",
     }
 }

@@ -18,7 +18,7 @@ string_enum! {
         Create = "create",
         /// The leader assigns the run to a worker.
         Assign = "assign",
-        /// A worker claims the run and starts it at once.
+        /// A worker claims the run and starts it immediately.
         Claim = "claim",
         /// The assigned worker starts the run.
         Start = "start",
@@ -304,7 +304,7 @@ const fn contains(states: &[RunState], wanted: RunState) -> bool {
 }
 
 /// The table as Markdown, as it stands in ARCHITECTURE.md.
-pub fn table_markdown() -> String {
+pub fn transition_table_markdown() -> String {
     let mut text = String::from(
         "| # | verb | from -> to | actor | guard, checked by the write itself | effects, in the same transaction |\n|---|---|---|---|---|---|\n",
     );

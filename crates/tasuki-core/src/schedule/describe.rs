@@ -249,18 +249,25 @@ fn japanese(pattern: &Pattern) -> String {
         TimesForm::EveryMinutes(step) => (japanese_period(i64::from(step) * 60), true),
         TimesForm::EverySeconds(step) => (japanese_period(i64::from(step)), true),
         TimesForm::Fields { hours, minutes, seconds } => {
-            let hours = hours.map_or("毎時".to_owned(), |hours| {
-                japanese_set(hours, |hour| format!("{hour}時"))
-            });
+            // 毎時 and 毎分 are followed by a number without の: 毎時15分, 毎分30秒.
+            let of_minute = if minutes.is_some() { "の" } else { "" };
+            let hours = match hours {
+                Some(hours) => format!("{}の", japanese_set(hours, |hour| format!("{hour}時"))),
+                None if minutes.is_some() => "毎時".to_owned(),
+                None => String::new(),
+            };
             let minutes = minutes.map_or("毎分".to_owned(), |minutes| {
                 japanese_set(minutes, |minute| format!("{minute}分"))
             });
             let seconds =
                 seconds.map_or(String::new(), |seconds| match seconds == NumberSet::range(0, 59) {
                     true => "の毎秒".to_owned(),
-                    false => format!("の{}", japanese_set(seconds, |second| format!("{second}秒"))),
+                    false => {
+                        let seconds = japanese_set(seconds, |second| format!("{second}秒"));
+                        format!("{of_minute}{seconds}")
+                    }
                 });
-            (format!("{hours}の{minutes}{seconds}"), true)
+            (format!("{hours}{minutes}{seconds}"), true)
         }
     };
     let every_day = (days.is_none() && !is_periodic).then(|| "毎日".to_owned());

@@ -1,24 +1,24 @@
 //! Schedules: when a job fires. A schedule has one of seven kinds, a time zone, and a rule for clock changes.
 
-mod cron;
 mod describe;
 mod dst;
+mod iana_time_zone;
 mod next_fire;
-mod parse_schedule_value;
+mod parse_cron;
+mod parse_recurrence;
 mod preview;
 mod slot;
 mod wall_clock_pattern;
-mod zone;
 
 use std::fmt;
 
 use jiff::Timestamp;
 
 pub use dst::{DstRule, DstRuleOverrides, FoldRule, GapRule};
+pub use iana_time_zone::IanaTimeZone;
 pub use next_fire::Fire;
 pub use preview::{ClockChange, Preview, PreviewRow};
 pub use slot::PlannedSlot;
-pub use zone::Zone;
 
 use crate::string_enum::string_enum;
 use crate::{InvalidInput, Language};
@@ -67,7 +67,7 @@ pub const MAX_VALUE_BYTES: usize = 256;
 pub struct Schedule {
     kind: ScheduleKind,
     value: String,
-    zone: Zone,
+    zone: IanaTimeZone,
     rule: DstRule,
     recurrence: Recurrence,
 }
@@ -98,7 +98,7 @@ impl Schedule {
                 "at most 256 bytes",
             ));
         }
-        let (recurrence, default_rule) = parse_schedule_value::parse(kind, value)?;
+        let (recurrence, default_rule) = parse_recurrence::parse(kind, value)?;
         let zone = zone.parse()?;
         let value = value.trim().to_owned();
         Ok(Self { kind, value, zone, rule: dst.or_default(default_rule), recurrence })
@@ -115,7 +115,7 @@ impl Schedule {
     }
 
     /// The time zone of its wall-clock times.
-    pub fn zone(&self) -> &Zone {
+    pub fn zone(&self) -> &IanaTimeZone {
         &self.zone
     }
 
@@ -139,7 +139,7 @@ impl Schedule {
     }
 
     /// All fires strictly after an instant, in order.
-    pub fn fires_after(&self, after: Timestamp) -> impl Iterator<Item = Fire> + '_ {
+    pub fn iter_fires_after(&self, after: Timestamp) -> impl Iterator<Item = Fire> + '_ {
         std::iter::successors(self.next_after(after), |fire| self.next_after(fire.at))
     }
 

@@ -73,7 +73,7 @@ impl PreviewRow {
 }
 
 pub(super) fn build_preview(schedule: &Schedule, after: Timestamp, count: usize) -> Preview {
-    let fires: Vec<Fire> = schedule.fires_after(after).take(count).collect();
+    let fires: Vec<Fire> = schedule.iter_fires_after(after).take(count).collect();
     let mut rows: Vec<PreviewRow> = fires.iter().map(|fire| fire_row(schedule, *fire)).collect();
     let last = fires.last().map(|fire| fire.at);
     if let Some(last) = last {

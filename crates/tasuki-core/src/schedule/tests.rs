@@ -21,7 +21,7 @@ fn at(text: &str) -> Timestamp {
 /// The next fires in local time, as `day time±offset slot`.
 fn fires(schedule: &Schedule, after: &str, count: usize) -> Vec<String> {
     schedule
-        .fires_after(at(after))
+        .iter_fires_after(at(after))
         .take(count)
         .map(|fire| {
             let local = fire.at.to_zoned(schedule.zone().rules().clone());
@@ -210,7 +210,7 @@ fn the_last_fire_is_the_same_as_with_a_linear_search() {
 
     let daily = schedule(DailyAt, "02:30", "Europe/Berlin");
     for end in ["2026-10-25T00:29:59Z", "2026-10-25T00:30:00Z", "2026-10-25T05:00:00Z"] {
-        let walked = daily.fires_after(start).take_while(|fire| fire.at <= at(end)).last();
+        let walked = daily.iter_fires_after(start).take_while(|fire| fire.at <= at(end)).last();
         assert_eq!(daily.last_between(start, at(end)), walked, "{end}");
     }
 }
@@ -261,7 +261,7 @@ fn schedules_are_described_in_english_and_japanese() {
         (Every, "5m", "every 5 minutes", "5分ごと"),
         (Every, "90s", "every 90 seconds", "90秒ごと"),
         (Every, "60m", "every hour", "1時間ごと"),
-        (HourlyAt, "15", "at minute 15 of every hour", "毎時の15分"),
+        (HourlyAt, "15", "at minute 15 of every hour", "毎時15分"),
         (HourlyAt, "0,30", "every 30 minutes", "30分ごと"),
         (DailyAt, "02:30", "every day at 02:30", "毎日 02:30"),
         (DailyAt, "18:00:30,09:00", "every day at 09:00 and 18:00:30", "毎日 09:00・18:00:30"),
@@ -298,8 +298,8 @@ fn schedules_are_described_in_english_and_japanese() {
             "毎月13日または毎週金曜 00:00",
         ),
         (Cron, "*/20 * * 1-3 *", "every 20 minutes in January to March", "1月〜3月の20分ごと"),
-        (Cron, "30 * * * * *", "at second 30 of every minute of every hour", "毎時の毎分の30秒"),
-        (Cron, "* 5 * * * *", "every second of minute 5 of every hour", "毎時の5分の毎秒"),
+        (Cron, "30 * * * * *", "at second 30 of every minute of every hour", "毎分30秒"),
+        (Cron, "* 5 * * * *", "every second of minute 5 of every hour", "毎時5分の毎秒"),
     ] {
         let schedule = schedule(kind, value, "UTC");
         assert_eq!(schedule.describe(Language::English), english, "{kind} {value}");

@@ -65,7 +65,7 @@ macro_rules! settings {
             )+
 
             /// The value of the setting with this name as text; `None`: there is no such setting.
-            pub fn get(&self, name: &str) -> Option<String> {
+            pub fn find_value_text(&self, name: &str) -> Option<String> {
                 match name {
                     $(stringify!($name) => Some(self.$name.format()),)+
                     _ => None,
@@ -120,30 +120,30 @@ settings! {
     /// so this value mainly sets the frequency of maintenance and has little effect on punctuality.
     leader_tick: Duration = s(1), ms(10), s(60),
         "リーダーが実行の作成と割り当てを行う間隔。新しい実行やイベントがあれば間隔を待たずに行うため、この値は主に保守処理の頻度を決め、開始の遅れにはほとんど影響しない。";
-    /// How long before the planned time of a run the leader creates the run and assigns it to a worker. The
-    /// worker then starts the run with its own timer. Increase this value if an election may take longer:
-    /// workers start assigned runs without a leader.
+    /// The leader creates a run, and assigns it to a worker, this long before the planned time of the run. The
+    /// worker then starts the run with its own timer. Increase this value if the election of a new leader may
+    /// take longer than this: until there is a new leader, workers start the runs that are already assigned.
     assign_ahead: Duration = s(30), ms(0), s(3_600),
-        "予定時刻のどれだけ前に実行を作成してワーカーに割り当てるか。ワーカーは自分のタイマーで実行を開始する。長いほどリーダー交代の影響を受けにくい。";
+        "リーダーが、予定時刻のどれだけ前に実行を作成してワーカーに割り当てるか。ワーカーは自分のタイマーで実行を開始する。長いほどリーダー交代の影響を受けにくい。";
     /// Interval at which the leader renews its lease.
     leader_renew: Duration = s(1), ms(10), s(60),
         "リーダーが自分のリースを更新する間隔。";
     /// How long the leader's lease is valid without renewal. With a shorter time, another worker replaces a
-    /// stopped leader earlier. With a longer time, a slow network does not end the term.
+    /// stopped leader earlier. With a longer time, a slow network is less likely to end the term.
     leader_ttl: Duration = s(5), ms(30), s(300),
-        "リーダーのリースが更新なしで有効な時間。短いほど、停止したリーダーを別のワーカーが早く引き継ぐ。長いほど、ネットワークの遅延で任期が終わりにくい。";
+        "更新しなくてもリーダーのリースが有効である時間。短いほど、停止したリーダーを別のワーカーが早く引き継ぐ。長いほど、ネットワークの遅延で任期が終わりにくい。";
     /// If the leader cannot renew its lease, it stops acting this long before the lease ends.
     leader_margin: Duration = s(1), ms(0), s(60),
         "リーダーがリースを更新できないとき、リース終了のどれだけ前に動作を止めるか。";
     /// Only with Redis: maximum time since the leader last published its id in Redis. After this time a
     /// subleader calls the leader. If the leader answers none of three calls, the subleader ends the term.
     leader_stale: Duration = s(5), ms(30), s(300),
-        "Redis を使うときだけ有効。リーダーが Redis に最後に自分の ID を公開してからこの時間が過ぎると、サブリーダーがリーダーを呼び出す。3回の呼び出しのどれにも応答がなければ、その任期を終わらせる。";
-    /// Interval at which a worker that is not the leader checks whether the leader's lease has expired. For
-    /// this time after the end of the lease, only subleaders may become leader. With Redis, it is also the
-    /// interval at which a subleader checks when the leader last published its id in Redis.
+        "Redis を使うときだけ有効。リーダーが自分の ID を最後に Redis に公開してからこの時間が過ぎると、サブリーダーがリーダーを呼び出す。3回の呼び出しのどれにも応答がなければ、サブリーダーはリーダーの任期を終わらせる。";
+    /// Interval at which a worker that is not the leader checks whether the leader's lease has expired. After
+    /// the end of the lease, only subleaders may become leader until this time has passed. With Redis, it is
+    /// also the interval at which a subleader checks when the leader last published its id in Redis.
     subleader_check: Duration = s(1), ms(10), s(60),
-        "リーダーではないワーカーが、リーダーのリースが切れたかどうかを調べる間隔。リースが切れてからこの時間は、サブリーダーだけがリーダーになれる。Redis を使うときは、リーダーが最後に自分の ID を公開した時刻をサブリーダーが調べる間隔でもある。";
+        "リーダーではないワーカーが、リーダーのリースが切れたかどうかを調べる間隔。リースが切れてからこの時間が過ぎるまでは、サブリーダーだけがリーダーになれる。Redis を使うときは、リーダーが最後に自分の ID を公開した時刻をサブリーダーが調べる間隔でもある。";
     /// Interval at which a worker sends its heartbeat.
     heartbeat_interval: Duration = s(1), ms(10), s(60),
         "ワーカーがハートビートを送る間隔。";
@@ -168,12 +168,12 @@ settings! {
     /// How long a lease is valid after its last renewal. If a worker stops renewing, the leader recovers
     /// its runs after this time plus steal_grace.
     lease_ttl: Duration = s(30), ms(40), s(3_600),
-        "リースが最後の更新から有効な時間。ワーカーが更新しなくなると、リーダーは、この時間に steal_grace を加えた時間の後にその実行を回収する。";
-    /// Length of a database outage during which running processes must not be stopped. tasuki uses this
-    /// value only in the rule for lease_ttl: a worker sends SIGTERM when two thirds of lease_ttl have
-    /// passed since the last renewal.
+        "最後の更新の後、リースが有効である時間。ワーカーが更新しなくなると、リーダーは、この時間と steal_grace の合計が過ぎてからその実行を回収する。";
+    /// Length of a database outage during which running processes must not be stopped. This value changes
+    /// nothing by itself. It is only a lower bound in a rule for lease_ttl, because a worker sends SIGTERM
+    /// when two thirds of lease_ttl have passed since the last renewal.
     outage_tolerance: Duration = s(15), ms(0), s(3_600),
-        "データベースに接続できなくても、実行中のプロセスを止めてはならない時間。この値は lease_ttl の規則にだけ使われる。ワーカーは、最後の更新から lease_ttl の3分の2が過ぎると SIGTERM を送る。";
+        "データベースに接続できなくても、実行中のプロセスを止めてはならない時間。この値だけでは動作は変わらない。ワーカーは最後の更新から lease_ttl の3分の2が過ぎると SIGTERM を送るため、lease_ttl の規則の中で下限としてだけ使われる。";
     /// If a worker cannot renew a lease, it sends SIGKILL to the running processes this long before the
     /// lease ends.
     kill_margin: Duration = s(3), ms(1), s(600),
@@ -189,19 +189,18 @@ settings! {
     /// Maximum number of functions of the default queue that a worker runs at the same time.
     function_slots: u32 = 256, 1, 100_000,
         "1つのワーカーが同時に実行する、既定のキューの関数の最大数。";
-    /// Maximum number of times that a detached worker asks for a confirmation to continue its runs, if it
+    /// Maximum number of times that a detached worker asks other nodes whether it may continue its runs, if it
     /// gets no answer.
     continuation_retry_count: u32 = 3, 1, 1_000,
-        "切り離されたワーカーが、応答がないときに、実行を続けるための確認を求める回数の上限。";
-    /// Interval at which a detached worker asks for a confirmation to continue its runs, as long as it gets
-    /// no answer.
+        "切り離されたワーカーが、応答がないときに、実行を続けてよいかをほかのノードに問い合わせる回数の上限。";
+    /// Interval at which a detached worker asks other nodes whether it may continue its runs, as long as it
+    /// gets no answer.
     continuation_retry_interval: Duration = ms(300), ms(1), s(60),
-        "切り離されたワーカーが、応答がないあいだ、実行を続けるための確認を求める間隔。";
-    /// Maximum delay of the start of a scheduled run. A run that could only start after this delay is
-    /// SKIPPED, so that a cluster that recovers from an outage is not flooded. A job can choose another
-    /// misfire policy.
+        "切り離されたワーカーが、応答がないあいだ、実行を続けてよいかをほかのノードに問い合わせる間隔。";
+    /// Maximum delay of the start of a scheduled run. A run that has not started within this delay is SKIPPED,
+    /// so that not too many old runs start together after an outage. A job can choose another misfire policy.
     skip_late_after: Duration = s(300), ms(30), days(366),
-        "予定された実行の開始がこれより遅れると SKIPPED になる。障害の復旧直後に大量の実行が一斉に始まるのを防ぐ。ジョブごとに別のミスファイア方針を選べる。";
+        "予定された実行は、開始がこれより遅れると SKIPPED になる。障害の復旧直後に大量の古い実行が一斉に始まるのを防ぐ。ジョブごとに別のミスファイア方針を選べる。";
     /// How many times a failed command is retried, if its job does not set a number. The default is
     /// no retry, because it may be unsafe to run a script twice.
     max_retries_command: u32 = 0, 0, 1_000,
@@ -223,14 +222,15 @@ settings! {
     /// TIMED_OUT.
     timeout: Duration = s(1_800), ms(10), days(366),
         "1回の試行の最大実行時間（ジョブごとに変更できる）。超えると TIMED_OUT になる。";
-    /// Maximum time in which an attempt writes no output and its handler sends no heartbeat. After this
-    /// time the worker stops the attempt with HEARTBEAT_TIMEOUT. A job can set its own time.
+    /// Maximum time without a sign of life of an attempt: output, or (of a function) a heartbeat of its
+    /// handler. After this time the worker stops the attempt with HEARTBEAT_TIMEOUT. A job can set its own
+    /// time.
     heartbeat_timeout: Option<Duration> = None, Some(ms(10)), Some(days(366)),
-        "試行がこの時間、出力もハートビートもないと HEARTBEAT_TIMEOUT として停止する（ジョブごとに変更できる）。";
+        "試行の出力もハートビートもないままこの時間が過ぎると、ワーカーは試行を HEARTBEAT_TIMEOUT として停止する（ジョブごとに変更できる）。";
     /// Replaces the setting heartbeat_timeout for an attempt whose handler has reported progress at least
     /// once. It has no effect on a job that sets its own heartbeat_timeout.
     progress_heartbeat_timeout: Option<Duration> = Some(s(300)), Some(ms(10)), Some(days(366)),
-        "一度でも進捗を報告したハンドラーに対して、設定 heartbeat_timeout の代わりに使う時間。自分の heartbeat_timeout を指定したジョブには影響しない。";
+        "一度でも進捗を報告したハンドラーに対して、設定 heartbeat_timeout の代わりに使う時間。heartbeat_timeout をジョブ側で指定している場合は影響しない。";
     /// Time between SIGTERM and SIGKILL when a process is stopped.
     stop_grace: Duration = s(10), ms(0), s(3_600),
         "プロセスを停止するとき、SIGTERM を送ってから SIGKILL を送るまでの猶予。";

@@ -5,7 +5,7 @@
 
 mod definitions;
 mod reference_page;
-mod rules;
+mod rules_between_settings;
 mod value;
 
 use std::fmt;
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub use definitions::{SettingDefinition, Settings};
 pub use reference_page::reference_markdown;
-pub use rules::{BrokenRule, RULES, SettingsRule};
+pub use rules_between_settings::{BrokenRule, RULES, SettingsRule};
 pub use value::SlotSetting;
 
 use crate::did_you_mean::did_you_mean;
@@ -47,7 +47,7 @@ impl Settings {
         if !problems.is_empty() {
             return Err(problems);
         }
-        match rules::find_broken_rules(&changed) {
+        match rules_between_settings::find_broken_rules(&changed) {
             broken if broken.is_empty() => Ok(changed),
             broken => Err(broken.into_iter().map(SettingsProblem::Rule).collect()),
         }
@@ -55,13 +55,13 @@ impl Settings {
 
     /// The time after the last successful renewal at which a worker that cannot renew its leases sends
     /// TERM to the processes of its runs.
-    pub fn term_after(&self) -> Duration {
+    pub fn sigterm_after_last_renewal(&self) -> Duration {
         self.lease_ttl * 2 / 3
     }
 
     /// The time after the last successful renewal at which it sends KILL. It is before the end of the
     /// lease, so that no other worker can recover the runs while the processes still exist.
-    pub fn kill_after(&self) -> Duration {
+    pub fn sigkill_after_last_renewal(&self) -> Duration {
         self.lease_ttl.saturating_sub(self.kill_margin)
     }
 }
@@ -123,7 +123,9 @@ mod tests {
     fn formatted_values_parse_back() {
         let shown: Vec<(&str, String)> = Settings::definitions()
             .iter()
-            .map(|setting| (setting.name, Settings::default().get(setting.name).unwrap()))
+            .map(|setting| {
+                (setting.name, Settings::default().find_value_text(setting.name).unwrap())
+            })
             .collect();
         assert_eq!(Settings::default().with_changes(&shown), Ok(Settings::default()));
     }
@@ -209,7 +211,7 @@ mod tests {
             ("stop_grace", "50ms"),
         ];
         let settings = Settings::default().with_changes(&short).unwrap();
-        assert_eq!(settings.term_after(), Duration::from_millis(200));
-        assert_eq!(settings.kill_after(), Duration::from_millis(250));
+        assert_eq!(settings.sigterm_after_last_renewal(), Duration::from_millis(200));
+        assert_eq!(settings.sigkill_after_last_renewal(), Duration::from_millis(250));
     }
 }

@@ -27,7 +27,7 @@ pub fn reference_markdown() -> String {
         )
         .expect("writing to a string cannot fail");
     }
-    page.push_str("\n## Rules between settings\n\n");
+    page.push_str("\n## Rules between settings / 設定間の規則\n\n");
     for rule in RULES {
         let as_code = |text: &str| text.replace(['{', '}'], "`");
         writeln!(page, "- {}.\n  {}。", as_code(rule.english), as_code(rule.japanese))

@@ -25,11 +25,11 @@ impl SettingValue for Duration {
     const EXPECTED: &'static str = duration::EXPECTED_FORMAT;
 
     fn parse(typed: &str) -> Option<Self> {
-        duration::parse(typed)
+        duration::parse_duration_text(typed)
     }
 
     fn format(self) -> String {
-        duration::format(self)
+        duration::format_exact_duration(self)
     }
 }
 

@@ -65,7 +65,7 @@ fn fires_match_croniter_in_zones_without_clock_changes() {
             Schedule::parse(ScheduleKind::Cron, expression, zone, DstRuleOverrides::default())
                 .unwrap();
         let fires: Vec<String> = schedule
-            .fires_after(start)
+            .iter_fires_after(start)
             .take(FIRES)
             .map(|fire| fire.at.as_second().to_string())
             .collect();

@@ -36,7 +36,7 @@ fn replace_section(document: &str, name: &str, text: &str) -> String {
 #[test]
 fn the_transition_table_in_architecture_md_matches_the_code() {
     compare("ARCHITECTURE.md", |document| {
-        replace_section(document, "transitions", &transition::table_markdown())
+        replace_section(document, "transitions", &transition::transition_table_markdown())
     });
 }
 

@@ -120,7 +120,7 @@ fn check(
         .take(MAX_COMPARED)
         .collect();
     let found: Vec<OracleFire> = schedule
-        .fires_after(start)
+        .iter_fires_after(start)
         .take_while(|fire| fire.at <= end)
         .take(MAX_COMPARED)
         .map(|fire| OracleFire { at: fire.at, slot: fire.slot })

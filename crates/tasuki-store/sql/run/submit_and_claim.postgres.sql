@@ -1,4 +1,4 @@
--- run/submit_and_claim: T0 and T1c in one write: create tasks that a worker in the submitting process executes at once.
+-- run/submit_and_claim: T0 and T1c in one write: create tasks that a worker in the same process starts immediately.
 -- Guard: the worker accepts work, and no run in the lane is due already.
 with clock as materialized (
     select :now as now

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
 use tasuki_core::InvalidInput;
 
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::{Error, Store};
@@ -117,7 +117,7 @@ impl AuditEntry {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             seq: row.int("seq")?,
-            at: timestamp(row.int("at")?)?,
+            at: timestamp_from_micros(row.int("at")?)?,
             actor: row.text("actor")?,
             action: row.text("action")?,
             object: row.text("object")?,
@@ -160,7 +160,11 @@ impl Store {
     }
 
     /// Lists the entries with numbers above `after_seq`, in order, at most `limit` of them.
-    pub async fn list_audit(&self, after_seq: i64, limit: u32) -> Result<Vec<AuditEntry>, Error> {
+    pub async fn list_audit_entries_after(
+        &self,
+        after_seq: i64,
+        limit: u32,
+    ) -> Result<Vec<AuditEntry>, Error> {
         let rows = self.db.query(&LIST, params! { after: after_seq, limit: limit }).await?;
         rows.iter().map(AuditEntry::from_row).collect()
     }
@@ -168,7 +172,7 @@ impl Store {
 
 /// Appends an audit entry in the transaction that makes the change. It must be the last write before the commit,
 /// because it locks the end of the chain and all other writers of audit entries wait for this lock.
-pub(crate) async fn append(
+pub(crate) async fn append_audit_entry(
     tx: &mut Tx<'_>,
     actor: AuditActor<'_>,
     action: AuditAction,
@@ -178,7 +182,7 @@ pub(crate) async fn append(
     let clock = rows.first().map(|row| row.int("clock")).transpose()?.unwrap_or_default();
     let mut entry = AuditEntry {
         seq: head.seq + 1,
-        at: timestamp(clock)?,
+        at: timestamp_from_micros(clock)?,
         actor: actor.name.to_owned(),
         action: action.action.to_owned(),
         object: action.object,

@@ -58,7 +58,7 @@ impl Store {
     pub async fn verify_audit(&self, saved: Option<AuditHead>) -> Result<AuditVerification, Error> {
         let mut end = AuditHead::START;
         // Not from 1: somebody may have inserted an entry before the first one.
-        let mut page = self.list_audit(i64::MIN, PAGE_SIZE).await?;
+        let mut page = self.list_audit_entries_after(i64::MIN, PAGE_SIZE).await?;
         loop {
             for entry in &page {
                 if let Some(error) = find_chain_error(end, entry) {
@@ -74,12 +74,12 @@ impl Store {
                     });
                 }
             }
-            page = self.list_audit(end.seq, PAGE_SIZE).await?;
+            page = self.list_audit_entries_after(end.seq, PAGE_SIZE).await?;
             if page.is_empty() {
                 let head = self.find_audit_head().await?;
                 // Entries and head are committed together: if the head is ahead, its entries are visible now.
                 page = match head.seq > end.seq {
-                    true => self.list_audit(end.seq, PAGE_SIZE).await?,
+                    true => self.list_audit_entries_after(end.seq, PAGE_SIZE).await?,
                     false => Vec::new(),
                 };
                 if page.is_empty() {

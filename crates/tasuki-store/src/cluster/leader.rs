@@ -8,7 +8,7 @@ use serde_json::json;
 use tasuki_core::{Epoch, WorkerId};
 
 use crate::audit::{self, AuditAction, AuditActor};
-use crate::db::instant::{micros, timestamp};
+use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::{Error, Store, to_uuid};
@@ -59,7 +59,7 @@ impl Term {
         Ok(Self {
             epoch: Epoch(row.int("epoch")?),
             holder: WorkerId::from_bytes(row.uuid("holder")?.into_bytes()),
-            began_at: timestamp(row.int("began_at")?)?,
+            began_at: timestamp_from_micros(row.int("began_at")?)?,
         })
     }
 }
@@ -70,15 +70,15 @@ impl LeaderRecord {
         Ok(Self {
             epoch: Epoch(row.int("epoch")?),
             holder: row.opt_uuid("holder")?.map(|id| WorkerId::from_bytes(id.into_bytes())),
-            lease_until: timestamp(row.int("lease_until")?)?,
-            clock: timestamp(row.int("clock")?)?,
+            lease_until: timestamp_from_micros(row.int("lease_until")?)?,
+            clock: timestamp_from_micros(row.int("clock")?)?,
         })
     }
 }
 
 impl Store {
     /// Reads the current leader.
-    pub async fn find_leader(&self) -> Result<LeaderRecord, Error> {
+    pub async fn get_leader_record(&self) -> Result<LeaderRecord, Error> {
         let rows = self.db.query(&FIND, params! {}).await?;
         LeaderRecord::from_rows(&rows)
     }
@@ -98,7 +98,7 @@ impl Store {
         tx.query(&LOCK_TERM_EXCLUSIVE, params! {}).await?;
         let epoch = Epoch(expected_epoch.0.max(mirrored_epoch.0.min(MAX_MIRRORED_EPOCH)) + 1);
         let holder = to_uuid(holder.as_bytes());
-        let lease = params! { epoch: epoch.0, holder: holder, expected: expected_epoch.0, ttl: micros(ttl) };
+        let lease = params! { epoch: epoch.0, holder: holder, expected: expected_epoch.0, ttl: duration_to_micros(ttl) };
         let term = params! { epoch: epoch.0, holder: holder };
         if tx.execute(&TAKE_LEASE, lease).await? == 0
             || tx.execute(&BEGIN_TERM, term.clone()).await? == 0
@@ -123,8 +123,8 @@ impl Store {
         let lease = params! {
             holder: to_uuid(holder.as_bytes()),
             epoch: epoch.0,
-            ttl: micros(ttl),
-            max_gap: micros(2 * renew),
+            ttl: duration_to_micros(ttl),
+            max_gap: duration_to_micros(2 * renew),
         };
         Ok(self.db.execute(&RENEW, lease).await? == 1)
     }
@@ -168,7 +168,7 @@ impl Store {
             before: Some(json!({ "holder": leader.holder.map(|holder| holder.to_string()) })),
             after: Some(json!({ "holder": null, "reason": reason })),
         };
-        audit::append(&mut tx, by, act).await?;
+        audit::append_audit_entry(&mut tx, by, act).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -189,7 +189,7 @@ impl Store {
 /// Checks that `epoch` is the current one, and keeps it current until this transaction ends. First takes a shared
 /// lock, then reads the epoch with a separate statement, which sees every term that was committed before the lock was
 /// granted.
-pub(crate) async fn lock_epoch(tx: &mut Tx<'_>, epoch: Epoch) -> Result<(), Error> {
+pub(crate) async fn check_and_lock_epoch(tx: &mut Tx<'_>, epoch: Epoch) -> Result<(), Error> {
     tx.query(&LOCK_TERM_SHARED, params! {}).await?;
     let rows = tx.query(&FIND_EPOCH, params! {}).await?;
     let current = rows

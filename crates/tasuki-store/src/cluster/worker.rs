@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tasuki_core::{Epoch, NodeName, WorkerId};
 
 use crate::audit::{self, AuditAction, AuditActor};
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::{Error, Store, Writer, to_uuid};
@@ -107,7 +107,7 @@ impl WorkerRecord {
     }
 
     fn from_row(row: &Row) -> Result<Self, Error> {
-        let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
+        let instant = |name| row.opt_int(name)?.map(timestamp_from_micros).transpose();
         Ok(Self {
             id: WorkerId::from_bytes(row.uuid("id")?.into_bytes()),
             node: row.text("node")?.parse()?,
@@ -115,7 +115,7 @@ impl WorkerRecord {
             slots: row.int("slots")? as u32,
             function_slots: row.int("function_slots")? as u32,
             labels: crate::job::read_string_set(row, "labels")?,
-            heartbeat_at: timestamp(row.int("heartbeat_at")?)?,
+            heartbeat_at: timestamp_from_micros(row.int("heartbeat_at")?)?,
             draining_at: instant("draining_at")?,
             detached_at: instant("detached_at")?,
             dead_at: instant("dead_at")?,
@@ -128,7 +128,7 @@ impl HeartbeatReply {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             worker: WorkerRecord::from_row(row)?,
-            clock: timestamp(row.int("clock")?)?,
+            clock: timestamp_from_micros(row.int("clock")?)?,
             settings_version: row.int("settings_version")?,
             has_leases: row.int("leases")? > 0,
             epoch: Epoch(row.int("epoch")?),
@@ -226,7 +226,7 @@ impl Store {
             tx.rollback().await?;
             return Ok(false);
         };
-        let after = find(&mut tx, worker)
+        let after = find_worker_in_transaction(&mut tx, worker)
             .await?
             .ok_or_else(|| Error::broken("the row of a locked worker is missing"))?;
         let mut after_json = after.audit_json();
@@ -241,7 +241,7 @@ impl Store {
             before: Some(before.audit_json()),
             after: Some(after_json),
         };
-        audit::append(&mut tx, by, act).await?;
+        audit::append_audit_entry(&mut tx, by, act).await?;
         tx.commit().await?;
         Ok(true)
     }
@@ -277,7 +277,7 @@ impl Store {
     pub async fn list_workers_with_clock(&self) -> Result<(Vec<WorkerRecord>, Timestamp), Error> {
         let rows = self.db.query(&LIST, params! {}).await?;
         let clock = match rows.first() {
-            Some(row) => timestamp(row.int("clock")?)?,
+            Some(row) => timestamp_from_micros(row.int("clock")?)?,
             None => self.read_clock().await?,
         };
         Ok((rows.iter().map(WorkerRecord::from_row).collect::<Result<_, _>>()?, clock))
@@ -302,7 +302,10 @@ pub(crate) async fn lock_worker(
 }
 
 /// Reads a worker within this transaction.
-pub(crate) async fn find(tx: &mut Tx<'_>, worker: WorkerId) -> Result<Option<WorkerRecord>, Error> {
+pub(crate) async fn find_worker_in_transaction(
+    tx: &mut Tx<'_>,
+    worker: WorkerId,
+) -> Result<Option<WorkerRecord>, Error> {
     let rows = tx.query(&FIND, params! { id: to_uuid(worker.as_bytes()) }).await?;
     rows.first().map(WorkerRecord::from_row).transpose()
 }

@@ -118,7 +118,7 @@ async fn open_sqlite(url: &str, connections: u32) -> Result<Pools, Error> {
 }
 
 /// Opens a SQLite file, and retries while another process has it locked. The process that switches a new file to
-/// write-ahead logging needs exclusive access for a moment, and SQLite then refuses the other processes at once,
+/// write-ahead logging needs exclusive access for a moment, and SQLite then refuses the other processes immediately,
 /// whatever their busy timeout is.
 async fn open_with_retry<F>(open: impl Fn() -> F) -> Result<SqlitePool, sqlx::Error>
 where

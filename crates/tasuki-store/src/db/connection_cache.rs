@@ -195,8 +195,8 @@ fn best_match<'s>(
 }
 
 /// Finds the connection to remove if more than [`MAX_CACHED`] are cached: the one with the fewest prepared statements.
-/// When a node starts, all of its loops use connections at once; the connection that has planned the statements of the
-/// first task must survive this burst.
+/// When a node starts, all of its loops use connections at the same time; the connection that has planned the
+/// statements of the first task must survive this burst.
 fn find_surplus<'s>(prepared: impl ExactSizeIterator<Item = &'s HashSet<usize>>) -> Option<usize> {
     let too_many = prepared.len() > MAX_CACHED;
     let fewest = prepared.enumerate().min_by_key(|(_, prepared)| prepared.len());

@@ -6,13 +6,13 @@ use jiff::Timestamp;
 use crate::Error;
 
 /// Converts microseconds since the Unix epoch, the unit of all instants in the database, to a timestamp.
-pub(crate) fn timestamp(micros: i64) -> Result<Timestamp, Error> {
+pub(crate) fn timestamp_from_micros(micros: i64) -> Result<Timestamp, Error> {
     Timestamp::from_microsecond(micros).map_err(|_| {
         Error::broken(format!("{micros} microseconds are outside the range of timestamps"))
     })
 }
 
 /// Converts a duration to microseconds, the unit of all durations in the database.
-pub(crate) fn micros(duration: std::time::Duration) -> i64 {
+pub(crate) fn duration_to_micros(duration: std::time::Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }

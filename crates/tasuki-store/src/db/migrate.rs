@@ -5,7 +5,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::db::sql::{Dialect, Sql, compiled_in, sql};
+use crate::db::sql::{Dialect, Sql, load_sql_text, sql};
 use crate::db::{Params, Tx, params};
 use crate::{Error, Store};
 
@@ -94,7 +94,7 @@ impl Store {
     pub async fn pending_migrations(&self) -> Result<Vec<&'static Migration>, Error> {
         let mut tx = self.db.begin_read().await?;
         let pending = match has_migration_table(&mut tx).await? {
-            true => list_pending(&mut tx).await?,
+            true => list_unapplied_migrations(&mut tx).await?,
             false => Migration::all(tx.dialect()).iter().collect(),
         };
         tx.rollback().await?;
@@ -119,7 +119,7 @@ async fn lock_mysql(tx: &mut Tx<'_>) -> Result<(), Error> {
 
 async fn apply_pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error> {
     tx.execute_script(TABLE).await?;
-    let pending = list_pending(tx).await?;
+    let pending = list_unapplied_migrations(tx).await?;
     for migration in &pending {
         let params: Params<'_> = params! {
             version: migration.version,
@@ -127,7 +127,7 @@ async fn apply_pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error
             checksum: migration.checksum(),
         };
         tx.execute(&INSERT, params).await?;
-        tx.execute_script(&compiled_in(migration.text)).await?;
+        tx.execute_script(&load_sql_text(migration.text)).await?;
         tx.execute(&MARK_APPLIED, params! { version: migration.version }).await?;
     }
     Ok(pending)
@@ -148,7 +148,9 @@ pub(crate) async fn has_migration_table(tx: &mut Tx<'_>) -> Result<bool, Error> 
 
 /// Lists the pending migrations. It fails if an applied migration is newer than this binary, differs from ours or was
 /// not completed.
-pub(crate) async fn list_pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error> {
+pub(crate) async fn list_unapplied_migrations(
+    tx: &mut Tx<'_>,
+) -> Result<Vec<&'static Migration>, Error> {
     let known = Migration::all(tx.dialect());
     let newest = known.last().map_or(0, |migration| migration.version);
     let mut applied = Vec::new();

@@ -174,7 +174,10 @@ impl Db {
 
     /// Joins a transaction of the application, so that tasuki's writes commit with it. Refuses a transaction on
     /// another kind of database.
-    pub(crate) fn join<'a>(&self, theirs: AppTransaction<'a>) -> Result<Tx<'a>, Error> {
+    pub(crate) fn join_app_transaction<'a>(
+        &self,
+        theirs: AppTransaction<'a>,
+    ) -> Result<Tx<'a>, Error> {
         let (found, ours) = (theirs.0.dialect(), self.dialect());
         if found != ours {
             let found = format!("one on {found:?}");
@@ -272,7 +275,7 @@ impl Db {
 
     /// Executes scripts with group commit and returns the rows of each. Each script is a whole transaction of its own
     /// that either commits or has no effect. Only on SQLite.
-    pub(crate) async fn run_scripts(
+    pub(crate) async fn execute_with_group_commit(
         &self,
         calls: Vec<ScriptCall<'_>>,
     ) -> Result<Vec<Result<Vec<Row>, Error>>, Error> {

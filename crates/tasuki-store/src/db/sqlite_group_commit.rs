@@ -2,8 +2,8 @@
 //!
 //! Why it exists: SQLite has one writer at a time, a commit waits for the disk, and each statement that is sent to the
 //! driver's thread waits for its turn among all other tasks of the program. A script is a whole transaction that needs
-//! no intermediate result, so it is sent at once, together with the other scripts in the queue, and one commit makes
-//! all of them durable.
+//! no intermediate result, so it is sent immediately, together with the other scripts in the queue, and one commit
+//! makes all of them durable.
 //!
 //! What it promises: a caller gets its result only after its script is durable. A failing script has no effect, and
 //! the other scripts of its group are still executed. Only if the database is locked, the whole group fails.

@@ -127,7 +127,7 @@ impl Tx<'_> {
 
     /// Executes a statement that returns all of its rows as one JSON list on SQLite, and as normal rows elsewhere.
     /// On SQLite every row is otherwise sent separately from the driver's thread to ours.
-    pub(crate) async fn query_json_list(
+    pub(crate) async fn query_rows_via_json(
         &mut self,
         sql: &Sql,
         params: Params<'_>,
@@ -219,7 +219,7 @@ impl Tx<'_> {
         Db::inject_response_fault(self.fault_injector.as_ref(), self.fault).await
     }
 
-    /// Rolls back. Unlike a drop, this waits for the rollback, so that the connection returns to the cache at once.
+    /// Rolls back. Unlike a drop, this waits for the rollback, so that the connection returns to the cache immediately.
     pub(crate) async fn rollback(self) -> Result<(), Error> {
         match self.connection {
             TxConnection::Sqlite(tx) => tx.rollback().await?,

@@ -72,7 +72,7 @@ async fn check_clock(
     let rows = tx.query(&CLOCK, params! {}).await?;
     let after = clock();
     let database = rows.first().ok_or_else(|| Error::broken("the database returned no clock"))?;
-    let database = crate::db::instant::timestamp(database.int("clock")?)?;
+    let database = crate::db::instant::timestamp_from_micros(database.int("clock")?)?;
     let (difference, direction) = match database < before {
         true => (before.duration_since(database), "behind"),
         false => (database.duration_since(after), "ahead of"),

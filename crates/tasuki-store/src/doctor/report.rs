@@ -64,8 +64,11 @@ const CHECKS: [(&str, &str); 18] = [
     ("triggers", "the triggers that refuse illegal changes exist and are enabled"),
     ("clock", "the clocks of the database and of this machine agree"),
     ("settings", "the settings are valid and consistent with each other"),
-    ("I1", "a run has a worker and a token exactly while it is assigned or running"),
-    ("I2", "unique keys allow one run per slot and idempotency key, one event per dedupe key"),
+    ("I1", "an assigned or running run has a worker and a token, a waiting run has neither"),
+    (
+        "I2",
+        "unique keys allow one run per planned time of a job and scope, one run per idempotency key, and one event per source and idempotency key",
+    ),
     ("I3", "an ended run has an end time, does not wait and has no hold"),
     ("I4", "epochs only rise, and no row has a newer epoch than the current term"),
     ("I6", "every attempt is stored in exactly one place"),
@@ -74,15 +77,15 @@ const CHECKS: [(&str, &str); 18] = [
     ("I12", "SKIPPED means never started"),
     (
         "I13",
-        "a run of a job that allows one run at a time has the hold while it is assigned or running, and no other run has it",
+        "an assigned or running run of a job that allows one run at a time has the hold (the lock of the job and scope); no other run has it",
     ),
     ("I14", "nothing starts before its time, or before the previous attempt has ended"),
     ("I15", "the audit chain is intact"),
     ("I16", "no worker runs more than its slots allow"),
-    ("I18", "an event is marked as processed exactly when its runs exist"),
+    ("I18", "an event that has runs is marked as processed, and records the number of its runs"),
     (
         "I19",
-        "a run is in the due table exactly while it waits, and under a lease exactly while it is assigned or running",
+        "a waiting run, and no other run, is in the due table; an assigned or running run, and no other run, has a lease",
     ),
 ];
 

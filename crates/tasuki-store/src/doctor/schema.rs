@@ -33,7 +33,7 @@ pub(super) async fn check_migrations(
         report.add_error("schema", "the database contains no tables of tasuki");
         return Ok(());
     }
-    match migrate::list_pending(tx).await {
+    match migrate::list_unapplied_migrations(tx).await {
         Ok(pending) => {
             for migration in pending {
                 let example = format!("{} {}", migration.version, migration.name);

@@ -3,10 +3,10 @@
 use jiff::Timestamp;
 use tasuki_core::{InvalidInput, JobId, JobName, RunId};
 
-use super::reschedule::{self, CanceledRuns};
+use super::cancel_runs_and_move_cursors::{self, CanceledRuns};
 use super::{Job, JobDefinition, JobVersion, definition, insert_version};
 use crate::audit::{self, AuditAction, AuditActor};
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::{Error, Store};
@@ -28,7 +28,7 @@ pub struct ExpectedVersion {
 /// Result of creating a job.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobCreated {
+pub enum JobCreateResult {
     /// The job was created.
     Created(Box<Job>),
     /// Another job has this name. Nothing was written.
@@ -38,7 +38,7 @@ pub enum JobCreated {
 /// Result of changing a job.
 #[must_use]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum JobChange {
+pub enum JobChangeResult {
     /// The job was changed.
     Applied {
         /// The job after the change.
@@ -64,7 +64,7 @@ impl Store {
         name: &JobName,
         definition: &JobDefinition,
         next_fire: Option<Timestamp>,
-    ) -> Result<JobCreated, Error> {
+    ) -> Result<JobCreateResult, Error> {
         definition.check()?;
         let by = by.into();
         let mut tx = self.db.begin().await?;
@@ -74,13 +74,13 @@ impl Store {
                 Ok(job) => (None, job),
                 Err(error) if error.is_duplicate_key() => {
                     tx.rollback().await?;
-                    return Ok(JobCreated::NameTaken);
+                    return Ok(JobCreateResult::NameTaken);
                 }
                 Err(error) => return Err(error),
             },
             Some(row) if row.opt_int("deleted_at")?.is_none() => {
                 tx.rollback().await?;
-                return Ok(JobCreated::NameTaken);
+                return Ok(JobCreateResult::NameTaken);
             }
             Some(row) => {
                 let before = read_job(&mut tx, JobId(row.int("id")?)).await?;
@@ -91,16 +91,16 @@ impl Store {
                 (Some(before), after)
             }
         };
-        reschedule::move_cursors(&mut tx, &after, next_fire).await?;
+        cancel_runs_and_move_cursors::move_cursors(&mut tx, &after, next_fire).await?;
         let act = AuditAction {
             action: "create",
             object: format!("job {}", after.id),
             before: before.as_ref().map(definition::audit_json),
             after: Some(definition::audit_json(&after)),
         };
-        audit::append(&mut tx, by, act).await?;
+        audit::append_audit_entry(&mut tx, by, act).await?;
         tx.commit().await?;
-        Ok(JobCreated::Created(Box::new(after)))
+        Ok(JobCreateResult::Created(Box::new(after)))
     }
 
     /// Replaces the definition of a job. `next_fire` as for [`Store::create_job`]; an edit never creates runs for
@@ -111,7 +111,7 @@ impl Store {
         expected: ExpectedVersion,
         definition: &JobDefinition,
         next_fire: Option<Timestamp>,
-    ) -> Result<JobChange, Error> {
+    ) -> Result<JobChangeResult, Error> {
         definition.check()?;
         let edit = |job: &Job, _| Ok(definition.apply_to(job));
         self.change_job("edit", by.into(), expected, next_fire, edit).await
@@ -123,7 +123,7 @@ impl Store {
         by: impl Into<AuditActor<'a>>,
         expected: ExpectedVersion,
         next_fire: Option<Timestamp>,
-    ) -> Result<JobChange, Error> {
+    ) -> Result<JobChangeResult, Error> {
         let edit = |job: &Job, _| Ok(Job { enabled: true, ..job.clone() });
         self.change_job("enable", by.into(), expected, next_fire, edit).await
     }
@@ -133,7 +133,7 @@ impl Store {
         &self,
         by: impl Into<AuditActor<'a>>,
         expected: ExpectedVersion,
-    ) -> Result<JobChange, Error> {
+    ) -> Result<JobChangeResult, Error> {
         let edit = |job: &Job, _| Ok(Job { enabled: false, ..job.clone() });
         self.change_job("disable", by.into(), expected, None, edit).await
     }
@@ -145,7 +145,7 @@ impl Store {
         expected: ExpectedVersion,
         reason: &str,
         until: Option<Timestamp>,
-    ) -> Result<JobChange, Error> {
+    ) -> Result<JobChangeResult, Error> {
         if reason.trim().is_empty() {
             return Err(
                 InvalidInput::with_value("reason", reason, "a reason that is not empty").into()
@@ -177,7 +177,7 @@ impl Store {
         by: impl Into<AuditActor<'a>>,
         expected: ExpectedVersion,
         next_fire: Option<Timestamp>,
-    ) -> Result<JobChange, Error> {
+    ) -> Result<JobChangeResult, Error> {
         let edit = |job: &Job, _| Ok(without_pause(job));
         self.change_job("resume", by.into(), expected, next_fire, edit).await
     }
@@ -187,7 +187,7 @@ impl Store {
         &self,
         by: impl Into<AuditActor<'a>>,
         expected: ExpectedVersion,
-    ) -> Result<JobChange, Error> {
+    ) -> Result<JobChangeResult, Error> {
         let edit = |job: &Job, now| Ok(Job { deleted_at: Some(now), ..job.clone() });
         self.change_job("delete", by.into(), expected, None, edit).await
     }
@@ -201,19 +201,19 @@ impl Store {
         expected: ExpectedVersion,
         next_fire: Option<Timestamp>,
         edit: impl FnOnce(&Job, Timestamp) -> Result<Job, InvalidInput>,
-    ) -> Result<JobChange, Error> {
+    ) -> Result<JobChangeResult, Error> {
         let mut tx = self.db.begin().await?;
         let rows = tx.query(&LOCK, params! { id: expected.job.0 }).await?;
         let Some(row) = rows.first().filter(|row| version_matches(row, expected)) else {
             tx.rollback().await?;
             let now = self.find_job_by_id(expected.job).await?;
-            return Ok(JobChange::Lost(now.filter(|job| job.deleted_at.is_none())));
+            return Ok(JobChangeResult::Lost(now.filter(|job| job.deleted_at.is_none())));
         };
         let before = read_job(&mut tx, expected.job).await?;
         let after = match edit(&before, row_clock(row)?) {
             Ok(after) if after == before => {
                 tx.rollback().await?;
-                return Ok(JobChange::Applied { job: before, canceled_runs: Vec::new() });
+                return Ok(JobChangeResult::Applied { job: before, canceled_runs: Vec::new() });
             }
             Ok(after) => after,
             Err(invalid) => {
@@ -222,8 +222,12 @@ impl Store {
             }
         };
         let after = update_job(&mut tx, &before, after, row_clock(row)?).await?;
-        let canceled = match reschedule::invalidates_future_runs(&before, &after) {
-            true => reschedule::reschedule(&mut tx, &after, next_fire, action, by).await?,
+        let canceled = match cancel_runs_and_move_cursors::invalidates_future_runs(&before, &after)
+        {
+            true => {
+                cancel_runs_and_move_cursors::reschedule(&mut tx, &after, next_fire, action, by)
+                    .await?
+            }
             false => CanceledRuns::default(),
         };
         let mut after_json = definition::audit_json(&after);
@@ -234,12 +238,12 @@ impl Store {
             before: Some(definition::audit_json(&before)),
             after: Some(after_json),
         };
-        audit::append(&mut tx, by, act).await?;
+        audit::append_audit_entry(&mut tx, by, act).await?;
         tx.commit().await?;
         for token in canceled.lease_tokens {
             self.close_lease_if_empty(token).await?;
         }
-        Ok(JobChange::Applied { job: after, canceled_runs: canceled.runs })
+        Ok(JobChangeResult::Applied { job: after, canceled_runs: canceled.runs })
     }
 }
 
@@ -255,7 +259,7 @@ fn version_matches(row: &Row, expected: ExpectedVersion) -> bool {
 }
 
 fn row_clock(row: &Row) -> Result<Timestamp, Error> {
-    timestamp(row.int("clock")?)
+    timestamp_from_micros(row.int("clock")?)
 }
 
 async fn read_job(tx: &mut Tx<'_>, job: JobId) -> Result<Job, Error> {

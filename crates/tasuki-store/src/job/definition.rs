@@ -12,7 +12,7 @@ use tasuki_core::{InvalidInput, Schedule};
 
 use super::{Job, JobSpec, JobVersion};
 use crate::Error;
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::{Params, Row, params};
 use crate::validate::{self, MAX_JSON_BYTES, MAX_KEY_CHARS};
 
@@ -206,9 +206,9 @@ pub(super) fn definition_columns(job: &Job) -> Params<'static> {
 
 fn misfire_columns(misfire: Option<MisfirePolicy>) -> Option<(&'static str, Option<i64>)> {
     Some(match misfire? {
-        MisfirePolicy::SkipLate(tolerance) => ("skip_late", Some(micros(tolerance))),
+        MisfirePolicy::SkipLate(tolerance) => ("skip_late", Some(duration_to_micros(tolerance))),
         MisfirePolicy::LatestOnly => ("latest_only", None),
-        MisfirePolicy::EveryWithin(window) => ("every_within", Some(micros(window))),
+        MisfirePolicy::EveryWithin(window) => ("every_within", Some(duration_to_micros(window))),
         MisfirePolicy::AtMost(count) => ("at_most", Some(i64::from(count))),
     })
 }

@@ -4,9 +4,10 @@
 //! The spec of a job (what its runs execute) is copied into a job version whenever it changes, under the version
 //! number that the job then has. A job version never changes, and a run names the job version that it executes.
 
+mod cancel_runs_and_move_cursors;
 mod create_edit_delete;
 mod definition;
-mod reschedule;
+pub(crate) mod schedule_cursor;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,12 +19,12 @@ use tasuki_core::schedule::DstRuleOverrides;
 use tasuki_core::work_spec::WorkKind;
 use tasuki_core::{InvalidInput, JobId, JobName, Schedule};
 
-use crate::db::instant::{micros, timestamp};
+use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::{Error, Store};
 
-pub use create_edit_delete::{ExpectedVersion, JobChange, JobCreated};
+pub use create_edit_delete::{ExpectedVersion, JobChangeResult, JobCreateResult};
 pub(crate) use definition::read_string_set;
 pub use definition::{JobDefinition, Trigger};
 
@@ -149,7 +150,7 @@ impl Job {
     }
 
     /// Parses the schedule of the job, if it has one. Fails if this machine does not know the time zone.
-    pub fn schedule(&self) -> Result<Option<Schedule>, InvalidInput> {
+    pub fn parse_stored_schedule(&self) -> Result<Option<Schedule>, InvalidInput> {
         let (Some(kind), Some(value)) = (&self.schedule_type, &self.schedule_value) else {
             return Ok(None);
         };
@@ -168,7 +169,7 @@ impl Job {
     }
 
     pub(crate) fn from_row(row: &Row) -> Result<Self, Error> {
-        let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
+        let instant = |name| row.opt_int(name)?.map(timestamp_from_micros).transpose();
         let id = JobId(row.int("id")?);
         let newest = JobVersion {
             job: id,
@@ -193,7 +194,7 @@ impl Job {
             paused_reason: row.opt_text("paused_reason")?,
             deleted_at: instant("deleted_at")?,
             version: row.int("version")?,
-            updated_at: timestamp(row.int("updated_at")?)?,
+            updated_at: timestamp_from_micros(row.int("updated_at")?)?,
             newest,
         })
     }
@@ -242,12 +243,12 @@ impl Store {
         job: JobId,
         version: i64,
     ) -> Result<Option<JobVersion>, Error> {
-        let found = self.list_job_versions(&[(job, version)].into()).await?;
+        let found = self.list_job_versions_by_id(&[(job, version)].into()).await?;
         Ok(found.into_iter().next().map(|(_, found)| found))
     }
 
     /// Lists job versions, with the names of their jobs. Versions that do not exist are left out.
-    pub async fn list_job_versions(
+    pub async fn list_job_versions_by_id(
         &self,
         wanted: &BTreeSet<(JobId, i64)>,
     ) -> Result<Vec<(String, JobVersion)>, Error> {
@@ -269,7 +270,7 @@ impl Store {
 
 /// Whether a job still has this version. A separate statement after the locks were granted: as a part of the write it
 /// would see the job as it was before the wait for a lock.
-pub(crate) async fn is_version_current(
+pub(crate) async fn is_job_unchanged(
     tx: &mut Tx<'_>,
     expected: ExpectedVersion,
 ) -> Result<bool, Error> {
@@ -298,8 +299,8 @@ async fn insert_version(tx: &mut Tx<'_>, new: &JobVersion) -> Result<(), Error> 
         concurrency: spec.concurrency.as_str(),
         max_attempts: spec.max_attempts,
         max_releases: spec.max_releases,
-        backoff_us: micros(spec.backoff),
-        backoff_cap_us: micros(spec.backoff_cap),
+        backoff_us: duration_to_micros(spec.backoff),
+        backoff_cap_us: duration_to_micros(spec.backoff_cap),
         jitter_percent: i64::from(spec.jitter_percent),
         retry_lost: i64::from(spec.retry_lost),
         labels: definition::string_set_json(&spec.labels),
@@ -314,7 +315,7 @@ pub(crate) struct RetryLimits {
     pub(crate) retry_lost: bool,
 }
 
-pub(crate) async fn find_retry_limits(
+pub(crate) async fn get_job_retry_limits(
     tx: &mut Tx<'_>,
     job: JobId,
     version: i64,

@@ -44,7 +44,7 @@ impl CapturedOutput {
         for line in &self.lines {
             let text = line.sanitized_text();
             bytes += text.len() as i64 + 1;
-            line.encode(&text, &mut body);
+            line.append_to_chunk(&text, &mut body);
         }
         (bytes, body)
     }
@@ -87,7 +87,7 @@ impl Store {
         for log in logs {
             let key = logs::attempt_key(log.run, log.attempt_no);
             // Checked first, because MySQL also counts an existing row as inserted.
-            let is_created = !logs::has_log(&mut tx, key.clone()).await?
+            let is_created = !logs::lock_log_if_exists(&mut tx, key.clone()).await?
                 && tx.execute(&INSERT, key.clone()).await? == 1;
             if is_created {
                 let (bytes, body) = log.encode_chunk();

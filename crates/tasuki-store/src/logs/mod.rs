@@ -5,7 +5,7 @@ pub(crate) mod create_short_logs;
 use jiff::Timestamp;
 use tasuki_core::{InvalidInput, RunId};
 
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Row, Tx, params};
 use crate::{Error, Store};
@@ -193,7 +193,7 @@ impl Store {
     }
 
     /// Deletes the lines of an archived log. Deletes nothing if the log is not archived.
-    pub async fn delete_archived_log_lines(
+    pub async fn delete_lines_of_archived_log(
         &self,
         run: RunId,
         attempt_no: u32,
@@ -224,7 +224,10 @@ async fn lock_or_create(
 }
 
 /// Whether an attempt has a log. Locks its row.
-pub(crate) async fn has_log(tx: &mut Tx<'_>, key: Params<'static>) -> Result<bool, Error> {
+pub(crate) async fn lock_log_if_exists(
+    tx: &mut Tx<'_>,
+    key: Params<'static>,
+) -> Result<bool, Error> {
     Ok(!tx.query(&LOCK, key).await?.is_empty())
 }
 
@@ -260,7 +263,7 @@ async fn append_chunks(
         };
         log.truncated = stored.len() < text.len() || free_bytes == 0;
         if !log.truncated || !stored.is_empty() {
-            line.encode(stored, &mut body);
+            line.append_to_chunk(stored, &mut body);
             log.bytes += stored.len() as i64 + 1;
             log.lines_count += 1;
         }
@@ -297,7 +300,7 @@ impl LogLine {
     }
 
     /// Appends the line to the body of a chunk: `o 1763208000000000 text`, with `e` instead of `o` for standard error.
-    pub(crate) fn encode(&self, text: &str, body: &mut String) {
+    pub(crate) fn append_to_chunk(&self, text: &str, body: &mut String) {
         let stream = match self.stream {
             OutputStream::Stdout => 'o',
             OutputStream::Stderr => 'e',
@@ -316,6 +319,6 @@ impl LogLine {
         };
         let at = at.and_then(|at| at.parse().ok()).ok_or_else(broken)?;
         let text = text.ok_or_else(broken)?.to_owned();
-        Ok(Self { stream, at: timestamp(at)?, text })
+        Ok(Self { stream, at: timestamp_from_micros(at)?, text })
     }
 }

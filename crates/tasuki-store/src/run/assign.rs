@@ -5,7 +5,7 @@ use std::time::Duration;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, WorkerId};
 
 use crate::cluster::{leader, worker};
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Tx, params};
 use crate::run::due_table;
@@ -42,7 +42,7 @@ impl Store {
             return self.assign_postgres(request).await;
         }
         let mut tx = self.db.begin().await?;
-        leader::lock_epoch(&mut tx, request.epoch).await?;
+        leader::check_and_lock_epoch(&mut tx, request.epoch).await?;
         let active = worker::lock_worker(&mut tx, request.worker)
             .await?
             .filter(worker::WorkerRecord::accepts_work);
@@ -96,8 +96,8 @@ async fn assign_one(
         worker_id: to_uuid(request.worker.as_bytes()),
         token: to_uuid(request.token.as_bytes()),
         epoch: request.epoch.0,
-        assign_ahead: micros(request.assign_ahead),
-        reassign_after: micros(request.reassign_after),
+        assign_ahead: duration_to_micros(request.assign_ahead),
+        reassign_after: duration_to_micros(request.reassign_after),
     };
     let assigned = tx.execute(&ASSIGN, guard).await? == 1;
     if !assigned {

@@ -1,5 +1,5 @@
-//! T9 and T10: a run is canceled. A run that has not started ends at once; for a running one the worker is requested
-//! to stop it.
+//! T9 and T10: a run is canceled. A run that has not started ends immediately; for a running one the worker is
+//! requested to stop it.
 
 use serde_json::json;
 use tasuki_core::run::transition::Verb;
@@ -41,7 +41,7 @@ impl Store {
         let mut tx = self.db.begin().await?;
         let epoch = match writer {
             Writer::Leader(epoch) => {
-                leader::lock_epoch(&mut tx, epoch).await?;
+                leader::check_and_lock_epoch(&mut tx, epoch).await?;
                 Some(epoch)
             }
             Writer::Api => None,
@@ -79,7 +79,7 @@ impl Store {
                     "reason": reason,
                 })),
             };
-            audit::append(&mut tx, by, action).await?;
+            audit::append_audit_entry(&mut tx, by, action).await?;
         }
         tx.commit().await?;
         if let (CancelResult::Canceled, Some(token)) = (result, row.token) {

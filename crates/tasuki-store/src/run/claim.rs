@@ -8,7 +8,7 @@ use tasuki_core::{LeaseToken, RunId, WorkerId};
 use crate::cluster::worker;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Row, Tx, params};
-use crate::run::due_table::{self, DueRange};
+use crate::run::due_table::{self, DueRowClaim};
 use crate::run::{lease, mysql_and_sqlite};
 use crate::{Error, StartedRun, Store, to_uuid};
 
@@ -69,7 +69,7 @@ impl Store {
                 Ok(runs) if runs.is_empty() => {}
                 Ok(runs) => return Ok(ClaimResult::Runs(runs)),
                 Err(error) if error.is_duplicate_key() => return Ok(ClaimResult::AlreadyClaimed),
-                Err(error) if error.is_guard_abort() => {}
+                Err(error) if error.is_script_guard_failure() => {}
                 Err(error) => return Err(error),
             }
         }
@@ -91,7 +91,10 @@ impl Store {
         after: &Params<'static>,
     ) -> Result<Option<ClaimResult>, Error> {
         let mut tx = self.db.begin().await?;
-        if !worker::find(&mut tx, request.worker).await?.is_some_and(|w| w.accepts_work()) {
+        if !worker::find_worker_in_transaction(&mut tx, request.worker)
+            .await?
+            .is_some_and(|w| w.accepts_work())
+        {
             tx.rollback().await?;
             return self.explain_empty_claim(request.token).await.map(Some);
         }
@@ -153,7 +156,7 @@ async fn claim_locked_rows(
         if !skipped
             && (needs_no_hold || lease::acquire_hold(tx, &ACQUIRE_HOLD, run, request.token).await?)
         {
-            let range = DueRange::from_row_up_to(remaining, row)?;
+            let range = DueRowClaim::from_row_up_to(remaining, row)?;
             remaining -= range.claim_count;
             ranges.push(range);
         }
@@ -161,5 +164,5 @@ async fn claim_locked_rows(
     if !ranges.is_empty() && !mysql_and_sqlite::claim_ranges(tx, request, &ranges).await? {
         return Err(Error::broken("a run changed its state although its due row is locked"));
     }
-    Ok(ranges.into_iter().flat_map(DueRange::ids).collect())
+    Ok(ranges.into_iter().flat_map(DueRowClaim::ids).collect())
 }

@@ -8,10 +8,11 @@ use crate::audit::{self, AuditAction, AuditActor};
 use crate::cluster::leader;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{AppTransaction, Params, Tx, params};
-use crate::planning_reads::cursor::advance_cursor;
+use crate::job::schedule_cursor::advance_cursor;
 use crate::run::{mysql_and_sqlite, postgres};
 use crate::{
-    CursorMove, Error, ExpectedVersion, JobVersion, NewRun, Outcome, Run, Store, job, validate,
+    Error, ExpectedVersion, JobVersion, NewRun, Outcome, Run, ScheduleCursorMove, Store, job,
+    validate,
 };
 
 static INSERT: Sql = sql!("run/insert", ".sqlite", ".mysql", ".mysql");
@@ -44,7 +45,7 @@ pub struct CreatedRun {
 }
 
 /// A cursor move and the runs of the slots that it passes.
-pub type ScheduledRuns<'a> = (CursorMove, Vec<NewRun<'a>>);
+pub type CursorMoveWithRuns<'a> = (ScheduleCursorMove, Vec<NewRun<'a>>);
 
 /// For each of several cursors the created runs; `None` if the cursor was not where it was read, or its job has
 /// changed.
@@ -53,12 +54,12 @@ type CreatedPerCursor = Vec<Option<Vec<CreatedRun>>>;
 impl Store {
     /// Creates runs, all or none. A run that exists already is found, not created. Runs that a user starts need an
     /// audit entry, so [`Store::trigger`] and [`Store::rerun`] create those.
-    pub async fn create(
+    pub async fn create_or_find_runs(
         &self,
         writer: Writer,
         runs: &[NewRun<'_>],
     ) -> Result<Vec<CreatedRun>, Error> {
-        validate::check_runs(runs)?;
+        validate::check_new_runs(runs)?;
         let is_manual = |run: &&NewRun<'_>| matches!(run.origin, Origin::Manual | Origin::Rerun);
         if let Some(run) = runs.iter().find(is_manual) {
             let expected = "an origin other than MANUAL and RERUN, which need an audit entry";
@@ -87,7 +88,9 @@ impl Store {
         let mut tx = self.begin_for(writer).await?;
         // The insert of a batch of these databases cannot find runs that exist already.
         if self.dialect() != Dialect::Postgres && !runs.iter().any(NewRun::has_key) {
-            if let Some(created) = mysql_and_sqlite::insert_batch(&mut tx, runs).await? {
+            if let Some(created) =
+                mysql_and_sqlite::insert_runs_without_lookup(&mut tx, runs).await?
+            {
                 tx.commit().await?;
                 return Ok(created);
             }
@@ -106,8 +109,8 @@ impl Store {
         transaction: impl Into<AppTransaction<'a>>,
         runs: &[NewRun<'_>],
     ) -> Result<Vec<CreatedRun>, Error> {
-        validate::check_runs(runs)?;
-        let mut tx = self.db.join(transaction.into())?;
+        validate::check_new_runs(runs)?;
+        let mut tx = self.db.join_app_transaction(transaction.into())?;
         insert_or_find(&mut tx, runs).await
     }
 
@@ -115,7 +118,7 @@ impl Store {
     pub(crate) async fn begin_for(&self, writer: Writer) -> Result<Tx<'static>, Error> {
         let mut tx = self.db.begin().await?;
         if let Writer::Leader(epoch) = writer {
-            leader::lock_epoch(&mut tx, epoch).await?;
+            leader::check_and_lock_epoch(&mut tx, epoch).await?;
         }
         Ok(tx)
     }
@@ -126,17 +129,17 @@ impl Store {
     pub async fn create_scheduled(
         &self,
         epoch: Epoch,
-        scheduled: &[ScheduledRuns<'_>],
+        scheduled: &[CursorMoveWithRuns<'_>],
     ) -> Result<Vec<Option<Vec<CreatedRun>>>, Error> {
         for (_, runs) in scheduled {
-            validate::check_runs(runs)?;
+            validate::check_new_runs(runs)?;
         }
         let mut excluded = vec![false; scheduled.len()];
         // PostgreSQL always inserts a batch, which also finds the runs that exist already.
         let mut in_batch = self.dialect() != Dialect::Postgres;
         loop {
             let mut tx = self.db.begin().await?;
-            leader::lock_epoch(&mut tx, epoch).await?;
+            leader::check_and_lock_epoch(&mut tx, epoch).await?;
             match try_create_scheduled(&mut tx, scheduled, &mut excluded, in_batch).await? {
                 ScheduleResult::Created(created) => {
                     tx.commit().await?;
@@ -158,7 +161,7 @@ impl Store {
         expected_version: ExpectedVersion,
         run: &NewRun<'_>,
     ) -> Result<Option<CreatedRun>, Error> {
-        validate::check_runs(std::slice::from_ref(run))?;
+        validate::check_new_runs(std::slice::from_ref(run))?;
         if run.job.job != expected_version.job {
             let expected = format!("job {}, whose version was read", expected_version.job);
             return Err(InvalidInput::with_described_value(
@@ -189,7 +192,7 @@ impl Store {
                 "scope": run.scope.to_string(),
             })),
         };
-        audit::append(&mut tx, by.into(), action).await?;
+        audit::append_audit_entry(&mut tx, by.into(), action).await?;
         tx.commit().await?;
         Ok(Some(created))
     }
@@ -230,7 +233,7 @@ impl Store {
             before: Some(json!({ "state": old.state.as_str(), "job_version": old.job_version })),
             after: Some(json!({ "run": created.run.0, "job_version": job.version })),
         };
-        audit::append(&mut tx, by.into(), action).await?;
+        audit::append_audit_entry(&mut tx, by.into(), action).await?;
         tx.commit().await?;
         Ok(Outcome::Applied(created.run))
     }
@@ -249,7 +252,7 @@ enum ScheduleResult {
 /// Moves the cursors and creates their runs, in the transaction of the caller.
 async fn try_create_scheduled(
     tx: &mut Tx<'_>,
-    scheduled: &[ScheduledRuns<'_>],
+    scheduled: &[CursorMoveWithRuns<'_>],
     excluded: &mut [bool],
     in_batch: bool,
 ) -> Result<ScheduleResult, Error> {
@@ -260,7 +263,7 @@ async fn try_create_scheduled(
             advanced.push(false);
             continue;
         }
-        if !job::is_version_current(tx, cursor.job).await? {
+        if !job::is_job_unchanged(tx, cursor.job).await? {
             *excluded = true;
             return Ok(ScheduleResult::JobChanged);
         }
@@ -271,7 +274,7 @@ async fn try_create_scheduled(
         advanced_runs.flat_map(|((_, runs), _)| runs.iter().cloned()).collect();
     let created = match in_batch {
         false => insert_or_find(tx, &runs).await?,
-        true => match mysql_and_sqlite::insert_batch(tx, &runs).await {
+        true => match mysql_and_sqlite::insert_runs_without_lookup(tx, &runs).await {
             Ok(Some(created)) => created,
             Ok(None) => return Ok(ScheduleResult::RunExists),
             Err(error) if error.is_duplicate_key() => return Ok(ScheduleResult::RunExists),
@@ -298,7 +301,7 @@ pub(crate) async fn insert_or_find(
         let sorted: Vec<&NewRun<'_>> = order.iter().map(|index| runs[*index]).collect();
         let mut sorted_created = Vec::with_capacity(runs.len());
         for chunk in validate::chunks_by_size(&sorted, sorted.len(), |run| run.byte_size()) {
-            let target = postgres::Target::Transaction(tx);
+            let target = postgres::PoolOrTransaction::Transaction(tx);
             sorted_created.extend(postgres::create_runs(target, chunk).await?);
         }
         created.extend(order.into_iter().zip(sorted_created));

@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 use tasuki_core::RunId;
 
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Params, Row, Tx, params};
 use crate::{ClaimRequest, Error, Store};
@@ -50,7 +50,7 @@ pub(crate) fn id_range_offsets() -> Params<'static> {
 
 /// A due row and the runs of it that a claim takes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DueRange {
+pub(crate) struct DueRowClaim {
     /// When the runs of the row are due, in microseconds since the Unix epoch.
     pub(crate) due_at: i64,
     /// First run id of the row.
@@ -61,7 +61,7 @@ pub(crate) struct DueRange {
     pub(crate) is_split: bool,
 }
 
-impl DueRange {
+impl DueRowClaim {
     /// Reads a due row and selects at most `max_runs` of its runs.
     pub(crate) fn from_row_up_to(max_runs: i64, row: &Row) -> Result<Self, Error> {
         let (due_at, run, range_len) =
@@ -81,7 +81,7 @@ impl DueRange {
 }
 
 /// Ids of the runs that a due row stands for.
-pub(crate) fn id_range(row: &Row) -> Result<std::ops::RangeInclusive<i64>, Error> {
+pub(crate) fn run_ids_of_due_row(row: &Row) -> Result<std::ops::RangeInclusive<i64>, Error> {
     let first = row.int("run_id")?;
     Ok(first..=first + row.int("extra_runs")?)
 }
@@ -100,9 +100,9 @@ impl Store {
             // A run of an id range has never been attempted, so the values of the row are true of every run.
             let (attempt_no, exclusive) =
                 (row.int("attempt_no")? as u32, row.int("exclusive")? != 0);
-            let due_at = timestamp(row.int("due_at")?)?;
+            let due_at = timestamp_from_micros(row.int("due_at")?)?;
             let due_run = |id| DueRun { run: RunId(id), due_at, attempt_no, exclusive };
-            due_runs.extend(id_range(row)?.map(due_run));
+            due_runs.extend(run_ids_of_due_row(row)?.map(due_run));
         }
         due_runs.truncate(max_runs as usize);
         Ok(due_runs)
@@ -118,7 +118,7 @@ impl Store {
         let span =
             params! { lane: lane, after: after.as_microsecond(), until: until.as_microsecond() };
         let rows = self.db.query(&FIND_NEXT, span).await?;
-        rows.first().map(|row| timestamp(row.int("due_at")?)).transpose()
+        rows.first().map(|row| timestamp_from_micros(row.int("due_at")?)).transpose()
     }
 }
 

@@ -4,12 +4,12 @@
 use std::borrow::Cow;
 use std::collections::HashSet;
 
-use tasuki_core::exit::AttemptFailure;
-use tasuki_core::retry::{AttemptEnd, RetryDecision, decide_retry};
+use tasuki_core::exit::ClassifiedFailure;
+use tasuki_core::retry::{RetryDecision, RunAtAttemptEnd, decide_retry};
 use tasuki_core::run::transition::Verb;
-use tasuki_core::{AttemptOutcome, ErrorCode, LeaseToken, RunId, RunState};
+use tasuki_core::{AttemptErrorCode, AttemptOutcome, LeaseToken, RunId, RunState};
 
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Tx, params};
 use crate::run::lease;
@@ -38,7 +38,7 @@ const MAX_MESSAGE_BYTES: usize = 65_536;
 #[derive(Debug, Clone, Default)]
 pub struct AttemptResult {
     /// The failure; `None` if the attempt succeeded.
-    pub failure: Option<AttemptFailure>,
+    pub failure: Option<ClassifiedFailure>,
     /// Exit code of the command.
     pub exit_code: Option<i64>,
     /// Signal that ended the process.
@@ -86,7 +86,7 @@ pub struct StateAfterAttempt {
 
 impl AttemptResult {
     /// A failed attempt without further values.
-    pub fn failed(failure: AttemptFailure) -> Self {
+    pub fn from_failure(failure: ClassifiedFailure) -> Self {
         Self { failure: Some(failure), ..Self::default() }
     }
 
@@ -110,8 +110,8 @@ impl AttemptResult {
             let message =
                 format!("the result has {} bytes; the maximum is {MAX_RESULT_BYTES}", result.len());
             if sanitized.failure.is_none() {
-                let code = ErrorCode::RESULT_TOO_LONG;
-                sanitized.failure = Some(AttemptFailure { code, retryable: false });
+                let code = AttemptErrorCode::RESULT_TOO_LONG;
+                sanitized.failure = Some(ClassifiedFailure { code, retryable: false });
             }
             sanitized.error_message.get_or_insert(message);
         }
@@ -338,11 +338,11 @@ async fn end_failed_attempt(
     tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
-    failure: &AttemptFailure,
+    failure: &ClassifiedFailure,
     result: &AttemptResult,
 ) -> Result<RunState, Error> {
-    let limits = job::find_retry_limits(tx, run.job, run.job_version).await?;
-    let attempt_end = AttemptEnd {
+    let limits = job::get_job_retry_limits(tx, run.job, run.job_version).await?;
+    let attempt_end = RunAtAttemptEnd {
         counters: run.counters,
         max_attempts: run.max_attempts,
         cancel_requested: run.cancel_requested_at.is_some(),
@@ -350,7 +350,7 @@ async fn end_failed_attempt(
     let decision = decide_retry(&attempt_end, failure, &limits.backoff, result.random);
     let outcome = match (decision, &failure.code) {
         (RetryDecision::End(RunState::Canceled), _) => AttemptOutcome::Canceled,
-        (_, code) if *code == ErrorCode::RUNTIME_TIMEOUT => AttemptOutcome::TimedOut,
+        (_, code) if *code == AttemptErrorCode::RUNTIME_TIMEOUT => AttemptOutcome::TimedOut,
         _ => AttemptOutcome::Failed,
     };
     apply_retry_decision(tx, run, token, decision, outcome, result.columns()).await
@@ -382,15 +382,15 @@ pub(crate) async fn apply_retry_decision(
             Ok(state)
         }
         RetryDecision::Retry(delay) => {
-            append_attempt(tx, run.id, outcome, columns).await?;
-            requeue(tx, run, token, RunState::RetryWait, micros(delay)).await?;
+            append_attempt_to_history(tx, run.id, outcome, columns).await?;
+            requeue(tx, run, token, RunState::RetryWait, duration_to_micros(delay)).await?;
             Ok(RunState::RetryWait)
         }
     }
 }
 
 /// Appends the current attempt of a locked run to the history.
-pub(crate) async fn append_attempt(
+pub(crate) async fn append_attempt_to_history(
     tx: &mut Tx<'_>,
     run: RunId,
     outcome: AttemptOutcome,

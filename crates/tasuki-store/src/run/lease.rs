@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, WorkerId};
 
 use crate::cluster::worker;
-use crate::db::instant::{micros, timestamp};
+use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::{Error, Run, Store, to_uuid};
@@ -100,27 +100,17 @@ impl Lease {
         Ok(Self {
             token: LeaseToken::from_bytes(row.uuid("token")?.into_bytes()),
             worker: WorkerId::from_bytes(row.uuid("worker_id")?.into_bytes()),
-            lease_until: timestamp(row.int("lease_until")?)?,
-            heartbeat_at: timestamp(row.int("heartbeat_at")?)?,
+            lease_until: timestamp_from_micros(row.int("lease_until")?)?,
+            heartbeat_at: timestamp_from_micros(row.int("heartbeat_at")?)?,
             runs: ids.into_iter().map(RunId).collect(),
         })
     }
 }
 
 impl Store {
-    /// T3: renews a lease and returns the runs that are still leased under it.
+    /// T3: renews leases of a worker and returns the runs that are still leased under each. The results are in the
+    /// order of the tokens.
     pub async fn renew(
-        &self,
-        worker: WorkerId,
-        token: LeaseToken,
-        lease_ttl: Duration,
-    ) -> Result<RenewResult, Error> {
-        let results = self.renew_many(worker, &[token], lease_ttl).await?.pop();
-        results.ok_or_else(|| Error::broken("a renewal returned no result"))
-    }
-
-    /// T3 for several leases of a worker. The results are in the order of the tokens.
-    pub async fn renew_many(
         &self,
         worker: WorkerId,
         tokens: &[LeaseToken],
@@ -130,13 +120,15 @@ impl Store {
             return self.renew_postgres(worker, tokens, lease_ttl).await;
         }
         let mut tx = self.db.begin().await?;
-        let detached = worker::find(&mut tx, worker).await?.is_none_or(|w| !w.may_continue());
+        let detached = worker::find_worker_in_transaction(&mut tx, worker)
+            .await?
+            .is_none_or(|w| !w.may_continue());
         let mut results = Vec::with_capacity(tokens.len());
         for token in tokens {
             let key = params! {
                 token: to_uuid(token.as_bytes()),
                 worker_id: to_uuid(worker.as_bytes()),
-                ttl: micros(lease_ttl),
+                ttl: duration_to_micros(lease_ttl),
             };
             if tx.execute(&EXTEND, key).await? == 0 {
                 results.push(RenewResult::Gone);
@@ -198,7 +190,7 @@ impl Store {
         steal_grace: Duration,
         max_leases: u32,
     ) -> Result<Vec<Lease>, Error> {
-        let page = params! { grace: micros(steal_grace), limit: max_leases };
+        let page = params! { grace: duration_to_micros(steal_grace), limit: max_leases };
         let rows = self.db.query(&LIST_EXPIRED, page).await?;
         rows.iter().map(Lease::from_row).collect()
     }
@@ -212,7 +204,7 @@ impl Store {
         }
         let mut tx = self.db.begin().await?;
         if let Some(lease) = lock_lease(&mut tx, token).await? {
-            close_if_empty(&mut tx, &lease).await?;
+            delete_locked_lease_if_empty(&mut tx, &lease).await?;
         }
         tx.commit().await
     }
@@ -225,16 +217,19 @@ pub(crate) async fn lock_lease(tx: &mut Tx<'_>, token: LeaseToken) -> Result<Opt
 }
 
 /// Deletes a locked lease if none of its runs is leased under it any more. Returns whether it did.
-pub(crate) async fn close_if_empty(tx: &mut Tx<'_>, lease: &Lease) -> Result<bool, Error> {
+pub(crate) async fn delete_locked_lease_if_empty(
+    tx: &mut Tx<'_>,
+    lease: &Lease,
+) -> Result<bool, Error> {
     if !list_runs_under_lease(tx, lease).await?.is_empty() {
         return Ok(false);
     }
-    close(tx, lease.token).await?;
+    delete_locked_lease(tx, lease.token).await?;
     Ok(true)
 }
 
 /// Deletes a locked lease. The caller has checked that no run is leased under it.
-pub(crate) async fn close(tx: &mut Tx<'_>, token: LeaseToken) -> Result<(), Error> {
+pub(crate) async fn delete_locked_lease(tx: &mut Tx<'_>, token: LeaseToken) -> Result<(), Error> {
     tx.execute(&CLOSE, params! { token: to_uuid(token.as_bytes()) }).await.map(drop)
 }
 
@@ -270,11 +265,11 @@ pub(crate) async fn open_lease(
     match expiry {
         NewLeaseExpiry::StartBy { due_at, after } => {
             row.push(("due_at", due_at.as_microsecond().into()));
-            row.push(("after", micros(after).into()));
+            row.push(("after", duration_to_micros(after).into()));
             tx.execute(&OPEN_UNTIL_START_BY, row).await.map(drop)
         }
         NewLeaseExpiry::Ttl(ttl) => {
-            row.push(("ttl", micros(ttl).into()));
+            row.push(("ttl", duration_to_micros(ttl).into()));
             tx.execute(&OPEN_FOR_TTL, row).await.map(drop)
         }
     }

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use jiff::Timestamp;
 use tasuki_core::{InvalidInput, JobId, Origin, RunId, RunState, Scope};
 
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
 use crate::run::due_table;
@@ -56,7 +56,7 @@ pub struct RunPage {
     /// Runs that match the filter.
     pub runs: Vec<Run>,
     /// Position of the next page; `None` on the last page. A page may be empty although there are more.
-    pub next: Option<RunPosition>,
+    pub next: Option<RunListPosition>,
     /// Number of runs that were scanned for this page.
     pub scanned: usize,
     /// Planned instant of the last scanned run.
@@ -65,7 +65,7 @@ pub struct RunPage {
 
 /// Position in a list of runs, where the next page continues. Its text form fits into a URL.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunPosition {
+pub struct RunListPosition {
     source: Source,
     last: ListPosition,
 }
@@ -115,7 +115,7 @@ impl Source {
     }
 }
 
-impl fmt::Display for RunPosition {
+impl fmt::Display for RunListPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tag = Source::ALL.iter().find(|(source, _)| *source == self.source);
         let tag = tag.map_or("", |(_, tag)| tag);
@@ -124,7 +124,7 @@ impl fmt::Display for RunPosition {
     }
 }
 
-impl FromStr for RunPosition {
+impl FromStr for RunListPosition {
     type Err = InvalidInput;
 
     fn from_str(text: &str) -> Result<Self, InvalidInput> {
@@ -146,7 +146,7 @@ impl Store {
     pub async fn list_runs(
         &self,
         filter: &RunFilter,
-        from: Option<&RunPosition>,
+        from: Option<&RunListPosition>,
         max_runs: u32,
     ) -> Result<RunPage, Error> {
         let source = Source::for_filter(filter);
@@ -167,12 +167,12 @@ impl Store {
                 ids.push(summary.position.id);
             }
             if ids.len() == max_runs as usize {
-                page.next = Some(RunPosition { source, last: summary.position.clone() });
+                page.next = Some(RunListPosition { source, last: summary.position.clone() });
                 break;
             }
         }
         if page.scanned == summaries.len() {
-            page.next = rest.map(|last| RunPosition { source, last });
+            page.next = rest.map(|last| RunListPosition { source, last });
         }
         page.runs = self.find_runs(&ids).await?;
         Ok(page)
@@ -277,7 +277,7 @@ fn expand_ranges_descending(
         let (lane, due_at) = (row.text("lane")?, row.int("due_at")?);
         let last_page_end = from.filter(|last| (&last.lane, last.sort_at) == (&lane, due_at));
         let before = last_page_end.map_or(i64::MAX, |last| last.id);
-        let ids = due_table::id_range(row)?.rev().filter(|&id| id < before);
+        let ids = due_table::run_ids_of_due_row(row)?.rev().filter(|&id| id < before);
         listed.extend(ids.map(|id| ListPosition { lane: lane.clone(), sort_at: due_at, id }));
     }
     listed.truncate(max_runs as usize);
@@ -302,7 +302,7 @@ impl RunSummary {
             state: row.text("state")?.parse()?,
             origin: row.text("origin")?.parse()?,
             scope: (row.text("scope_kind")?, row.text("scope_id")?),
-            scheduled_for: timestamp(row.int("scheduled_for")?)?,
+            scheduled_for: timestamp_from_micros(row.int("scheduled_for")?)?,
         })
     }
 }

@@ -60,7 +60,7 @@ impl Store {
                 "reason": reason,
             })),
         };
-        audit::append(&mut tx, by, action).await?;
+        audit::append_audit_entry(&mut tx, by, action).await?;
         tx.commit().await?;
         Ok(Outcome::Applied(()))
     }

@@ -8,13 +8,15 @@
 pub(crate) mod assign;
 pub(crate) mod cancel;
 pub(crate) mod claim;
-pub(crate) mod continuation_request;
+pub(crate) mod confirm;
 pub(crate) mod create;
 pub(crate) mod due_table;
-pub(crate) mod executions;
 pub(crate) mod finish;
+pub(crate) mod lane_due_times;
 pub(crate) mod lease;
 pub(crate) mod list;
+pub(crate) mod list_executions;
+pub(crate) mod list_waiting_and_leased;
 pub(crate) mod manual_retry;
 pub(crate) mod mysql_and_sqlite;
 pub(crate) mod new_run;
@@ -31,12 +33,12 @@ pub(crate) mod submit_batcher;
 use jiff::Timestamp;
 use tasuki_core::run::{AttemptOutcome, RunCounters};
 use tasuki_core::{
-    Epoch, ErrorCode, EventId, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId,
+    AttemptErrorCode, Epoch, EventId, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId,
 };
 
 use crate::Error;
 use crate::db::Row;
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 
 /// A run as its row stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -98,7 +100,7 @@ pub struct Run {
     /// Signal that ended the process of the last attempt.
     pub exit_signal: Option<i64>,
     /// Class of the failure of the last attempt.
-    pub error_code: Option<ErrorCode>,
+    pub error_code: Option<AttemptErrorCode>,
     /// Error message of the last attempt, for humans.
     pub error_message: Option<String>,
     /// Reason for the final state, for example why the run was skipped.
@@ -126,7 +128,7 @@ impl Run {
     }
 
     pub(crate) fn from_row(row: &Row) -> Result<Self, Error> {
-        let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
+        let instant = |name| row.opt_int(name)?.map(timestamp_from_micros).transpose();
         let number = |name| row.int(name).map(|number| number as u32);
         Ok(Self {
             id: RunId(row.int("id")?),
@@ -146,7 +148,7 @@ impl Run {
                 isolated: row.int("isolated")? != 0,
             },
             version: row.int("version")?,
-            scheduled_for: timestamp(row.int("scheduled_for")?)?,
+            scheduled_for: timestamp_from_micros(row.int("scheduled_for")?)?,
             slot: row.opt_text("slot")?,
             next_retry_at: instant("next_retry_at")?,
             skip_at: instant("skip_at")?,

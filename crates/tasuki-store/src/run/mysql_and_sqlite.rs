@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use serde_json::{Value, json};
 use tasuki_core::{LeaseToken, RunId};
 
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::sql::{Dialect, Sql, sql, sqlite_script};
 use crate::db::{Params, Row, Tx, params};
 use crate::run::create::new_run_params;
-use crate::run::due_table::DueRange;
+use crate::run::due_table::DueRowClaim;
 use crate::run::finish::SucceededBatch;
 use crate::run::lease;
 use crate::{
@@ -64,7 +64,7 @@ fn power_of_two_chunks<T>(mut rest: &[T]) -> impl Iterator<Item = &[T]> {
 /// The ids are consecutive on SQLite, which has one writer, and usually on MySQL, which reserves the ids of an insert
 /// of known length together. They are not in a MySQL cluster in which each server assigns every second id or fewer:
 /// there the insert of the due rows does not match.
-pub(crate) async fn insert_batch(
+pub(crate) async fn insert_runs_without_lookup(
     tx: &mut Tx<'_>,
     runs: &[NewRun<'_>],
 ) -> Result<Option<Vec<CreatedRun>>, Error> {
@@ -72,7 +72,7 @@ pub(crate) async fn insert_batch(
     for chunk in insert_chunks(runs) {
         let (first, last) = insert_rows(tx, chunk).await?;
         let uniform = chunk.iter().all(|run| run.differs_only_in_args(&chunk[0]));
-        let range_len = if uniform { chunk[0].max_id_range() } else { 1 };
+        let range_len = if uniform { chunk[0].max_runs_per_due_row() } else { 1 };
         let rows = params! { first: first, last: last, range_len: range_len };
         if tx.execute(&INSERT_DUE, rows).await? != (chunk.len() as u64).div_ceil(range_len as u64) {
             return Ok(None);
@@ -122,10 +122,10 @@ async fn insert_rows(tx: &mut Tx<'_>, runs: &[NewRun<'_>]) -> Result<(i64, i64),
 pub(crate) async fn claim_ranges(
     tx: &mut Tx<'_>,
     request: &ClaimRequest<'_>,
-    ranges: &[DueRange],
+    ranges: &[DueRowClaim],
 ) -> Result<bool, Error> {
-    let ids: Vec<i64> = ranges.iter().copied().flat_map(DueRange::ids).collect();
-    let (split, whole): (Vec<&DueRange>, Vec<&DueRange>) =
+    let ids: Vec<i64> = ranges.iter().copied().flat_map(DueRowClaim::ids).collect();
+    let (split, whole): (Vec<&DueRowClaim>, Vec<&DueRowClaim>) =
         ranges.iter().partition(|range| range.is_split);
     let mut all_split = true;
     for range in split {
@@ -143,7 +143,7 @@ pub(crate) async fn claim_ranges(
             run_ids: json!(ids).to_string(),
             ids: ids,
             epoch: Option::<i64>::None,
-            ttl: micros(request.lease_ttl),
+            ttl: duration_to_micros(request.lease_ttl),
         };
         let changed = tx.execute(&CLAIM_SCRIPT, [values, holder_params(request)].concat()).await?;
         return Ok(all_split && changed == rows + runs + 1);
@@ -227,7 +227,7 @@ pub(crate) async fn read_started_runs(
         statement_for_ids(tx.dialect(), [&LIST_STARTED_IN_RANGE, &LIST_STARTED], runs);
     let mut started = Vec::with_capacity(runs.len());
     for params in params_list {
-        started.extend(StartedRun::from_rows(&tx.query_json_list(sql, params).await?)?);
+        started.extend(StartedRun::from_rows(&tx.query_rows_via_json(sql, params).await?)?);
     }
     started.sort_by_key(|run| (run.due_at, run.id));
     match started.len() == runs.len() {
@@ -306,9 +306,9 @@ impl Store {
         for lease in &leases {
             let all_ended = lease.runs.iter().all(|run| ended.contains(&(*run, lease.token)));
             if all_ended {
-                lease::close(&mut tx, lease.token).await?;
+                lease::delete_locked_lease(&mut tx, lease.token).await?;
             }
-            if all_ended || lease::close_if_empty(&mut tx, lease).await? {
+            if all_ended || lease::delete_locked_lease_if_empty(&mut tx, lease).await? {
                 closed.insert(lease.token);
             }
         }
@@ -332,7 +332,7 @@ async fn lock_still_running<'e>(
     successes: &[&'e AttemptReport],
 ) -> Result<Vec<&'e AttemptReport>, Error> {
     let ids: Vec<i64> = successes.iter().map(|report| report.run.0).collect();
-    let rows = tx.query_json_list(&LOCK_RUNNING, params! { ids: ids }).await?;
+    let rows = tx.query_rows_via_json(&LOCK_RUNNING, params! { ids: ids }).await?;
     let mut running = HashMap::with_capacity(rows.len());
     for row in &rows {
         running.insert(RunId(row.int("id")?), lease_token(row)?);

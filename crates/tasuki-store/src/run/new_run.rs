@@ -77,7 +77,7 @@ impl NewRun<'_> {
 
     /// Maximum number of runs like this one in one due row. More than 1 only for claimable runs that need no check
     /// before they start: no hold, no `skip_at`, no `expires_at`.
-    pub(crate) fn max_id_range(&self) -> i64 {
+    pub(crate) fn max_runs_per_due_row(&self) -> i64 {
         let plain = !self.lane().is_empty()
             && !self.job.spec.concurrency.needs_hold()
             && self.skip_at.is_none()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Db, Params, Row, Tx, params};
 use crate::run::claim::{CLAIM_RETRY_DELAY, MAX_CLAIM_TRIES};
@@ -45,7 +45,7 @@ impl Store {
             limit: request.max_runs,
             worker_id: to_uuid(request.worker.as_bytes()),
             token: to_uuid(request.token.as_bytes()),
-            ttl: micros(request.lease_ttl),
+            ttl: duration_to_micros(request.lease_ttl),
         };
         let values = [values, after].concat();
         for tries in 0..MAX_CLAIM_TRIES {
@@ -80,8 +80,8 @@ impl Store {
             token: to_uuid(request.token.as_bytes()),
             ids: request.runs.iter().map(|due_run| due_run.run.0).collect::<Vec<_>>(),
             attempts: request.runs.iter().map(|due_run| i64::from(due_run.attempt_no)).collect::<Vec<_>>(),
-            assign_ahead: micros(request.assign_ahead),
-            reassign_after: micros(request.reassign_after),
+            assign_ahead: duration_to_micros(request.assign_ahead),
+            reassign_after: duration_to_micros(request.reassign_after),
         };
         let rows = self.db.write_returning(&ASSIGN, values).await?;
         let mut assigned = HashSet::new();
@@ -112,7 +112,7 @@ impl Store {
             worker_id: to_uuid(worker.as_bytes()),
             token: to_uuid(token.as_bytes()),
             ids: runs.iter().map(|run| run.0).collect::<Vec<_>>(),
-            ttl: micros(lease_ttl),
+            ttl: duration_to_micros(lease_ttl),
         };
         let rows = self.db.write_returning(&START, values).await?;
         let mut started = HashMap::with_capacity(rows.len());
@@ -138,7 +138,7 @@ impl Store {
         let values = params! {
             worker_id: to_uuid(worker.as_bytes()),
             tokens: tokens.iter().map(|token| to_uuid(token.as_bytes())).collect::<Vec<_>>(),
-            ttl: micros(lease_ttl),
+            ttl: duration_to_micros(lease_ttl),
         };
         let mut held: HashMap<LeaseToken, (Vec<RenewedRun>, bool)> = HashMap::new();
         for row in self.db.write_returning(&RENEW, values).await? {
@@ -201,7 +201,7 @@ impl Store {
         &self,
         new: &[NewRun<'_>],
     ) -> Result<Vec<CreatedRun>, Error> {
-        create_runs(Target::Pool(&self.db), &new.iter().collect::<Vec<_>>()).await
+        create_runs(PoolOrTransaction::Pool(&self.db), &new.iter().collect::<Vec<_>>()).await
     }
 }
 
@@ -235,12 +235,12 @@ fn output_params(successes: &[&AttemptReport]) -> Params<'static> {
 }
 
 /// Where a statement is executed: as its own transaction on a connection of the pool, or in an open transaction.
-pub(crate) enum Target<'t, 'a> {
+pub(crate) enum PoolOrTransaction<'t, 'a> {
     Pool(&'t Db),
     Transaction(&'t mut Tx<'a>),
 }
 
-impl Target<'_, '_> {
+impl PoolOrTransaction<'_, '_> {
     /// Executes a statement and returns its rows.
     async fn rows(&mut self, sql: &Sql, params: Params<'_>) -> Result<Vec<Row>, Error> {
         match self {
@@ -265,7 +265,7 @@ impl Target<'_, '_> {
 
 /// Creates runs with one statement. A run that exists already is found, not created.
 pub(crate) async fn create_runs(
-    mut target: Target<'_, '_>,
+    mut target: PoolOrTransaction<'_, '_>,
     new: &[&NewRun<'_>],
 ) -> Result<Vec<CreatedRun>, Error> {
     if let Some(first) =
@@ -353,7 +353,7 @@ pub(crate) async fn create_runs(
 /// Creates runs that differ only in their arguments from the first one. This is a shorter statement with fewer
 /// parameters.
 async fn create_uniform_runs(
-    mut target: Target<'_, '_>,
+    mut target: PoolOrTransaction<'_, '_>,
     first: &NewRun<'_>,
     new: &[&NewRun<'_>],
 ) -> Result<Vec<CreatedRun>, Error> {
@@ -362,7 +362,7 @@ async fn create_uniform_runs(
     let lists = params! {
         count: count,
         first: target.allocate_ids(count).await?,
-        range_len: first.max_id_range(),
+        range_len: first.max_runs_per_due_row(),
         args_list: args,
     };
     let rows = target.rows(&INSERT_UNIFORM, [new_run_params(first), lists].concat()).await?;

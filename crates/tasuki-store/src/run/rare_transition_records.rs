@@ -7,7 +7,7 @@ use sha2::{Digest as _, Sha256};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{Epoch, LeaseToken, RunId};
 
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
 use crate::{Error, Store};
@@ -48,7 +48,7 @@ impl Store {
                     reason: row.opt_text("reason")?,
                     epoch: row.opt_int("epoch")?.map(Epoch),
                     token_hash: row.opt_text("token_hash")?,
-                    at: timestamp(row.int("at")?)?,
+                    at: timestamp_from_micros(row.int("at")?)?,
                 })
             })
             .collect()

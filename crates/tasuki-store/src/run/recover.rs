@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use tasuki_core::exit::AttemptFailure;
-use tasuki_core::retry::{AttemptEnd, decide_retry};
+use tasuki_core::exit::ClassifiedFailure;
+use tasuki_core::retry::{RunAtAttemptEnd, decide_retry};
 use tasuki_core::run::LossKind;
 use tasuki_core::run::transition::Verb;
-use tasuki_core::{AttemptOutcome, Epoch, ErrorCode, LeaseToken, RunId, RunState};
+use tasuki_core::{AttemptErrorCode, AttemptOutcome, Epoch, LeaseToken, RunId, RunState};
 
 use crate::cluster::leader;
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
 use crate::run::finish::{AttemptResult, apply_retry_decision};
@@ -42,11 +42,11 @@ impl Store {
         random: u32,
     ) -> Result<Option<Vec<RecoveredRun>>, Error> {
         let mut tx = self.db.begin().await?;
-        leader::lock_epoch(&mut tx, epoch).await?;
+        leader::check_and_lock_epoch(&mut tx, epoch).await?;
         let guard = params! {
             token: to_uuid(expired.token.as_bytes()),
             lease_until: expired.lease_until.as_microsecond(),
-            grace: micros(steal_grace),
+            grace: duration_to_micros(steal_grace),
         };
         if tx.execute(&DELETE_EXPIRED_LEASE, guard).await? == 0 {
             tx.rollback().await?;
@@ -95,17 +95,19 @@ async fn end_lost_attempt(
     epoch: Epoch,
     random: u32,
 ) -> Result<RunState, Error> {
-    let limits = job::find_retry_limits(tx, run.job, run.job_version).await?;
+    let limits = job::get_job_retry_limits(tx, run.job, run.job_version).await?;
     let run = Run { counters: run.counters.after_loss(loss, run.max_attempts), ..run };
-    let attempt_end = AttemptEnd {
+    let attempt_end = RunAtAttemptEnd {
         counters: run.counters,
         max_attempts: run.max_attempts,
         cancel_requested: run.cancel_requested_at.is_some(),
     };
-    let failure =
-        AttemptFailure { code: ErrorCode::HEARTBEAT_TIMEOUT, retryable: limits.retry_lost };
+    let failure = ClassifiedFailure {
+        code: AttemptErrorCode::HEARTBEAT_TIMEOUT,
+        retryable: limits.retry_lost,
+    };
     let decision = decide_retry(&attempt_end, &failure, &limits.backoff, random);
-    let columns = AttemptResult::failed(failure).columns();
+    let columns = AttemptResult::from_failure(failure).columns();
     let state =
         apply_retry_decision(tx, &run, token, decision, AttemptOutcome::Lost, columns).await?;
     lease::release_hold(tx, &run, token).await?;

@@ -9,7 +9,7 @@ use tasuki_core::{AttemptOutcome, Epoch, LeaseToken, RunId, RunState};
 use crate::cluster::leader;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Tx, params};
-use crate::run::finish::{AttemptResult, append_attempt, requeue};
+use crate::run::finish::{AttemptResult, append_attempt_to_history, requeue};
 use crate::run::lease;
 use crate::run::rare_transition_records::{self, NewTransitionRecord};
 use crate::{Error, Outcome, Run, Store, to_uuid};
@@ -26,7 +26,7 @@ impl Store {
         token: LeaseToken,
     ) -> Result<Outcome<()>, Error> {
         let mut tx = self.db.begin().await?;
-        leader::lock_epoch(&mut tx, epoch).await?;
+        leader::check_and_lock_epoch(&mut tx, epoch).await?;
         let key = params! { run_id: run.0, token: to_uuid(token.as_bytes()) };
         let rows = tx.query(&ORPHANABLE, key).await?;
         let Some(row) = rows.first().map(Run::from_row).transpose()? else {
@@ -66,8 +66,13 @@ pub(crate) async fn requeue_assigned(
     actor: &str,
     epoch: Option<Epoch>,
 ) -> Result<(), Error> {
-    append_attempt(tx, run.id, AttemptOutcome::Released, AttemptResult::default().columns())
-        .await?;
+    append_attempt_to_history(
+        tx,
+        run.id,
+        AttemptOutcome::Released,
+        AttemptResult::default().columns(),
+    )
+    .await?;
     let requeued = Run { counters: run.counters.after_release(), ..run.clone() };
     requeue(tx, &requeued, token, RunState::Orphaned, 0).await?;
     lease::release_hold(tx, run, token).await?;

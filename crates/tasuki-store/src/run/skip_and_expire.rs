@@ -61,7 +61,7 @@ impl Store {
             tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain_loss(run).await?));
         };
-        let limits = job::find_retry_limits(&mut tx, row.job, row.job_version).await?;
+        let limits = job::get_job_retry_limits(&mut tx, row.job, row.job_version).await?;
         let reason = match row.counters.releases_exhausted(limits.max_releases) {
             true => Some("MAX_RELEASES"),
             false => has_row(&mut tx, &IS_EXPIRED, run).await?.then_some("EXPIRES_AT"),
@@ -124,7 +124,7 @@ async fn remove_due_and_lock(
     epoch: Epoch,
     run: RunId,
 ) -> Result<Option<Run>, Error> {
-    leader::lock_epoch(tx, epoch).await?;
+    leader::check_and_lock_epoch(tx, epoch).await?;
     if !due_table::remove_from_due_table(tx, run).await? {
         return Ok(None);
     }

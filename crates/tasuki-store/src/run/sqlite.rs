@@ -3,7 +3,7 @@
 
 use tasuki_core::{EventId, JobId, LeaseToken, RunId, Scope};
 
-use crate::db::instant::{micros, timestamp};
+use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Sql, sqlite_script};
 use crate::db::sqlite_group_commit::{Script, ScriptCall};
 use crate::db::{Params, params};
@@ -61,11 +61,10 @@ impl Store {
         request: &ClaimRequest<'_>,
         after: &Params<'static>,
     ) -> Result<Vec<StartedRun>, Error> {
-        let values =
-            params! { lane: request.lane, limit: request.max_runs, ttl: micros(request.lease_ttl) };
+        let values = params! { lane: request.lane, limit: request.max_runs, ttl: duration_to_micros(request.lease_ttl) };
         let params = [values, holder_params(request), after.clone()].concat();
         let call = ScriptCall { script: &CLAIM, max_runs: request.max_runs as usize, params };
-        let results = self.db.run_scripts(vec![call]).await?.pop();
+        let results = self.db.execute_with_group_commit(vec![call]).await?.pop();
         let rows =
             results.unwrap_or_else(|| Err(Error::broken("a claim script returned no result")))?;
         let mut started = Vec::new();
@@ -120,7 +119,7 @@ impl Store {
             };
             ScriptCall { script, max_runs: reports.len(), params: [values, result_params].concat() }
         };
-        let results = self.db.run_scripts(many.iter().map(call).collect()).await?;
+        let results = self.db.execute_with_group_commit(many.iter().map(call).collect()).await?;
         result.ended.reserve(successes.len());
         for ((token, reports), rows) in many.iter().zip(results) {
             match rows {
@@ -133,7 +132,7 @@ impl Store {
                         result.closed.insert(*token);
                     }
                 }
-                Err(error) if error.is_guard_abort() => remaining.extend(reports),
+                Err(error) if error.is_script_guard_failure() => remaining.extend(reports),
                 Err(error) => return Err(error),
             }
         }
@@ -171,8 +170,8 @@ fn parse_started_runs(json: &str) -> Result<Vec<StartedRun>, Error> {
             origin: origin.parse()?,
             scope: scope
                 .map_or(Ok(Scope::default()), |(kind, id)| Scope::from_stored(&kind, &id))?,
-            scheduled_for: timestamp(scheduled_for)?,
-            due_at: timestamp(next_retry_at.unwrap_or(scheduled_for))?,
+            scheduled_for: timestamp_from_micros(scheduled_for)?,
+            due_at: timestamp_from_micros(next_retry_at.unwrap_or(scheduled_for))?,
             attempt_no,
             tries,
             event: event.map(EventId),

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use tasuki_core::{EventId, JobId, LeaseToken, Origin, RunId, Scope, WorkerId};
 
 use crate::cluster::worker;
-use crate::db::instant::{micros, timestamp};
+use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Row, params};
 use crate::run::mysql_and_sqlite;
@@ -83,8 +83,8 @@ impl StartedRun {
             job_version: row.int(version)?,
             origin: row.text(origin)?.parse()?,
             scope: Scope::from_stored(&row.text(kind)?, &row.text(scope)?)?,
-            scheduled_for: timestamp(scheduled_for)?,
-            due_at: timestamp(due_at)?,
+            scheduled_for: timestamp_from_micros(scheduled_for)?,
+            due_at: timestamp_from_micros(due_at)?,
             attempt_no: row.int(attempt)? as u32,
             tries: row.int(tries)? as u32,
             event: row.opt_int(event)?.map(EventId),
@@ -131,9 +131,11 @@ impl Store {
         lease_ttl: Duration,
     ) -> Result<Option<HashMap<RunId, StartedRun>>, Error> {
         let mut tx = self.db.begin().await?;
-        let may_continue = worker::find(&mut tx, worker).await?.is_some_and(|w| w.may_continue());
+        let may_continue = worker::find_worker_in_transaction(&mut tx, worker)
+            .await?
+            .is_some_and(|w| w.may_continue());
         let mut holder = holder_params(worker, token);
-        holder.push(("ttl", micros(lease_ttl).into()));
+        holder.push(("ttl", duration_to_micros(lease_ttl).into()));
         // The lease is locked before its runs. Without a lease row the start is lost, whatever the state of the runs.
         if !may_continue || tx.execute(&EXTEND_LEASE, holder).await? == 0 {
             tx.rollback().await?;

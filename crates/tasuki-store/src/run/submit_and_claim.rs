@@ -1,9 +1,9 @@
-//! T0 and T1c in one write: a worker creates tasks that it starts at once.
+//! T0 and T1c in one write: a worker creates tasks that it starts immediately.
 
 use tasuki_core::{InvalidInput, Origin};
 
 use crate::cluster::worker;
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::params;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::run::claim::{LANE_START, after_params};
@@ -24,7 +24,7 @@ impl Store {
         request: &ClaimRequest<'_>,
         tasks: &[NewRun<'_>],
     ) -> Result<Vec<StartedRun>, Error> {
-        validate::check_runs(tasks)?;
+        validate::check_new_runs(tasks)?;
         if let Some(unsuitable) = tasks.iter().find(|task| !can_start_at_once(task, request.lane)) {
             let found = format!("a run of job {}", unsuitable.job.job);
             let expected = format!(
@@ -64,7 +64,7 @@ impl Store {
             lane: request.lane,
             worker_id: to_uuid(request.worker.as_bytes()),
             token: to_uuid(request.token.as_bytes()),
-            ttl: micros(request.lease_ttl),
+            ttl: duration_to_micros(request.lease_ttl),
             origin: Origin::Task.as_str(),
             job_ids: column(tasks, |task| task.job.job.0),
             job_versions: column(tasks, |task| task.job.version),
@@ -83,8 +83,9 @@ impl Store {
         tasks: &[NewRun<'_>],
     ) -> Result<Vec<StartedRun>, Error> {
         let mut tx = self.db.begin().await?;
-        let accepts_work =
-            worker::find(&mut tx, request.worker).await?.is_some_and(|w| w.accepts_work());
+        let accepts_work = worker::find_worker_in_transaction(&mut tx, request.worker)
+            .await?
+            .is_some_and(|w| w.accepts_work());
         let single = ClaimRequest { max_runs: 1, ..request.clone() };
         let first = due_table::lock_for_claim(&mut tx, &single, &after_params(LANE_START)).await?;
         if !accepts_work || first.is_none_or(|rows| !rows.is_empty()) {

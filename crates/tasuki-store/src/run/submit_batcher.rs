@@ -96,7 +96,7 @@ impl SubmitBatcher {
             let store = store.clone();
             async move {
                 let runs: Vec<NewRun<'_>> = tasks.iter().map(PendingTask::new_run).collect();
-                store.create(Writer::Api, &runs).await
+                store.create_or_find_runs(Writer::Api, &runs).await
             }
         })
     }
@@ -134,7 +134,7 @@ impl SubmitBatcher {
     /// Submits one task and returns when its run is durable. An invalid task is refused here, so that it cannot fail
     /// the batch of other callers.
     pub async fn submit(&self, task: PendingTask) -> Result<CreatedRun, Error> {
-        validate::check_runs(&[task.new_run()])?;
+        validate::check_new_runs(&[task.new_run()])?;
         let (reply, result) = oneshot::channel();
         let stopped = || Error::broken("the submit batcher has stopped");
         self.queue.send(QueuedTask { task, reply }).await.map_err(|_| stopped())?;
@@ -142,7 +142,7 @@ impl SubmitBatcher {
     }
 }
 
-/// Waits for more tasks before an insert. Callers whose results were just sent often submit again at once; without
+/// Waits for more tasks before an insert. Callers whose results were just sent often submit again immediately; without
 /// this wait the first of them would be inserted alone, and the others would wait for another insert. The wait is
 /// bounded by [`MAX_YIELDS`].
 async fn collect_more(

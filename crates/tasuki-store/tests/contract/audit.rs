@@ -2,7 +2,7 @@
 //! detected by the hash chain.
 
 use sha2::{Digest as _, Sha256};
-use tasuki_core::{Epoch, ErrorCode, Origin, RunState, WorkerId};
+use tasuki_core::{AttemptErrorCode, Epoch, Origin, RunState, WorkerId};
 use tasuki_store::{
     AuditActor, AuditEntry, AuditHead, AuditVerification, ChainError, Dialect, NewRun, Outcome,
     Writer,
@@ -59,7 +59,7 @@ fn hash_of(row: &AuditEntry) -> [u8; 32] {
 
 /// Changes the actor of entry `from` and recomputes the hashes of the entries up to `through`.
 async fn forge(store: &TestStore, from: i64, actor: &str, through: i64) {
-    let mut rows = store.list_audit(from - 1, 100).await.unwrap();
+    let mut rows = store.list_audit_entries_after(from - 1, 100).await.unwrap();
     let mut prev = rows[0].prev_hash;
     rows[0].actor = actor.to_owned();
     for row in rows.iter_mut().filter(|row| row.seq <= through) {
@@ -85,17 +85,17 @@ contract! {
         for saved in heads {
             assert!(matches!(store.verify_audit(Some(saved)).await.unwrap(), AuditVerification::Intact(_)));
         }
-        for row in store.list_audit(0, 10).await.unwrap() {
+        for row in store.list_audit_entries_after(0, 10).await.unwrap() {
             assert_eq!(row.hash, hash_of(&row));
         }
-        assert_eq!(store.list_audit(1, 1).await.unwrap()[0].seq, 2);
+        assert_eq!(store.list_audit_entries_after(1, 1).await.unwrap()[0].seq, 2);
     }
 
     async fn a_chain_longer_than_one_page_is_valid(store: TestStore) {
         make_changes(store, 3).await;
         let head = store.find_audit_head().await.unwrap();
         // Entries are copied with SQL and hashed here: a thousand real changes would take too long.
-        let mut last = store.list_audit(head.seq - 1, 1).await.unwrap().remove(0);
+        let mut last = store.list_audit_entries_after(head.seq - 1, 1).await.unwrap().remove(0);
         let mut sql = String::new();
         for seq in head.seq + 1..=1001 {
             (last.seq, last.prev_hash) = (seq, last.hash);
@@ -114,7 +114,7 @@ contract! {
 
     async fn an_edited_entry_is_detected(store: TestStore) {
         let heads = make_changes(store, 3).await;
-        let row = store.list_audit(1, 1).await.unwrap().remove(0);
+        let row = store.list_audit_entries_after(1, 1).await.unwrap().remove(0);
         for (column, was) in [
             ("actor", Some(row.actor)),
             ("action", Some(row.action)),
@@ -173,7 +173,7 @@ contract! {
     async fn a_rewritten_chain_is_detected_with_a_saved_head(store: TestStore) {
         let heads = make_changes(store, 3).await;
         forge(store, 2, "eve", 3).await;
-        let last = store.list_audit(2, 1).await.unwrap().remove(0);
+        let last = store.list_audit_entries_after(2, 1).await.unwrap().remove(0);
         let hash = literal(store.dialect(), &last.hash);
         store.execute_script(&format!("update tasuki_audit_head set hash = {hash}")).await.unwrap();
         assert!(matches!(store.verify_audit(None).await.unwrap(), AuditVerification::Intact(_)));
@@ -210,7 +210,7 @@ contract! {
         assert!(store.cancel(Writer::Api, pending.id, ann, Some("wrong day")).await.unwrap().is_applied());
         assert!(store.cancel(Writer::Api, running.id, ann, None).await.unwrap().is_applied());
         assert!(store.retry_manually(failed.id, ann, None).await.unwrap().is_applied());
-        let entries = store.list_audit(start, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(start, 10).await.unwrap();
         let action_summaries: Vec<_> = entries.iter().map(|row| (row.action.as_str(), row.object.clone())).collect();
         assert_eq!(action_summaries, [
             ("cancel", format!("run {}", pending.id)),
@@ -245,8 +245,8 @@ contract! {
         assert_eq!(store.find_audit_head().await.unwrap(), start, "a refused action is not audited");
         assert!(store.cancel(Writer::Api, run, ann, None).await.unwrap().is_applied());
         assert!(store.rerun(ann, &other, run).await.unwrap_err().is_invalid_input(), "the run belongs to another job");
-        let new = store.rerun(ann, &job, run).await.unwrap().applied().unwrap();
-        let entries = store.list_audit(start.seq + 1, 10).await.unwrap();
+        let new = store.rerun(ann, &job, run).await.unwrap().into_applied().unwrap();
+        let entries = store.list_audit_entries_after(start.seq + 1, 10).await.unwrap();
         assert_eq!(action_summaries(&entries), [("ann", "rerun", format!("run {run}"))]);
         assert_eq!(entries[0].address.as_deref(), Some("10.0.0.7"));
         assert_eq!(entries[0].before.as_deref(), Some(r#"{"job_version":1,"state":"CANCELED"}"#));
@@ -259,11 +259,11 @@ contract! {
         let job = store.given_job(&RunOptions::default()).await;
         for round in 0..20 {
             let run = store.given_waiting_run(&job, &RunOptions::default()).await;
-            store.given_failure(run, ErrorCode::INVALID_INPUT).await;
+            store.given_failure(run, AttemptErrorCode::INVALID_INPUT).await;
             let start = store.find_audit_head().await.unwrap().seq;
             let (rerun, retry) = tokio::join!(store.rerun("ann", &job, run), store.retry_manually(run, "bob", None));
             assert!(retry.unwrap().is_applied(), "round {round}");
-            let entries = store.list_audit(start, 10).await.unwrap();
+            let entries = store.list_audit_entries_after(start, 10).await.unwrap();
             let actions: Vec<&str> = entries.iter().map(|row| row.action.as_str()).collect();
             let expected: &[&str] = if rerun.unwrap().is_applied() { &["rerun", "retry"] } else { &["retry"] };
             assert_eq!(actions, expected, "round {round}");
@@ -279,7 +279,7 @@ contract! {
         assert_eq!((created.existed, again.existed, again.run), (false, true, created.run));
         let run = store.read_run(created.run).await;
         assert_eq!((run.origin, run.args.as_deref()), (Origin::Manual, Some("7")));
-        let entries = store.list_audit(start, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(start, 10).await.unwrap();
         assert_eq!(action_summaries(&entries), [("ann", "trigger", format!("job {}", job.job))]);
         let after = format!(r#"{{"job_version":1,"run":{},"scope":"global/global"}}"#, created.run);
         assert_eq!((&entries[0].before, entries[0].after.as_deref()), (&None, Some(after.as_str())));
@@ -293,7 +293,7 @@ contract! {
         assert_eq!(store.trigger("ann", expected_version(&job), &NewRun::task(&job)).await.unwrap(), None);
         for origin in [Origin::Manual, Origin::Rerun] {
             let unaudited = NewRun { origin, ..NewRun::task(&other) };
-            assert!(store.create(Writer::Api, &[unaudited]).await.unwrap_err().is_invalid_input());
+            assert!(store.create_or_find_runs(Writer::Api, &[unaudited]).await.unwrap_err().is_invalid_input());
         }
         assert!(store.list_due_in_lane("", noon(), 10).await.unwrap().is_empty());
     }
@@ -307,7 +307,7 @@ contract! {
         assert!(!store.detach_worker(Writer::Api, "bob", worker, "silent").await.unwrap(), "a second time changes nothing");
         let unknown = WorkerId::from_random(99);
         assert!(!store.drain_worker("ann", unknown).await.unwrap());
-        let entries = store.list_audit(start, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(start, 10).await.unwrap();
         let object = format!("worker {worker}");
         assert_eq!(action_summaries(&entries), [("ann", "drain", object.clone()), (&leader, "detach", object)]);
         assert_eq!(entries[0].before.as_deref(), Some(r#"{"detached":false,"draining":false,"node":"node"}"#));
@@ -328,7 +328,7 @@ contract! {
         assert!(!store.demote_leader("ann", store.epoch, "slow").await.unwrap(), "there is a newer term");
         assert!(store.demote_leader("ann", epoch, "slow").await.unwrap());
         assert!(!store.renew_leadership(rival, epoch, TTL, TTL).await.unwrap());
-        let entries = store.list_audit(start, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(start, 10).await.unwrap();
         assert_eq!(action_summaries(&entries), [
             (rival.to_string().as_str(), "end_term", "leader of epoch 1".to_owned()),
             ("ann", "demote", "leader of epoch 2".to_owned()),
@@ -340,7 +340,7 @@ contract! {
 
     async fn creating_a_job_is_audited(store: TestStore) {
         let job = store.given_job(&RunOptions::default()).await;
-        let entries = store.list_audit(0, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(0, 10).await.unwrap();
         assert_eq!((entries[0].actor.as_str(), entries[0].action.as_str()), ("test", "create"));
         assert_eq!((entries[0].object.clone(), &entries[0].before), (format!("job {}", job.job), &None));
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Scope, WorkerId};
+use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunState, Scope, WorkerId};
 use tasuki_store::{
     AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, JobVersion,
     NewRun, NewWorker, Outcome, RenewResult, StartedRun, Writer,
@@ -19,7 +19,7 @@ use crate::fixtures::{
 async fn given_many(store: &TestStore, job: &JobVersion, count: usize) -> Vec<RunId> {
     let new = |number| NewRun { args: Some(format!("{{\"n\":{number}}}")), ..NewRun::task(job) };
     let runs: Vec<NewRun<'_>> = (0..count).map(new).collect();
-    let created = store.create(Writer::Api, &runs).await.unwrap();
+    let created = store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
     assert!(created.iter().all(|created| !created.existed));
     created.into_iter().map(|created| created.run).collect()
 }
@@ -39,19 +39,19 @@ contract! {
             let args = store.read_run(runs[number]).await.args;
             assert_eq!(args, Some(format!("{{\"n\":{number}}}")));
         }
-        assert_eq!(store.create(Writer::Api, &[]).await.unwrap(), []);
+        assert_eq!(store.create_or_find_runs(Writer::Api, &[]).await.unwrap(), []);
     }
 
     /// A batch may contain keys of existing runs; the other runs of the batch are created.
     async fn each_key_of_a_batch_creates_one_run(store: TestStore) {
         let job = store.given_job(&in_queue()).await;
         let with = |key: Option<&str>| NewRun { idempotency_key: key.map(str::to_owned), ..NewRun::task(&job) };
-        let first = store.create(Writer::Api, &[with(Some("a"))]).await.unwrap();
+        let first = store.create_or_find_runs(Writer::Api, &[with(Some("a"))]).await.unwrap();
         let batch = [with(Some("b")), with(None), with(Some("a")), with(None), with(Some("c"))];
-        let created = store.create(Writer::Api, &batch).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &batch).await.unwrap();
         assert_eq!(created.iter().map(|one| one.existed).collect::<Vec<_>>(), [false, false, true, false, false]);
         assert_eq!(created[2].run, first[0].run);
-        assert_eq!(store.create(Writer::Api, &batch[..1]).await.unwrap()[0].run, created[0].run);
+        assert_eq!(store.create_or_find_runs(Writer::Api, &batch[..1]).await.unwrap()[0].run, created[0].run);
         assert_eq!(store.list_due_in_lane("q", noon(), 10).await.unwrap().len(), 5);
     }
 
@@ -63,7 +63,7 @@ contract! {
             NewRun { scope: Scope::new("tenant", "7").unwrap(), scheduled_for: Some(later), ..NewRun::task(&two) },
             NewRun { expires_at: Some(later), ..NewRun::task(&one) },
         ];
-        let created = store.create(Writer::Api, &runs).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
         let first = store.read_run(created[0].run).await;
         assert_eq!((first.job, first.args.as_deref(), first.lane.as_str()), (one.job, Some("1"), "q"));
         let second = store.read_run(created[1].run).await;
@@ -85,7 +85,7 @@ contract! {
             lane: Some("elsewhere".to_owned()),
             ..NewRun::task(&job)
         };
-        let created = store.create(Writer::Api, &[run_with_args(None), run_with_args(Some("1")), run_with_args(None)]).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &[run_with_args(None), run_with_args(Some("1")), run_with_args(None)]).await.unwrap();
         for (created, args) in created.iter().zip([None, Some("1"), None]) {
             let run = store.read_run(created.run).await;
             assert_eq!((run.job, run.args.as_deref(), run.lane.as_str()), (job.job, args, "elsewhere"));
@@ -138,9 +138,9 @@ contract! {
         let good = AttemptResult::default;
         let ends = [
             (runs[0].id, good()),
-            (runs[1].id, failed_result(ErrorCode::UNEXPECTED_ERROR)),
+            (runs[1].id, failed_result(AttemptErrorCode::UNEXPECTED_ERROR)),
             (others[0].id, good()),
-            (runs[2].id, failed_result(ErrorCode::INVALID_INPUT)),
+            (runs[2].id, failed_result(AttemptErrorCode::INVALID_INPUT)),
             (runs[3].id, good()),
             (runs[0].id, good()),
         ];
@@ -152,10 +152,10 @@ contract! {
         let succeeded = Some(RunState::Succeeded);
         assert_eq!(states, [succeeded, Some(RunState::RetryWait), None, Some(RunState::Failed), succeeded, succeeded]);
         assert_eq!(store.read_run(others[0].id).await.state, RunState::Running, "a run of another lease is not changed");
-        let renewed = store.renew(store.worker, token, TTL).await.unwrap();
+        let renewed = store.renew_one(token).await;
         assert!(matches!(renewed, RenewResult::Held { runs: left, .. } if left.len() == 1 && left[0].run == runs[4].id));
         store.finish_runs(token, &[(runs[4].id, good())]).await.unwrap();
-        assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), RenewResult::Gone);
+        assert_eq!(store.renew_one(token).await, RenewResult::Gone);
     }
 
     /// Many reports under one token, for several jobs, while another claim runs; one report has the token of another
@@ -173,17 +173,17 @@ contract! {
         let closing = [token];
         let (outcomes, (other, others)) = tokio::join!(store.finish(&ends[..30], &closing), store.try_claim("q", 12));
         assert_eq!((count_applied(outcomes.unwrap()), others.len()), (30, 12));
-        let held = store.renew(store.worker, token, TTL).await.unwrap();
+        let held = store.renew_one(token).await;
         assert!(matches!(held, RenewResult::Held { runs, .. } if runs.len() == 10));
         let wrong = AttemptReport { run: others[0].id, ..ends[0].clone() };
         let rest: Vec<AttemptReport> = ends[30..].iter().cloned().chain([wrong]).collect();
         let outcomes = store.finish(&rest, &closing).await.unwrap();
         assert_eq!(count_applied(outcomes), 10, "one was reported under the token of another lease");
-        assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), RenewResult::Gone);
+        assert_eq!(store.renew_one(token).await, RenewResult::Gone);
         assert_eq!(store.read_run(others[0].id).await.state, RunState::Running);
         let ends: Vec<(RunId, AttemptResult)> = others.iter().map(|claimed| (claimed.id, AttemptResult::default())).collect();
         assert_eq!(count_applied(store.finish_runs(other, &ends).await.unwrap()), 12);
-        assert_eq!(store.renew(store.worker, other, TTL).await.unwrap(), RenewResult::Gone);
+        assert_eq!(store.renew_one(other).await, RenewResult::Gone);
         // A repeated report is recognised, and nothing is counted twice.
         assert_eq!(count_applied(store.finish_runs(other, &ends).await.unwrap()), 12);
     }
@@ -206,15 +206,15 @@ contract! {
         let outcomes = store.finish(&ends, &[claimed[1].0, claimed[0].0]).await.unwrap();
         let outcomes: Vec<bool> = outcomes.iter().map(Outcome::is_applied).collect();
         assert_eq!(outcomes, [true, true, false, true, true], "one was reported under the token of another lease");
-        assert_eq!(store.renew(store.worker, claimed[0].0, TTL).await.unwrap(), RenewResult::Gone);
+        assert_eq!(store.renew_one(claimed[0].0).await, RenewResult::Gone);
         for (lease, left) in [(1, 1), (2, 2)] {
-            let held = store.renew(store.worker, claimed[lease].0, TTL).await.unwrap();
+            let held = store.renew_one(claimed[lease].0).await;
             assert!(matches!(held, RenewResult::Held { runs, .. } if runs.len() == left), "lease {lease}");
         }
         // The remaining runs. No request closes the third lease, so it stays, empty, until it expires.
         let outcomes = store.finish(&[ending(1, 1), ending(2, 1), ending(2, 2)], &[claimed[1].0]).await.unwrap();
         assert_eq!(count_applied(outcomes), 3);
-        assert_eq!(store.renew(store.worker, claimed[1].0, TTL).await.unwrap(), RenewResult::Gone);
+        assert_eq!(store.renew_one(claimed[1].0).await, RenewResult::Gone);
         let left: Vec<LeaseToken> = store.list_leases_of_worker(store.worker).await.unwrap().iter().map(|lease| lease.token).collect();
         assert_eq!(left, [claimed[2].0]);
         assert!(store.finish(&[], &[claimed[2].0]).await.unwrap().is_empty());
@@ -241,8 +241,8 @@ contract! {
             let state = if index < 8 { RunState::Succeeded } else { RunState::Running };
             assert_eq!((run.state, run.result.as_deref()), (state, (index == 6).then_some("7")), "number {index}");
         }
-        assert_eq!(store.renew(store.worker, first.0, TTL).await.unwrap(), RenewResult::Gone);
-        assert!(matches!(store.renew(store.worker, third.0, TTL).await.unwrap(), RenewResult::Held { runs, .. } if runs.len() == 4));
+        assert_eq!(store.renew_one(first.0).await, RenewResult::Gone);
+        assert!(matches!(store.renew_one(third.0).await, RenewResult::Held { runs, .. } if runs.len() == 4));
     }
 
     /// The ids of one batch are allocated together, also during concurrent batches, so that one due row can stand for an
@@ -266,7 +266,7 @@ contract! {
         let (token, first) = store.try_claim("q", 2).await;
         let behind = (first[1].due_at, first[1].id);
         let lost = first[0].id;
-        assert!(store.finish_run(token, lost, &failed_result(ErrorCode::UNEXPECTED_ERROR)).await.unwrap().is_applied());
+        assert!(store.finish_run(token, lost, &failed_result(AttemptErrorCode::UNEXPECTED_ERROR)).await.unwrap().is_applied());
         store.set_time(3600);
         let next = ClaimRequest { worker: store.worker, token: store.new_token(), lane: "q", max_runs: 2, lease_ttl: TTL, after: Some(behind) };
         let ClaimResult::Runs(second) = store.claim(&next).await.unwrap() else { panic!("the token is new") };
@@ -328,7 +328,7 @@ contract! {
         let claims = [store.try_claim("q", 2).await, store.try_claim("q", 1).await];
         store.set_time(20);
         let tokens = [claims[0].0, store.new_token(), claims[1].0];
-        let outcomes = store.renew_many(store.worker, &tokens, TTL).await.unwrap();
+        let outcomes = store.renew(store.worker, &tokens, TTL).await.unwrap();
         let renewed: Vec<Option<usize>> = outcomes.iter().map(|one| match one {
             RenewResult::Held { runs, detached: false } => Some(runs.len()),
             _ => None,
@@ -337,9 +337,9 @@ contract! {
         for lease in store.list_leases_of_worker(store.worker).await.unwrap() {
             assert_eq!(lease.lease_until, noon() + SignedDuration::from_secs(50));
         }
-        assert_eq!(store.renew_many(WorkerId::from_random(99), &tokens[..1], TTL).await.unwrap(), [RenewResult::Gone]);
+        assert_eq!(store.renew(WorkerId::from_random(99), &tokens[..1], TTL).await.unwrap(), [RenewResult::Gone]);
         assert!(store.detach_worker(Writer::Api, "test", store.worker, "test").await.unwrap());
-        let outcomes = store.renew_many(store.worker, &tokens[..1], TTL).await.unwrap();
+        let outcomes = store.renew(store.worker, &tokens[..1], TTL).await.unwrap();
         assert!(matches!(&outcomes[..], [RenewResult::Held { detached: true, .. }]));
     }
 }

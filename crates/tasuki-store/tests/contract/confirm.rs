@@ -36,7 +36,7 @@ async fn given_running(
 ) -> Vec<(RunId, LeaseToken)> {
     let job = store.given_job(&RunOptions { lane: "q", ..RunOptions::default() }).await;
     let waiting = vec![NewRun::task(&job); together + alone];
-    store.create(Writer::Api, &waiting).await.unwrap();
+    store.create_or_find_runs(Writer::Api, &waiting).await.unwrap();
     let mut running = Vec::new();
     let limits = std::iter::once(together).chain(std::iter::repeat_n(1, alone));
     for limit in limits {
@@ -120,7 +120,7 @@ contract! {
         requests[2].1 = store.new_token();
         store.set_time(20);
         for (_, token) in &runs[..5] {
-            store.renew(store.worker, *token, TTL).await.unwrap();
+            store.renew_one(*token).await;
         }
         store.set_time(34);
         let expired = store.list_expired_leases(GRACE, 10).await.unwrap();

@@ -61,7 +61,7 @@ async fn insert_event(store: &TestStore, id: i64, processed: bool, runs: Option<
 async fn create_run_of_event(store: &TestStore, id: i64) -> RunId {
     let job = store.given_job(&RunOptions::default()).await;
     let new = NewRun { origin: Origin::Event, event: Some(EventId(id)), ..NewRun::task(&job) };
-    store.create(Writer::Api, &[new]).await.unwrap()[0].run
+    store.create_or_find_runs(Writer::Api, &[new]).await.unwrap()[0].run
 }
 
 /// Begins a new term and assigns a run in it, on separate connections.

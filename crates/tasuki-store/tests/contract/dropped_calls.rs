@@ -26,7 +26,7 @@ contract! {
                     drop(tokio::time::timeout(Duration::from_micros(25 * micros), trigger).await);
                 }
             }
-            let created = single_connection_store.create(Writer::Api, &[NewRun::task(&job)]).await.unwrap();
+            let created = single_connection_store.create_or_find_runs(Writer::Api, &[NewRun::task(&job)]).await.unwrap();
             assert!(store.find_run(created[0].run).await.unwrap().is_some(), "{micros}: {created:?}");
         }
         single_connection_store.close().await;

@@ -1,7 +1,7 @@
 //! Events: stored once for each deduplication key, and processed once, by the current leader.
 
 use tasuki_core::{Epoch, EventId, Origin};
-use tasuki_store::{Dialect, Error, JobChange, NewEvent, NewRun};
+use tasuki_store::{Dialect, Error, JobChangeResult, NewEvent, NewRun};
 
 use crate::fixtures::{
     RunOptions, TTL, TestStore, contract, expected_version, noon, run_both, run_contract,
@@ -82,7 +82,7 @@ contract! {
     async fn only_new_runs_of_an_event_are_counted(store: TestStore) {
         let job = store.given_job(&RunOptions::default()).await;
         let new = NewRun { idempotency_key: Some("7".to_owned()), ..NewRun::task(&job) };
-        store.create(tasuki_store::Writer::Api, std::slice::from_ref(&new)).await.unwrap();
+        store.create_or_find_runs(tasuki_store::Writer::Api, std::slice::from_ref(&new)).await.unwrap();
         let event = store.emit_event(&paid(None)).await.unwrap().event;
         let created = store.process_event(store.epoch, event, &[expected_version(&job)], &[new, NewRun::task(&job)]).await.unwrap().unwrap();
         assert_eq!(created.iter().map(|one| one.existed).collect::<Vec<_>>(), [true, false]);
@@ -120,7 +120,7 @@ contract! {
         let (job, other) = (store.given_job(&RunOptions::default()).await, store.given_job(&RunOptions::default()).await);
         let event = store.emit_event(&paid(None)).await.unwrap().event;
         let runs = [NewRun::task(&other), NewRun::task(&job)];
-        let JobChange::Applied { job: off, .. } = store.disable_job("ann", expected_version(&job)).await.unwrap() else {
+        let JobChangeResult::Applied { job: off, .. } = store.disable_job("ann", expected_version(&job)).await.unwrap() else {
             panic!("no concurrent change")
         };
         let jobs = [expected_version(&other), expected_version(&job)];

@@ -8,12 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tasuki_core::exit::AttemptFailure;
-use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
+use tasuki_core::exit::ClassifiedFailure;
+use tasuki_core::{AttemptErrorCode, Epoch, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
-    AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, CreatedRun, CursorMove,
-    Dialect, DueRun, Error, ExpectedVersion, JobCreated, JobDefinition, JobVersion, NewRun,
-    NewWorker, Outcome, Run, StartedRun, StateAfterAttempt, Store, Trigger, Writer,
+    AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, CreatedRun, Dialect,
+    DueRun, Error, ExpectedVersion, JobCreateResult, JobDefinition, JobVersion, NewRun, NewWorker,
+    Outcome, RenewResult, Run, ScheduleCursorMove, StartedRun, StateAfterAttempt, Store, Trigger,
+    Writer,
 };
 
 pub(crate) use crate::run_options::RunOptions;
@@ -174,7 +175,7 @@ impl TestStore {
     pub(crate) async fn create_scheduled_one(
         &self,
         epoch: Epoch,
-        cursor: &CursorMove,
+        cursor: &ScheduleCursorMove,
         runs: &[NewRun<'_>],
     ) -> Result<Option<Vec<CreatedRun>>, Error> {
         let mut created = self.create_scheduled(epoch, &[(cursor.clone(), runs.to_vec())]).await?;
@@ -286,8 +287,8 @@ impl TestStore {
         let definition =
             JobDefinition { trigger: Trigger::Task, enabled: true, spec: options.spec() };
         match self.create_job("test", &name, &definition, None).await.unwrap() {
-            JobCreated::Created(job) => job.newest,
-            JobCreated::NameTaken => panic!("{name} is taken"),
+            JobCreateResult::Created(job) => job.newest,
+            JobCreateResult::NameTaken => panic!("{name} is taken"),
         }
     }
 
@@ -299,7 +300,7 @@ impl TestStore {
             expires_at: options.expire_after.map(later),
             ..NewRun::task(job)
         };
-        self.create(Writer::Api, &[new]).await.unwrap()[0].run
+        self.create_or_find_runs(Writer::Api, &[new]).await.unwrap()[0].run
     }
 
     /// Creates a job with default options and a run of it that is due now.
@@ -332,9 +333,9 @@ impl TestStore {
                 let token = self.given_assigned(id).await;
                 assert!(self.release(token, id).await.unwrap().is_applied());
             }
-            RunState::RetryWait => self.given_failure(id, ErrorCode::UNEXPECTED_ERROR).await,
-            RunState::Failed => self.given_failure(id, ErrorCode::INVALID_INPUT).await,
-            RunState::TimedOut => self.given_failure(id, ErrorCode::RUNTIME_TIMEOUT).await,
+            RunState::RetryWait => self.given_failure(id, AttemptErrorCode::UNEXPECTED_ERROR).await,
+            RunState::Failed => self.given_failure(id, AttemptErrorCode::INVALID_INPUT).await,
+            RunState::TimedOut => self.given_failure(id, AttemptErrorCode::RUNTIME_TIMEOUT).await,
             RunState::Succeeded => {
                 let token = self.given_running(id).await;
                 assert!(
@@ -415,6 +416,11 @@ impl TestStore {
         self.given_running(id).await
     }
 
+    /// Renews one lease of the worker.
+    pub(crate) async fn renew_one(&self, token: LeaseToken) -> RenewResult {
+        self.renew(self.worker, &[token], TTL).await.unwrap().remove(0)
+    }
+
     /// Claims up to `limit` runs of a lane with a new token.
     pub(crate) async fn try_claim(&self, lane: &str, limit: u32) -> (LeaseToken, Vec<StartedRun>) {
         let token = self.new_token();
@@ -433,7 +439,7 @@ impl TestStore {
     }
 
     /// Runs a waiting run once; the attempt fails with this error code.
-    pub(crate) async fn given_failure(&self, id: RunId, code: ErrorCode) {
+    pub(crate) async fn given_failure(&self, id: RunId, code: AttemptErrorCode) {
         let token = self.given_running(id).await;
         assert!(self.finish_run(token, id, &failed_result(code)).await.unwrap().is_applied());
     }
@@ -445,9 +451,9 @@ pub(crate) fn expected_version(job: &JobVersion) -> ExpectedVersion {
 }
 
 /// The result of an attempt that failed with this error code.
-pub(crate) fn failed_result(code: ErrorCode) -> AttemptResult {
+pub(crate) fn failed_result(code: AttemptErrorCode) -> AttemptResult {
     let retryable = code.is_retryable();
-    AttemptResult::failed(AttemptFailure { code, retryable })
+    AttemptResult::from_failure(ClassifiedFailure { code, retryable })
 }
 
 /// Number of outcomes that were applied.

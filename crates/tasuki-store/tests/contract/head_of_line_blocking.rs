@@ -2,7 +2,7 @@
 //! response is recognised.
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{ErrorCode, RunId, RunState, WorkerId};
+use tasuki_core::{AttemptErrorCode, RunId, RunState, WorkerId};
 use tasuki_store::{
     AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, NewWorker, RenewResult,
 };
@@ -46,7 +46,7 @@ contract! {
         let job = store.given_job(&in_queue()).await;
         let run = store.given_waiting_run(&job, &in_queue()).await;
         let (token, _) = store.try_claim("q", 5).await;
-        let ending = AttemptReport::new(token, run, failed_result(ErrorCode::UNEXPECTED_ERROR));
+        let ending = AttemptReport::new(token, run, failed_result(AttemptErrorCode::UNEXPECTED_ERROR));
         assert!(store.finish(std::slice::from_ref(&ending), &[]).await.unwrap()[0].is_applied());
         assert_eq!(store.read_run(run).await.state, RunState::RetryWait);
         let batch = ClaimRequest { worker: store.worker, token, lane: "q", max_runs: 5, lease_ttl: TTL, after: None };
@@ -134,7 +134,7 @@ contract! {
     async fn a_token_listed_twice_is_renewed_twice(store: TestStore) {
         let run = store.given_run(RunState::Running).await;
         let token = run.token.unwrap();
-        let renewed = store.renew_many(store.worker, &[token, token], TTL).await.unwrap();
+        let renewed = store.renew(store.worker, &[token, token], TTL).await.unwrap();
         assert_eq!(renewed[0], renewed[1]);
         assert!(matches!(&renewed[0], RenewResult::Held { runs, .. } if runs.len() == 1));
     }

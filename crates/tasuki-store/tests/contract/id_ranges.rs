@@ -9,7 +9,7 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{LeaseToken, RunId, RunState};
 use tasuki_store::{
     AttemptResult, ClaimRequest, ClaimResult, Dialect, JobVersion, NewRun, Outcome, PrunePosition,
-    RunFilter, RunPosition, StartedRun, Writer,
+    RunFilter, RunListPosition, StartedRun, Writer,
 };
 
 use crate::fixtures::{self, RunOptions, TTL, TestStore, contract, noon};
@@ -26,7 +26,13 @@ fn in_queue() -> RunOptions {
 
 async fn given_many(store: &TestStore, job: &JobVersion, count: usize) -> Vec<RunId> {
     let runs: Vec<NewRun<'_>> = (0..count).map(|_| NewRun::task(job)).collect();
-    store.create(Writer::Api, &runs).await.unwrap().into_iter().map(|created| created.run).collect()
+    store
+        .create_or_find_runs(Writer::Api, &runs)
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|created| created.run)
+        .collect()
 }
 
 /// The waiting runs of the lane, in the order in which they are claimed.
@@ -41,7 +47,7 @@ fn ids(claimed: &[StartedRun]) -> Vec<RunId> {
 
 /// Reads a whole list of runs, `limit` runs per page.
 async fn list_all_runs(store: &TestStore, filter: &RunFilter, limit: u32) -> Vec<RunId> {
-    let (mut listed, mut from) = (Vec::new(), None::<RunPosition>);
+    let (mut listed, mut from) = (Vec::new(), None::<RunListPosition>);
     loop {
         let page = store.list_runs(filter, from.as_ref(), limit).await.unwrap();
         listed.extend(page.runs.iter().map(|run| run.id));
@@ -159,7 +165,7 @@ contract! {
             NewRun { skip_at: later, ..NewRun::task(&plain) },
         ] {
             let before = count_due_rows(store).await;
-            store.create(Writer::Api, &[run.clone(), run.clone(), run]).await.unwrap();
+            store.create_or_find_runs(Writer::Api, &[run.clone(), run.clone(), run]).await.unwrap();
             assert_eq!(count_due_rows(store).await, before + 3);
         }
     }
@@ -313,7 +319,7 @@ contract! {
         let planned = |ago: i64| Some(noon() + SignedDuration::from_secs(40 - ago));
         let new = |ago: i64| NewRun { scheduled_for: planned(ago), ..NewRun::task(&job) };
         store.set_time(40);
-        let created = store.create(Writer::Api, &(0..20).map(new).collect::<Vec<_>>()).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &(0..20).map(new).collect::<Vec<_>>()).await.unwrap();
         let mut ended: Vec<RunId> = created.iter().map(|created| created.run).rev().collect();
         let late = ended.split_off(15);
         assert_eq!(claim_and_report(store, 40, &[15], &mut expected).await, ended);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState};
+use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunState};
 use tasuki_store::{
     AttemptResult, CreatedRun, Dialect, JobDefinition, JobSpec, NewRun, PendingTask, Store,
     SubmitBatcher, Trigger, Writer,
@@ -19,7 +19,7 @@ fn in_queue() -> RunOptions {
 async fn given_started(store: &TestStore, count: usize) -> (LeaseToken, Vec<RunId>) {
     let job = store.given_job(&in_queue()).await;
     let new: Vec<_> = (0..count).map(|_| NewRun::task(&job)).collect();
-    store.create(Writer::Api, &new).await.unwrap();
+    store.create_or_find_runs(Writer::Api, &new).await.unwrap();
     let (token, runs) = store.try_claim("q", count as u32).await;
     assert_eq!(runs.len(), count);
     (token, runs.iter().map(|run| run.id).collect())
@@ -34,7 +34,7 @@ contract! {
     async fn a_nul_in_a_result_is_replaced_and_the_batch_is_stored(store: TestStore) {
         let (token, runs) = given_started(store, 4).await;
         let with_nul = AttemptResult { log_ref: Some("log\0".to_owned()), ..result_of("a\0b") };
-        let failure = AttemptResult { error_message: Some("bad \0 byte".to_owned()), ..failed_result(ErrorCode::INVALID_INPUT) };
+        let failure = AttemptResult { error_message: Some("bad \0 byte".to_owned()), ..failed_result(AttemptErrorCode::INVALID_INPUT) };
         let ends = [(runs[0], result_of("1")), (runs[1], with_nul), (runs[2], failure), (runs[3], result_of("2"))];
         let outcomes = store.finish_runs(token, &ends).await.unwrap();
         assert!(outcomes.iter().all(tasuki_store::Outcome::is_applied));
@@ -53,35 +53,35 @@ contract! {
 
     async fn a_too_long_result_fails_only_its_own_run(store: TestStore) {
         let (token, runs) = given_started(store, 4).await;
-        let failure = AttemptResult { result: Some("x".repeat(65_537)), error_message: Some("no".to_owned()), ..failed_result(ErrorCode::NOT_FOUND) };
+        let failure = AttemptResult { result: Some("x".repeat(65_537)), error_message: Some("no".to_owned()), ..failed_result(AttemptErrorCode::NOT_FOUND) };
         let ends = [(runs[0], result_of("x".repeat(65_537))), (runs[1], result_of("x".repeat(65_536))), (runs[2], failure), (runs[3], result_of("2"))];
         let outcomes = store.finish_runs(token, &ends).await.unwrap();
-        let states: Vec<_> = outcomes.into_iter().map(|one| one.applied().unwrap().state).collect();
+        let states: Vec<_> = outcomes.into_iter().map(|one| one.into_applied().unwrap().state).collect();
         let expected = [RunState::Failed, RunState::Succeeded, RunState::Failed, RunState::Succeeded];
         assert_eq!(states, expected);
         let attempt = store.list_executions(runs[0]).await.unwrap().remove(0);
-        assert_eq!(attempt.error_code, Some(ErrorCode::RESULT_TOO_LONG));
+        assert_eq!(attempt.error_code, Some(AttemptErrorCode::RESULT_TOO_LONG));
         assert_eq!(attempt.error_message.as_deref(), Some("the result has 65537 bytes; the maximum is 65536"));
         assert_eq!(store.read_run(runs[0]).await.result, None);
         assert_eq!(store.read_run(runs[1]).await.result.unwrap().len(), 65_536);
         let attempt = store.list_executions(runs[2]).await.unwrap().remove(0);
-        assert_eq!((attempt.error_code, attempt.error_message.as_deref()), (Some(ErrorCode::NOT_FOUND), Some("no")));
+        assert_eq!((attempt.error_code, attempt.error_message.as_deref()), (Some(AttemptErrorCode::NOT_FOUND), Some("no")));
         let again = store.finish_runs(token, &ends).await.unwrap();
         assert!(again.iter().all(tasuki_store::Outcome::is_applied), "the repeated reports are recognised");
     }
 
     async fn a_single_report_handles_invalid_results_the_same_way(store: TestStore) {
         let (token, runs) = given_started(store, 2).await;
-        let outcomes = store.finish_run(token, runs[0], &result_of("x".repeat(70_000))).await.unwrap().applied().unwrap();
+        let outcomes = store.finish_run(token, runs[0], &result_of("x".repeat(70_000))).await.unwrap().into_applied().unwrap();
         assert_eq!(outcomes.state, RunState::Failed);
-        let outcomes = store.finish_run(token, runs[1], &result_of("\0")).await.unwrap().applied().unwrap();
+        let outcomes = store.finish_run(token, runs[1], &result_of("\0")).await.unwrap().into_applied().unwrap();
         assert_eq!(outcomes.state, RunState::Succeeded);
         assert!(store.list_leases_of_worker(store.worker).await.unwrap().is_empty(), "the lease is closed");
     }
 
     async fn a_too_long_error_message_is_truncated(store: TestStore) {
         let (token, runs) = given_started(store, 1).await;
-        let failure = AttemptResult { error_message: Some("日".repeat(1 << 20)), ..failed_result(ErrorCode::INVALID_INPUT) };
+        let failure = AttemptResult { error_message: Some("日".repeat(1 << 20)), ..failed_result(AttemptErrorCode::INVALID_INPUT) };
         assert!(store.finish_run(token, runs[0], &failure).await.unwrap().is_applied());
         let attempt = store.list_executions(runs[0]).await.unwrap().remove(0).error_message.unwrap();
         assert!(attempt.len() <= 65_536 && attempt.ends_with("日…"), "{}", attempt.len());
@@ -102,7 +102,7 @@ contract! {
         let job = store.given_job(&in_queue()).await;
         let long = format!("\"{}\"", "x".repeat((1 << 20) - 2));
         let new: Vec<_> = (0..40).map(|_| NewRun { args: Some(long.clone()), ..NewRun::task(&job) }).collect();
-        let created = store.create(Writer::Api, &new).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &new).await.unwrap();
         assert_eq!(store.read_run(created[39].run).await.args.unwrap().len(), 1 << 20);
     }
 
@@ -120,12 +120,12 @@ contract! {
             (with_args("x".repeat((1 << 20) + 1)), "args: found a longer value, expected at most 1048576 bytes"),
         ] {
             for writer in [Writer::Api, Writer::Leader(store.epoch)] {
-                let refused = store.create(writer, &[NewRun::task(&job), wrong.clone()]).await.unwrap_err();
+                let refused = store.create_or_find_runs(writer, &[NewRun::task(&job), wrong.clone()]).await.unwrap_err();
                 assert!(refused.is_invalid_input() && refused.to_string().starts_with(expected), "{refused}");
             }
         }
         assert!(store.list_due_in_lane("q", noon(), 10).await.unwrap().is_empty(), "a refused batch creates no run");
-        let longest = store.create(Writer::Api, &[keyed(&"日".repeat(191)), with_args("1".to_owned())]).await.unwrap();
+        let longest = store.create_or_find_runs(Writer::Api, &[keyed(&"日".repeat(191)), with_args("1".to_owned())]).await.unwrap();
         assert!(longest.iter().all(|one| !one.existed));
     }
 
@@ -169,8 +169,8 @@ contract! {
         let args = |number: usize| Some(number.to_string());
         let new: Vec<_> = (0..5).map(|number| NewRun { args: args(number), ..NewRun::task(&job) }).collect();
         // The run of another server lies between them.
-        store.create(Writer::Api, &new[..1]).await.unwrap();
-        let created = one.create(Writer::Api, &new).await.unwrap();
+        store.create_or_find_runs(Writer::Api, &new[..1]).await.unwrap();
+        let created = one.create_or_find_runs(Writer::Api, &new).await.unwrap();
         for (number, one) in created.iter().enumerate() {
             assert_eq!(store.read_run(one.run).await.args, args(number));
         }
@@ -185,7 +185,7 @@ contract! {
         };
         let runs = [new(Some("c"), "1"), new(None, "2"), new(Some("a"), "3"), new(None, "4"), new(Some("b"), "5"), new(Some("a"), "6")];
         for writer in [Writer::Api, Writer::Leader(store.epoch)] {
-            let created = store.create(writer, &runs).await.unwrap();
+            let created = store.create_or_find_runs(writer, &runs).await.unwrap();
             for (new, created) in runs[..5].iter().zip(&created) {
                 assert_eq!(store.read_run(created.run).await.args, new.args);
             }
@@ -207,8 +207,10 @@ fn concurrent_batches_with_keys_in_opposite_orders_do_not_deadlock() {
                 };
                 let up: Vec<_> = (0..50).map(keyed).collect();
                 let down: Vec<_> = (0..50).rev().map(keyed).collect();
-                let (one, other) =
-                    tokio::join!(store.create(Writer::Api, &up), store.create(Writer::Api, &down));
+                let (one, other) = tokio::join!(
+                    store.create_or_find_runs(Writer::Api, &up),
+                    store.create_or_find_runs(Writer::Api, &down)
+                );
                 let (one, mut other) = (one.unwrap(), other.unwrap());
                 other.reverse();
                 let ids =

@@ -9,8 +9,9 @@ use tasuki_core::plan_scheduled_runs::{MisfirePolicy, PlanInput, plan_slots};
 use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::{JobId, Origin, RunId, RunState, Schedule, Scope};
 use tasuki_store::{
-    AssignRequest, AttemptResult, Cursor, CursorMove, Dialect, Error, Job, JobChange, JobCreated,
-    JobDefinition, JobSpec, NewRun, RunFilter, Store, Trigger, Writer,
+    AssignRequest, AttemptResult, Dialect, Error, Job, JobChangeResult, JobCreateResult,
+    JobDefinition, JobSpec, NewRun, RunFilter, ScheduleCursor, ScheduleCursorMove, Store, Trigger,
+    Writer,
 };
 
 use crate::fixtures::{
@@ -35,8 +36,8 @@ async fn given_job(store: &TestStore, options: &RunOptions) -> Job {
     let definition = time_definition(every("10s"), options);
     let name = "report".parse().unwrap();
     match store.create_job("ann", &name, &definition, Some(after_noon(10))).await.unwrap() {
-        JobCreated::Created(job) => *job,
-        JobCreated::NameTaken => panic!("the name is taken"),
+        JobCreateResult::Created(job) => *job,
+        JobCreateResult::NameTaken => panic!("the name is taken"),
     }
 }
 
@@ -48,7 +49,7 @@ async fn plan_as_leader(store: &TestStore, job: &Job) -> Result<Option<Vec<RunId
     for cursor in
         store.list_due_cursors(until, 10).await?.into_iter().filter(|cursor| cursor.job == job.id)
     {
-        let schedule = job.schedule()?.unwrap();
+        let schedule = job.parse_stored_schedule()?.unwrap();
         let input = PlanInput { cursor: cursor.next_fire, now, horizon: until };
         let batch = 100.try_into().unwrap();
         let plan = plan_slots(&schedule, MisfirePolicy::SkipLate(ASSIGN_AHEAD), input, batch);
@@ -62,7 +63,7 @@ async fn plan_as_leader(store: &TestStore, job: &Job) -> Result<Option<Vec<RunId
                 ..NewRun::task(&job.newest)
             })
             .collect();
-        let to = CursorMove {
+        let to = ScheduleCursorMove {
             job: job.expected_version(),
             scope: cursor.scope,
             from: cursor.next_fire,
@@ -81,10 +82,10 @@ async fn expect_planned(store: &TestStore, job: &Job) -> Vec<RunId> {
 }
 
 #[track_caller]
-fn expect_applied(change: JobChange) -> (Job, Vec<RunId>) {
+fn expect_applied(change: JobChangeResult) -> (Job, Vec<RunId>) {
     match change {
-        JobChange::Applied { job, canceled_runs } => (job, canceled_runs),
-        JobChange::Lost(now) => panic!("lost to {now:?}"),
+        JobChangeResult::Applied { job, canceled_runs } => (job, canceled_runs),
+        JobChangeResult::Lost(now) => panic!("lost to {now:?}"),
     }
 }
 
@@ -109,16 +110,16 @@ contract! {
             let definition = time_definition(every("10s"), &RunOptions::default());
             let name = name.parse().unwrap();
             let created = store.create_job("ann", &name, &definition, Some(after_noon(10))).await;
-            let JobCreated::Created(job) = created.unwrap() else { panic!("the name is taken") };
+            let JobCreateResult::Created(job) = created.unwrap() else { panic!("the name is taken") };
             jobs.push(*job);
         }
-        let slots = |job: &'_ Job, seconds: &[i64]| -> (CursorMove, Vec<Timestamp>) {
+        let slots = |job: &'_ Job, seconds: &[i64]| -> (ScheduleCursorMove, Vec<Timestamp>) {
             let at: Vec<Timestamp> = seconds.iter().map(|&second| after_noon(second)).collect();
             let to = at.last().map(|&last| last + SignedDuration::from_secs(10));
-            (CursorMove { job: job.expected_version(), scope: Scope::default(), from: after_noon(10), to }, at)
+            (ScheduleCursorMove { job: job.expected_version(), scope: Scope::default(), from: after_noon(10), to }, at)
         };
         let runs = |job: &Job, at: &[Timestamp]| -> Vec<(Timestamp, tasuki_core::PlannedSlot)> {
-            let schedule = job.schedule().unwrap().unwrap();
+            let schedule = job.parse_stored_schedule().unwrap().unwrap();
             let fire = |at: &Timestamp| schedule.next_after(*at - SignedDuration::from_secs(1)).unwrap();
             at.iter().map(|at| (*at, fire(at).slot)).collect()
         };
@@ -137,9 +138,9 @@ contract! {
         let edited = time_definition(every("10s"), &more_tries(&RunOptions::default()));
         let _ = expect_applied(store.edit_job("ann", jobs[1].expected_version(), &edited, Some(after_noon(10))).await.unwrap());
         let (_, at) = slots(&jobs[2], &[20]);
-        let existing = store.create(Writer::Leader(store.epoch), &new_runs(&jobs[2], &runs(&jobs[2], &at))).await.unwrap();
+        let existing = store.create_or_find_runs(Writer::Leader(store.epoch), &new_runs(&jobs[2], &runs(&jobs[2], &at))).await.unwrap();
 
-        let batch: Vec<tasuki_store::ScheduledRuns<'_>> = jobs
+        let batch: Vec<tasuki_store::CursorMoveWithRuns<'_>> = jobs
             .iter()
             .map(|job| {
                 let (moved, at) = slots(job, &[10, 20, 30]);
@@ -192,7 +193,7 @@ contract! {
         assert_eq!((first.job_version, first.max_attempts, first.scheduled_for), (2, 9, after_noon(10)));
         assert!(store.try_assign(store.read_due_run(planned_again[0]).await).await.is_some(), "the hold was released");
         let head = store.find_audit_head().await.unwrap().seq;
-        let entry = store.list_audit(head - 1, 1).await.unwrap().remove(0);
+        let entry = store.list_audit_entries_after(head - 1, 1).await.unwrap().remove(0);
         assert!(entry.after.unwrap().contains(r#""canceled_runs":3"#));
     }
 
@@ -200,7 +201,7 @@ contract! {
         let job = given_job(store, &RunOptions::default()).await;
         let runs = expect_planned(store, &job).await;
         let task = NewRun { scheduled_for: Some(after_noon(25)), ..NewRun::task(&job.newest) };
-        let task = store.create(Writer::Api, &[task]).await.unwrap()[0].run;
+        let task = store.create_or_find_runs(Writer::Api, &[task]).await.unwrap()[0].run;
         store.set_time(20);
         let token = store.given_running(runs[0]).await;
         let edit = time_definition(every("10s"), &more_tries(&RunOptions::default()));
@@ -261,32 +262,32 @@ contract! {
         let tenant = Scope::new("tenant", "7").unwrap();
         let edit = time_definition(every("20s"), &RunOptions::default());
         let (edited, _) = expect_applied(store.edit_job("bob", job.expected_version(), &edit, Some(after_noon(20))).await.unwrap());
-        assert!(!store.create_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap(), "the job was edited");
+        assert!(!store.create_schedule_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap(), "the job was edited");
         expect_applied(store.delete_job("bob", edited.expected_version()).await.unwrap());
-        assert!(!store.create_cursor(edited.expected_version(), &tenant, after_noon(10)).await.unwrap(), "the job was deleted");
+        assert!(!store.create_schedule_cursor(edited.expected_version(), &tenant, after_noon(10)).await.unwrap(), "the job was deleted");
         assert_eq!(store.list_due_cursors(after_noon(86_400), 10).await.unwrap(), []);
     }
 
     async fn a_cursor_is_ended_only_with_the_version_and_the_position_that_were_read(store: TestStore) {
         let job = given_job(store, &RunOptions::default()).await;
         let tenant = Scope::new("tenant", "7").unwrap();
-        assert!(store.create_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap());
+        assert!(store.create_schedule_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap());
         let edit = time_definition(every("20s"), &RunOptions::default());
         let (edited, _) = expect_applied(store.edit_job("bob", job.expected_version(), &edit, Some(after_noon(10))).await.unwrap());
         let cursors = store.list_cursors_of_job(job.id).await.unwrap();
         let read = cursors.into_iter().find(|cursor| cursor.scope == tenant).unwrap();
         assert_eq!(read.next_fire, after_noon(10));
-        assert!(!store.end_cursor(job.expected_version(), &read).await.unwrap(), "the job was edited");
-        let moved = Cursor { next_fire: after_noon(30), ..read.clone() };
-        assert!(!store.end_cursor(edited.expected_version(), &moved).await.unwrap(), "another position");
-        assert!(store.end_cursor(edited.expected_version(), &read).await.unwrap());
-        assert!(!store.end_cursor(edited.expected_version(), &read).await.unwrap(), "it has ended");
+        assert!(!store.delete_schedule_cursor(job.expected_version(), &read).await.unwrap(), "the job was edited");
+        let moved = ScheduleCursor { next_fire: after_noon(30), ..read.clone() };
+        assert!(!store.delete_schedule_cursor(edited.expected_version(), &moved).await.unwrap(), "another position");
+        assert!(store.delete_schedule_cursor(edited.expected_version(), &read).await.unwrap());
+        assert!(!store.delete_schedule_cursor(edited.expected_version(), &read).await.unwrap(), "it has ended");
     }
 
     async fn a_disabled_job_is_not_planned_until_it_is_enabled(store: TestStore) {
         let job = given_job(store, &RunOptions::default()).await;
         let tenant = Scope::new("tenant", "7").unwrap();
-        assert!(store.create_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap());
+        assert!(store.create_schedule_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap());
         let (disabled, _) = expect_applied(store.disable_job("bob", job.expected_version()).await.unwrap());
         assert_eq!(store.list_due_cursors(after_noon(86_400), 10).await.unwrap(), []);
         let (edited, _) = expect_applied(store.edit_job("bob", disabled.expected_version(), &JobDefinition { enabled: false, ..time_definition(every("1m"), &RunOptions::default()) }, Some(after_noon(60))).await.unwrap());
@@ -317,10 +318,10 @@ contract! {
         let (resumed, _) = expect_applied(store.resume_job("bob", paused.expected_version(), Some(after_noon(10))).await.unwrap());
         let again = expect_planned(store, &resumed).await;
         assert_eq!(store.read_run(again[0]).await.scheduled_for, after_noon(10));
-        let schedule = resumed.schedule().unwrap().unwrap();
+        let schedule = resumed.parse_stored_schedule().unwrap().unwrap();
         let slot = schedule.next_after(after_noon(5)).unwrap().slot;
         let twice = NewRun { origin: Origin::Time, slot: Some(slot), scheduled_for: Some(after_noon(10)), ..NewRun::task(&job.newest) };
-        let created_runs = store.create(Writer::Leader(store.epoch), &[twice]).await.unwrap();
+        let created_runs = store.create_or_find_runs(Writer::Leader(store.epoch), &[twice]).await.unwrap();
         assert_eq!((created_runs[0].run, created_runs[0].existed), (again[0], true));
     }
 

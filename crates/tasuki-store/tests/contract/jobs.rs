@@ -10,8 +10,8 @@ use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::schedule::{DstRuleOverrides, FoldRule, GapRule, ScheduleKind};
 use tasuki_core::{JobName, RunState, Schedule};
 use tasuki_store::{
-    AuditActor, Job, JobChange, JobCreated, JobDefinition, JobKind, JobSpec, NewRun, Store,
-    Trigger, Writer,
+    AuditActor, Job, JobChangeResult, JobCreateResult, JobDefinition, JobKind, JobSpec, NewRun,
+    Store, Trigger, Writer,
 };
 
 use crate::fixtures::{RunOptions, TestStore, contract, noon, run_both};
@@ -56,16 +56,16 @@ fn task_definition() -> JobDefinition {
 
 async fn given_named_job(store: &Store, text: &str, definition: &JobDefinition) -> Job {
     match store.create_job("ann", &name(text), definition, None).await.unwrap() {
-        JobCreated::Created(job) => *job,
-        JobCreated::NameTaken => panic!("{text} is taken"),
+        JobCreateResult::Created(job) => *job,
+        JobCreateResult::NameTaken => panic!("{text} is taken"),
     }
 }
 
 #[track_caller]
-fn expect_applied(change: JobChange) -> Job {
+fn expect_applied(change: JobChangeResult) -> Job {
     match change {
-        JobChange::Applied { job, .. } => job,
-        JobChange::Lost(now) => panic!("lost to {now:?}"),
+        JobChangeResult::Applied { job, .. } => job,
+        JobChangeResult::Lost(now) => panic!("lost to {now:?}"),
     }
 }
 
@@ -76,15 +76,15 @@ contract! {
         assert_eq!(job, created);
         assert_eq!(store.find_job_by_id(job.id).await.unwrap(), Some(created));
         let Trigger::Time { schedule, misfire } = full_definition().trigger else { unreachable!() };
-        assert_eq!(job.schedule().unwrap(), Some(schedule));
+        assert_eq!(job.parse_stored_schedule().unwrap(), Some(schedule));
         assert_eq!((job.misfire, &job.newest.spec), (misfire, &full_definition().spec));
         assert_eq!((job.version, job.newest.version, job.enabled), (1, 1, true));
         assert_eq!((job.zone.as_deref(), job.dst_gap.as_deref(), job.dst_fold.as_deref()),
             (Some("Europe/Berlin"), Some("skip"), Some("twice")));
         let requested = [(job.id, 1), (job.id, 2), (tasuki_core::JobId(999), 1)].into();
-        let kept = store.list_job_versions(&requested).await.unwrap();
+        let kept = store.list_job_versions_by_id(&requested).await.unwrap();
         assert_eq!(kept, [(job.name.clone(), job.newest.clone())]);
-        assert_eq!(store.list_job_versions(&[].into()).await.unwrap(), []);
+        assert_eq!(store.list_job_versions_by_id(&[].into()).await.unwrap(), []);
 
         let filter = Some(r#"{"total":{"gt":100}}"#.to_owned());
         let trigger = Trigger::Event { types: string_set(&["order.paid", "order.sent"]), filter: filter.clone() };
@@ -102,7 +102,7 @@ contract! {
     async fn a_name_is_unique(store: TestStore) {
         let first = given_named_job(store, "report", &task_definition()).await;
         let head = store.find_audit_head().await.unwrap();
-        assert_eq!(store.create_job("bob", &name("report"), &full_definition(), None).await.unwrap(), JobCreated::NameTaken);
+        assert_eq!(store.create_job("bob", &name("report"), &full_definition(), None).await.unwrap(), JobCreateResult::NameTaken);
         assert_eq!(store.find_audit_head().await.unwrap(), head, "a refused creation is not audited");
         assert_eq!(store.find_job(&name("report")).await.unwrap(), Some(first));
         let other = name("other");
@@ -111,7 +111,7 @@ contract! {
             store.create_job("ann", &other, &definition, None),
             store.create_job("bob", &other, &rival, None),
         );
-        let won = both.await.map(|created| matches!(created.unwrap(), JobCreated::Created(_)));
+        let won = both.await.map(|created| matches!(created.unwrap(), JobCreateResult::Created(_)));
         assert_ne!(won[0], won[1]);
     }
 
@@ -153,11 +153,11 @@ contract! {
         assert_eq!(store.find_job(&name("report")).await.unwrap(), Some(now.clone()));
         let head = store.find_audit_head().await.unwrap();
         let lost = store.edit_job("bob", job.expected_version(), &full_definition(), None).await.unwrap();
-        assert_eq!(lost, JobChange::Lost(Some(now.clone())), "the result contains the current job");
+        assert_eq!(lost, JobChangeResult::Lost(Some(now.clone())), "the result contains the current job");
         assert_eq!(store.disable_job("bob", job.expected_version()).await.unwrap(), lost);
         assert_eq!(store.delete_job("bob", job.expected_version()).await.unwrap(), lost);
         assert_eq!(store.find_audit_head().await.unwrap(), head, "a refused change is not audited");
-        let old = store.list_job_versions(&[(job.id, 1)].into()).await.unwrap();
+        let old = store.list_job_versions_by_id(&[(job.id, 1)].into()).await.unwrap();
         assert_eq!(old[0].1.spec, task_definition().spec, "old job versions stay for their runs");
 
         let (one, other) = (task_definition(), full_definition());
@@ -165,7 +165,7 @@ contract! {
             store.edit_job("ann", now.expected_version(), &one, None),
             store.edit_job("bob", now.expected_version(), &other, None),
         );
-        let won = both.await.map(|change| matches!(change.unwrap(), JobChange::Applied { .. }));
+        let won = both.await.map(|change| matches!(change.unwrap(), JobChangeResult::Applied { .. }));
         assert_ne!(won[0], won[1]);
         assert_eq!(store.find_job(&name("report")).await.unwrap().unwrap().version, 3);
     }
@@ -174,7 +174,7 @@ contract! {
     async fn a_job_version_is_created_only_when_its_content_changes(store: TestStore) {
         let job = given_named_job(store, "report", &task_definition()).await;
         let same = store.edit_job("ann", job.expected_version(), &task_definition(), None).await.unwrap();
-        assert_eq!(same, JobChange::Applied { job: job.clone(), canceled_runs: vec![] });
+        assert_eq!(same, JobChangeResult::Applied { job: job.clone(), canceled_runs: vec![] });
         assert_eq!(store.find_audit_head().await.unwrap().seq, 1, "an edit without a change is not audited");
         let off = expect_applied(store.disable_job("ann", job.expected_version()).await.unwrap());
         assert_eq!((off.enabled, off.version, off.newest.version), (false, 2, 1));
@@ -211,7 +211,7 @@ contract! {
 
     async fn a_deleted_job_keeps_its_history_and_frees_its_name(store: TestStore) {
         let job = given_named_job(store, "report", &task_definition()).await;
-        let run = store.create(Writer::Api, &[NewRun::task(&job.newest)]).await.unwrap()[0].run;
+        let run = store.create_or_find_runs(Writer::Api, &[NewRun::task(&job.newest)]).await.unwrap()[0].run;
         let paused = expect_applied(store.pause_job("ann", job.expected_version(), "old", None).await.unwrap());
         let gone = expect_applied(store.delete_job("ann", paused.expected_version()).await.unwrap());
         assert_eq!(store.find_job(&name("report")).await.unwrap(), None);
@@ -223,7 +223,7 @@ contract! {
             store.enable_job("bob", gone.expected_version(), None).await.unwrap(),
             store.delete_job("bob", gone.expected_version()).await.unwrap(),
         ] {
-            assert_eq!(lost, JobChange::Lost(None));
+            assert_eq!(lost, JobChangeResult::Lost(None));
         }
         assert_eq!(store.read_run(run).await.state, RunState::Pending, "a submitted task is not canceled");
 
@@ -231,7 +231,7 @@ contract! {
         assert_eq!((again.id, again.version, again.newest.version), (job.id, 4, 4), "the job id and the version count continue");
         assert!(again.is_active_at(noon()), "the job is neither deleted nor paused");
         assert_eq!(store.find_job(&name("report")).await.unwrap(), Some(again));
-        let entries = store.list_audit(0, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(0, 10).await.unwrap();
         assert_eq!(entries.last().unwrap().action, "create");
         assert!(entries.last().unwrap().before.as_ref().unwrap().contains(r#""deleted":true"#));
     }
@@ -264,7 +264,7 @@ contract! {
         let job = expect_applied(store.pause_job(ann, job.expected_version(), "move", None).await.unwrap());
         let job = expect_applied(store.resume_job(ann, job.expected_version(), None).await.unwrap());
         let job = expect_applied(store.delete_job(ann, job.expected_version()).await.unwrap());
-        let entries = store.list_audit(0, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(0, 10).await.unwrap();
         let actions: Vec<&str> = entries.iter().map(|row| row.action.as_str()).collect();
         assert_eq!(actions, ["create", "edit", "disable", "enable", "pause", "resume", "delete"]);
         for (number, row) in entries.iter().enumerate().skip(1) {

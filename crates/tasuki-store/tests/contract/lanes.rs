@@ -36,9 +36,9 @@ contract! {
         let key = |key: &str| Some(key.to_owned());
         let keyed = NewRun { idempotency_key: key("k"), ..in_lane(&job, &urgent) };
         let all = [NewRun::task(&job), in_lane(&job, &urgent), in_lane(&job, "low default/mail"), keyed.clone()];
-        let created = store.create(Writer::Api, &all[..3]).await.unwrap();
-        let found = store.create(Writer::Api, &all[2..]).await.unwrap();
-        let again = store.create(Writer::Api, &[keyed]).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &all[..3]).await.unwrap();
+        let found = store.create_or_find_runs(Writer::Api, &all[2..]).await.unwrap();
+        let again = store.create_or_find_runs(Writer::Api, &[keyed]).await.unwrap();
         assert_eq!((again[0].run, again[0].existed), (found[1].run, true));
         let (enqueuer, work) = SubmitBatcher::new((*store).clone());
         let task = PendingTask { lane: Some(urgent.clone()), ..PendingTask::new(job.clone().into()) };
@@ -65,11 +65,11 @@ contract! {
 
     async fn a_lane_cannot_bypass_the_leader(store: TestStore) {
         let assigned = store.given_job(&RunOptions::default()).await;
-        let refused = store.create(Writer::Api, &[in_lane(&assigned, DEFAULT_LANE)]).await.unwrap_err();
+        let refused = store.create_or_find_runs(Writer::Api, &[in_lane(&assigned, DEFAULT_LANE)]).await.unwrap_err();
         let expected = "lane: found \"function mail\", expected no lane, because the leader assigns the runs of this job";
         assert!(refused.to_string().ends_with(expected), "{refused}");
         let claimed = store.given_job(&in_mail_lane()).await;
-        let refused = store.create(Writer::Api, &[in_lane(&claimed, "")]).await.unwrap_err();
+        let refused = store.create_or_find_runs(Writer::Api, &[in_lane(&claimed, "")]).await.unwrap_err();
         assert!(refused.to_string().contains("lane: found nothing"), "{refused}");
     }
 
@@ -78,7 +78,7 @@ contract! {
         let urgent = urgent();
         let at = |lane: &str, seconds| NewRun { scheduled_for: Some(later(seconds)), ..in_lane(&job, lane) };
         let runs = [at(DEFAULT_LANE, -60), at(DEFAULT_LANE, -90), at(&urgent, 3), at("low default/mail", 100)];
-        store.create(Writer::Api, &runs).await.unwrap();
+        store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
         let lanes = [&urgent, DEFAULT_LANE, "unused lane", "low default/mail"];
         let positions: Vec<_> = lanes.iter().map(|lane| LanePosition::start_of(lane)).collect();
         let firsts = store.find_lane_due_times(&positions, ASSIGN_AHEAD).await.unwrap();
@@ -95,7 +95,7 @@ contract! {
     async fn a_query_can_continue_from_a_position(store: TestStore) {
         let job = store.given_job(&in_mail_lane()).await;
         let at = |seconds| NewRun { scheduled_for: Some(later(seconds)), ..NewRun::task(&job) };
-        let created = store.create(Writer::Api, &[at(-60), at(-30), at(-10)]).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &[at(-60), at(-30), at(-10)]).await.unwrap();
         let behind = |seconds, run| [LanePosition { lane: DEFAULT_LANE, due_at: later(seconds), run }];
         let first = async |place: [LanePosition<'static>; 1]| store.find_lane_due_times(&place, ASSIGN_AHEAD).await.unwrap().due_at[0];
         let (token, claimed) = store.try_claim(DEFAULT_LANE, 1).await;
@@ -111,9 +111,9 @@ contract! {
         let job = store.given_job(&in_mail_lane()).await;
         let until = |seconds| NewRun { expires_at: Some(later(seconds)), ..NewRun::task(&job) };
         let new = [until(5), until(7), NewRun { slot: None, ..NewRun::task(&job) }];
-        let created = store.create(Writer::Api, &new).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &new).await.unwrap();
         let keyed = NewRun { idempotency_key: Some("k".to_owned()), ..until(5) };
-        let keyed = store.create(Writer::Api, &[keyed]).await.unwrap()[0].run;
+        let keyed = store.create_or_find_runs(Writer::Api, &[keyed]).await.unwrap()[0].run;
         store.set_time(6);
         let (token, claimed) = store.try_claim(DEFAULT_LANE, 10).await;
         assert_eq!(claimed.iter().map(|run| run.id).collect::<Vec<_>>(), [created[1].run, created[2].run]);

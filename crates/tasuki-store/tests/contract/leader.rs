@@ -16,7 +16,7 @@ contract! {
         assert_eq!(store.take_leadership(rival, Epoch(99), Epoch(0), TTL).await.unwrap(), None, "the expected epoch is wrong");
         assert_eq!(store.take_leadership(rival, store.epoch, Epoch(0), TTL).await.unwrap(), Some(Epoch(2)));
         assert!(!store.renew_leadership(store.worker, store.epoch, TTL, TTL).await.unwrap(), "a former leader cannot renew");
-        let leader = store.find_leader().await.unwrap();
+        let leader = store.get_leader_record().await.unwrap();
         assert_eq!((leader.epoch, leader.holder), (Epoch(2), Some(rival)));
     }
 
@@ -37,7 +37,7 @@ contract! {
         store.set_time(31);
         let next = store.take_leadership(store.worker, store.epoch, Epoch(0), TTL).await.unwrap();
         assert_eq!(next, None);
-        assert_eq!(store.find_leader().await.unwrap().epoch, Epoch(7));
+        assert_eq!(store.get_leader_record().await.unwrap().epoch, Epoch(7));
         assert_eq!(store.list_terms().await.unwrap().len(), 1);
     }
 

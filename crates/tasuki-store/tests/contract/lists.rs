@@ -1,8 +1,8 @@
 //! Lists of runs: each run once, newest first, in pages.
 
 use jiff::SignedDuration;
-use tasuki_core::{AttemptOutcome, ErrorCode, JobName, Origin, RunId, RunState, Scope};
-use tasuki_store::{NewRun, RunFilter, RunPosition, Writer};
+use tasuki_core::{AttemptErrorCode, AttemptOutcome, JobName, Origin, RunId, RunState, Scope};
+use tasuki_store::{NewRun, RunFilter, RunListPosition, Writer};
 
 use crate::fixtures::{RunOptions, TestStore, contract, expected_version, noon};
 
@@ -15,7 +15,7 @@ async fn read_all_pages(store: &TestStore, filter: &RunFilter, limit: u32) -> (V
         ids.extend(page.runs.iter().map(|run| run.id));
         pages += 1;
         // The cursor is converted to text and back, as in a URL.
-        from = page.next.map(|cursor| cursor.to_string().parse::<RunPosition>().unwrap());
+        from = page.next.map(|cursor| cursor.to_string().parse::<RunListPosition>().unwrap());
         if from.is_none() {
             return (ids, pages);
         }
@@ -62,7 +62,7 @@ contract! {
         for seconds in [30, 10, 10, 10, 20, 20] {
             let at = noon() + SignedDuration::from_secs(seconds);
             let new = NewRun { scheduled_for: Some(at), ..NewRun::task(&job) };
-            expected.push((seconds, store.create(Writer::Api, &[new]).await.unwrap()[0].run));
+            expected.push((seconds, store.create_or_find_runs(Writer::Api, &[new]).await.unwrap()[0].run));
         }
         expected.sort_unstable();
         expected.reverse();
@@ -74,7 +74,7 @@ contract! {
         let first = store.list_runs(&RunFilter::default(), None, 2).await.unwrap();
         let at = noon() + SignedDuration::from_secs(25);
         let new = NewRun { scheduled_for: Some(at), ..NewRun::task(&job) };
-        store.create(Writer::Api, &[new.clone(), NewRun { scheduled_for: Some(noon() + SignedDuration::from_secs(99)), ..new }]).await.unwrap();
+        store.create_or_find_runs(Writer::Api, &[new.clone(), NewRun { scheduled_for: Some(noon() + SignedDuration::from_secs(99)), ..new }]).await.unwrap();
         let second = store.list_runs(&RunFilter::default(), first.next.as_ref(), 2).await.unwrap();
         assert_eq!(second.runs.iter().map(|run| run.id).collect::<Vec<_>>(), expected[2..4]);
     }
@@ -85,10 +85,10 @@ contract! {
         let later = noon() + SignedDuration::from_secs(60);
         let base = NewRun::task(&job);
         let new = [base.clone(), NewRun::task(&other), NewRun { scope: scope.clone(), ..base.clone() }];
-        let mut created = store.create(Writer::Api, &new).await.unwrap();
+        let mut created = store.create_or_find_runs(Writer::Api, &new).await.unwrap();
         created.push(store.trigger("ann", expected_version(&job), &base).await.unwrap().unwrap());
         let last = NewRun { scheduled_for: Some(later), ..base };
-        created.extend(store.create(Writer::Api, &[last]).await.unwrap());
+        created.extend(store.create_or_find_runs(Writer::Api, &[last]).await.unwrap());
         let ids: Vec<RunId> = created.iter().map(|one| one.run).collect();
         let nothing = RunFilter::default;
         for (filter, expected) in [
@@ -110,7 +110,7 @@ contract! {
         let job = store.given_job(&RunOptions::default()).await;
         let manual = store.trigger("ann", expected_version(&job), &NewRun::task(&job)).await.unwrap().unwrap().run;
         let many: Vec<NewRun<'_>> = (0..1_100).map(|_| NewRun::task(&job)).collect();
-        store.create(Writer::Api, &many).await.unwrap();
+        store.create_or_find_runs(Writer::Api, &many).await.unwrap();
         let filter = RunFilter { origin: Some(Origin::Manual), ..RunFilter::default() };
         let page = store.list_runs(&filter, None, 10).await.unwrap();
         assert_eq!((page.runs.len(), page.scanned, page.scanned_until), (0, 1_000, Some(noon())));
@@ -128,18 +128,18 @@ contract! {
         let refused = store.list_runs(&only(&[RunState::Pending]), Some(&next), 1).await.unwrap_err();
         assert!(refused.to_string().ends_with("expected a cursor of the same list"), "{refused}");
         for wrong in ["", "s", "s.1.2", "x.1.2.", "s.one.2.", "s.1.2e3."] {
-            assert!(wrong.parse::<RunPosition>().is_err(), "{wrong}");
+            assert!(wrong.parse::<RunListPosition>().is_err(), "{wrong}");
         }
     }
 
     async fn live_and_ended_attempts_are_listed_once(store: TestStore) {
         let run = store.given_run(RunState::Pending).await.id;
         assert!(store.list_executions(run).await.unwrap().is_empty());
-        store.given_failure(run, ErrorCode::UNEXPECTED_ERROR).await;
+        store.given_failure(run, AttemptErrorCode::UNEXPECTED_ERROR).await;
         store.given_running_after_an_hour(run).await;
         let live = store.list_executions(run).await.unwrap();
         assert_eq!(live.iter().map(|one| (one.attempt_no, one.outcome)).collect::<Vec<_>>(), [(1, Some(AttemptOutcome::Failed)), (2, None)]);
-        assert_eq!((live[0].error_code.clone(), live[1].worker), (Some(ErrorCode::UNEXPECTED_ERROR), store.worker));
+        assert_eq!((live[0].error_code.clone(), live[1].worker), (Some(AttemptErrorCode::UNEXPECTED_ERROR), store.worker));
         let token = store.read_run(run).await.token.unwrap();
         assert!(store.finish_run(token, run, &tasuki_store::AttemptResult { exit_code: Some(0), ..Default::default() }).await.unwrap().is_applied());
         let ended = store.list_executions(run).await.unwrap();

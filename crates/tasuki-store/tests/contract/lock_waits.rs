@@ -87,7 +87,7 @@ fn blocked_write_commits_before_a_new_term_or_never(dialect: Dialect) {
                 "a new term must wait for a write that has locked the term row"
             );
         }
-        assert_eq!(store.find_leader().await.unwrap().epoch, old);
+        assert_eq!(store.get_leader_record().await.unwrap().epoch, old);
 
         lock_holder.rollback().await;
         let written = write.await.unwrap().unwrap();
@@ -113,12 +113,12 @@ fn renewal_returns_the_state_after_its_wait(dialect: Dialect) {
         );
         let lock_holder = LockHolder::lock_with(&store, start).await;
         let worker = std::sync::Arc::clone(&store);
-        let renew = tokio::spawn(async move { worker.renew(worker.worker, token, TTL).await });
+        let renew = tokio::spawn(async move { worker.renew_one(token).await });
         while count_waiting_transactions(&store).await < 1 {
             assert!(!renew.is_finished(), "the call must wait for the lease row");
         }
         lock_holder.execute_and_close("commit").await;
-        let RenewResult::Held { runs, .. } = renew.await.unwrap().unwrap() else {
+        let RenewResult::Held { runs, .. } = renew.await.unwrap() else {
             panic!("the lease is held")
         };
         assert_eq!(
@@ -144,7 +144,7 @@ fn claim_that_waited_returns_all_requested_runs(dialect: Dialect) {
     fixtures::run_in_parallel(dialect, 4, |store| async move {
         let job = store.given_job(&RunOptions { lane: "q", ..RunOptions::default() }).await;
         let runs: Vec<NewRun<'_>> = (0..128).map(|_| NewRun::task(&job)).collect();
-        let created = store.create(Writer::Api, &runs).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
         let touch = format!(
             "update tasuki_run set args = '{{}}' where id in ({}, {})",
             created[2].run, created[70].run
@@ -278,7 +278,7 @@ fn a_blocked_write_of_an_old_leader_is_refused_after_the_new_term_sqlite() {
         });
         receiver.await.unwrap();
         assert_eq!(
-            store.find_leader().await.unwrap().epoch,
+            store.get_leader_record().await.unwrap().epoch,
             old,
             "the new term is not committed yet"
         );

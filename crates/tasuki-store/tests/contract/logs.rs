@@ -1,6 +1,6 @@
 //! Logs: every line is stored once and in order, up to the maximum size.
 
-use tasuki_core::{ErrorCode, RunId, RunState};
+use tasuki_core::{AttemptErrorCode, RunId, RunState};
 use tasuki_store::{
     AttemptReport, AttemptResult, CapturedOutput, LogAppendResult, LogLine, OutputStream,
 };
@@ -69,7 +69,7 @@ contract! {
             let end = AttemptReport::new(run.token.unwrap(), run.id, AttemptResult::default());
             ends.push(AttemptReport { output: printed.filter(|printed| !printed.lines.is_empty()), ..end });
         }
-        ends[1].attempt_result = failed_result(ErrorCode::UNEXPECTED_ERROR);
+        ends[1].attempt_result = failed_result(AttemptErrorCode::UNEXPECTED_ERROR);
         ends[2].token = store.new_token();
         // The same report twice in one call.
         ends.push(ends[0].clone());
@@ -185,13 +185,13 @@ contract! {
     async fn log_lines_are_deleted_only_after_archiving(store: TestStore) {
         let run = store.given_run(RunState::Succeeded).await.id;
         store.append_log(run, 1, 0, &numbered(0..3), MAX_LOG_BYTES).await.unwrap().unwrap();
-        assert!(!store.delete_archived_log_lines(run, 1).await.unwrap(), "the log is not archived yet");
+        assert!(!store.delete_lines_of_archived_log(run, 1).await.unwrap(), "the log is not archived yet");
         assert!(!store.mark_log_archived(run, 1, 2, "s3://logs/1", [7; 32]).await.unwrap(), "the log has more lines than were archived");
         assert!(store.mark_log_archived(run, 1, 3, "s3://logs/1", [7; 32]).await.unwrap());
         assert!(!store.mark_log_archived(run, 1, 3, "s3://logs/2", [8; 32]).await.unwrap(), "a log is archived once");
         assert_eq!(store.append_log(run, 1, 3, &numbered(3..4), MAX_LOG_BYTES).await.unwrap(), None, "an archived log accepts no lines");
         assert_eq!(texts(store, run, 0, 10).await.len(), 3, "the lines are still in the database");
-        assert!(store.delete_archived_log_lines(run, 1).await.unwrap());
+        assert!(store.delete_lines_of_archived_log(run, 1).await.unwrap());
         let page = store.read_log(run, 1, 0, 10).await.unwrap().unwrap();
         assert_eq!((page.lines.len(), page.lines_count, page.log_ref.as_deref()), (0, 3, Some("s3://logs/1")));
     }

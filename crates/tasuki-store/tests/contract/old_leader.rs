@@ -8,7 +8,8 @@ use tasuki_core::run::SkipReason;
 use tasuki_core::schedule::{Fire, ScheduleKind};
 use tasuki_core::{Epoch, EventId, Origin, RunState, Schedule, Scope, WorkerId};
 use tasuki_store::{
-    AssignRequest, CursorMove, DueRun, Error, JobVersion, Lease, NewEvent, NewRun, Run, Writer,
+    AssignRequest, DueRun, Error, JobVersion, Lease, NewEvent, NewRun, Run, ScheduleCursorMove,
+    Writer,
 };
 
 use crate::fixtures::{
@@ -83,7 +84,10 @@ impl TestData {
         let schedule = Schedule::parse(ScheduleKind::Every, "5m", "UTC", Default::default());
         let fire = schedule.unwrap().next_after(noon()).unwrap();
         assert!(
-            store.create_cursor(expected_version(&job), &Scope::default(), fire.at).await.unwrap()
+            store
+                .create_schedule_cursor(expected_version(&job), &Scope::default(), fire.at)
+                .await
+                .unwrap()
         );
         let mut events = [EventId(0); 3];
         for event in &mut events {
@@ -129,7 +133,7 @@ impl TestData {
         let [paid, unwanted, broken] = self.events;
         let applied = match write {
             Write::Create => {
-                let created = store.create(writer, &[NewRun::task(&self.job)]).await?;
+                let created = store.create_or_find_runs(writer, &[NewRun::task(&self.job)]).await?;
                 created.iter().all(|created| !created.existed)
             }
             Write::CreateSlots => {
@@ -140,7 +144,8 @@ impl TestData {
                     ..NewRun::task(&self.job)
                 };
                 let (scope, from, to) = (Scope::default(), self.fire.at, Some(later(900)));
-                let cursor = CursorMove { job: expected_version(&self.job), scope, from, to };
+                let cursor =
+                    ScheduleCursorMove { job: expected_version(&self.job), scope, from, to };
                 store.create_scheduled_one(epoch, &cursor, &[run]).await?.is_some()
             }
             Write::ProcessEvent => {
@@ -226,7 +231,7 @@ contract! {
         assert!(!store.end_term("it", old).await.unwrap());
         assert_eq!(store.take_leadership(store.worker, old, Epoch(0), TTL).await.unwrap(), None);
         assert_eq!(read_all_data(store).await, before);
-        assert_eq!(store.find_leader().await.unwrap().holder, Some(rival));
+        assert_eq!(store.get_leader_record().await.unwrap().holder, Some(rival));
         for write in ALL_WRITES {
             assert!(data.write(store, write, new).await.unwrap(), "{write:?}: the successor can do it");
         }

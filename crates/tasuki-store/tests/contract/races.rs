@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Scope};
+use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunState, Scope};
 use tasuki_store::{
     AssignRequest, AttemptResult, CancelResult, ClaimRequest, ClaimResult, Dialect, Error, Lease,
     NewRun, Outcome, RenewResult, Writer,
@@ -103,7 +103,13 @@ type LeasedRuns = Arc<Vec<(RunId, LeaseToken)>>;
 async fn given_waiting(store: &TestStore, options: &RunOptions) -> Vec<RunId> {
     let job = store.given_job(options).await;
     let runs: Vec<NewRun<'_>> = (0..RUNS).map(|_| NewRun::task(&job)).collect();
-    store.create(Writer::Api, &runs).await.unwrap().iter().map(|created| created.run).collect()
+    store
+        .create_or_find_runs(Writer::Api, &runs)
+        .await
+        .unwrap()
+        .iter()
+        .map(|created| created.run)
+        .collect()
 }
 
 /// Assigns a thousand runs, `together` of them under each lease.
@@ -234,7 +240,7 @@ race! {
             let (lease, kept, recovered_leases) = (leases[index].clone(), Arc::clone(&kept), Arc::clone(&recovered_leases));
             async move {
                 if task % 2 == 0 {
-                    let held = matches!(store.renew(store.worker, lease.token, TTL).await?, RenewResult::Held { .. });
+                    let held = matches!(store.renew(store.worker, &[lease.token], TTL).await?[..], [RenewResult::Held { .. }]);
                     if held {
                         kept.lock().unwrap().insert(index);
                     }
@@ -308,7 +314,7 @@ race! {
             let (run, token) = contested[run];
             async move {
                 if task % 2 == 0 {
-                    let end = if task % 4 == 0 { AttemptResult::default() } else { failed_result(ErrorCode::UNEXPECTED_ERROR) };
+                    let end = if task % 4 == 0 { AttemptResult::default() } else { failed_result(AttemptErrorCode::UNEXPECTED_ERROR) };
                     store.finish_run(token, run, &end).await.map(drop)?;
                 } else {
                     let canceled = store.cancel(Writer::Api, run, "test", None).await?;
@@ -333,7 +339,7 @@ race! {
         let leased_runs = given_running(&store, 100).await;
         for chunk in leased_runs.chunks(100) {
             let ends: Vec<(RunId, AttemptResult)> =
-                chunk.iter().map(|(run, _)| (*run, failed_result(ErrorCode::INVALID_INPUT))).collect();
+                chunk.iter().map(|(run, _)| (*run, failed_result(AttemptErrorCode::INVALID_INPUT))).collect();
             assert_eq!(fixtures::count_applied(store.finish_runs(chunk[0].1, &ends).await.unwrap()), 100);
         }
         let wins = compete(&store, RUNS, move |store, _, run| {
@@ -350,7 +356,7 @@ race! {
         let late = fixtures::noon() + jiff::SignedDuration::from_secs(5);
         let new: Vec<NewRun<'_>> = (0..RUNS).map(|_| NewRun { skip_at: Some(late), ..NewRun::task(&job) }).collect();
         let runs: Arc<Vec<RunId>> =
-            Arc::new(store.create(Writer::Api, &new).await.unwrap().iter().map(|one| one.run).collect());
+            Arc::new(store.create_or_find_runs(Writer::Api, &new).await.unwrap().iter().map(|one| one.run).collect());
         let all = Arc::clone(&runs);
         let steps = Arc::new(AtomicUsize::new(0));
         let wins = compete(&store, RUNS, move |store, task, run| {
@@ -390,7 +396,7 @@ race! {
         let scope = |number: usize| Scope::new("tenant", &(number % 100).to_string()).unwrap();
         let new: Vec<NewRun<'_>> =
             (0..RUNS).map(|number| NewRun { scope: scope(number), ..NewRun::task(&job) }).collect();
-        store.create(Writer::Api, &new).await.unwrap();
+        store.create_or_find_runs(Writer::Api, &new).await.unwrap();
         let under_way: Arc<Mutex<HashSet<Scope>>> = Arc::default();
         let done = Arc::new(AtomicUsize::new(0));
         let mut tasks = Vec::new();

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{Epoch, ErrorCode, LeaseToken, RunId, RunState, WorkerId};
+use tasuki_core::{AttemptErrorCode, Epoch, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
-    AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, JobCreated,
+    AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, JobCreateResult,
     JobDefinition, JobKind, JobSpec, JobVersion, NewRun, NewWorker, Outcome, StateAfterAttempt,
     Store, Trigger, Writer,
 };
@@ -106,8 +106,8 @@ impl RandomLoad {
             let name = format!("{worker} {}", load.jobs.len()).parse()?;
             let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec };
             match load.store.create_job("test", &name, &definition, None).await? {
-                JobCreated::Created(job) => load.jobs.push(job.newest),
-                JobCreated::NameTaken => unreachable!("the name contains the worker's id"),
+                JobCreateResult::Created(job) => load.jobs.push(job.newest),
+                JobCreateResult::NameTaken => unreachable!("the name contains the worker's id"),
             }
         }
         Ok(load)
@@ -124,7 +124,7 @@ impl RandomLoad {
                 let expires_at = (self.random.below(4) == 0).then_some(soon);
                 let new: Vec<NewRun<'_>> =
                     (0..3).map(|_| NewRun { expires_at, ..NewRun::task(job) }).collect();
-                let created = self.store.create(Writer::Api, &new).await?;
+                let created = self.store.create_or_find_runs(Writer::Api, &new).await?;
                 self.acknowledged.created.extend(created.iter().map(|one| one.run));
             }
             2 | 3 => self.claim_and_report().await?,
@@ -155,11 +155,11 @@ impl RandomLoad {
         for run in runs {
             let finish = match self.random.below(4) {
                 0 => continue,
-                1 => failed_result(ErrorCode::UNEXPECTED_ERROR),
+                1 => failed_result(AttemptErrorCode::UNEXPECTED_ERROR),
                 _ => AttemptResult::default(),
             };
             if let Some(StateAfterAttempt { state }) =
-                self.report(token, run, &finish).await?.applied()
+                self.report(token, run, &finish).await?.into_applied()
             {
                 self.acknowledged.reported_ends.push(ReportedEnd { run, token, finish, state });
             }
@@ -204,12 +204,12 @@ impl RandomLoad {
             return Ok(());
         }
         let started = self.store.start(self.worker, token, &assigned, SHORT_TTL).await?;
-        let running = started.into_iter().filter_map(|one| Some(one.applied()?.id)).collect();
+        let running = started.into_iter().filter_map(|one| Some(one.into_applied()?.id)).collect();
         self.report_some(token, running).await
     }
 
     async fn act_as_leader(&mut self, run: RunId) -> Result<(), Error> {
-        let seen = self.store.find_leader().await?.epoch;
+        let seen = self.store.get_leader_record().await?.epoch;
         if let Some(epoch) = self.store.take_leadership(self.worker, seen, seen, SHORT_TTL).await? {
             self.epoch = epoch;
             self.acknowledged.epochs.push(epoch);

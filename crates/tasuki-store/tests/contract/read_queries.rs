@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{Epoch, ErrorCode, JobId, RunState, Scope, WorkerId};
+use tasuki_core::{AttemptErrorCode, Epoch, JobId, RunState, Scope, WorkerId};
 use tasuki_store::{
-    AttemptResult, JobChange, NewEvent, NewRun, PendingWork, SettingsChangeResult, Writer,
+    AttemptResult, JobChangeResult, NewEvent, NewRun, PendingLeaderWork, SettingsChangeResult,
+    Writer,
 };
 
 use crate::fixtures::{
@@ -19,7 +20,7 @@ contract! {
         let gone = store.given_job(&RunOptions::default()).await;
         let name = store.find_job_by_id(gone.job).await.unwrap().unwrap().name;
         let deleted = store.delete_job("ann", expected_version(&gone)).await.unwrap();
-        assert!(matches!(deleted, JobChange::Applied { .. }));
+        assert!(matches!(deleted, JobChangeResult::Applied { .. }));
         let names = store.list_job_names(&[kept.job, gone.job, JobId(999)].into()).await.unwrap();
         assert_eq!((names.len(), &names[&gone.job]), (2, &name));
         assert!(store.list_job_names(&BTreeSet::new()).await.unwrap().is_empty());
@@ -39,12 +40,12 @@ contract! {
     }
 
     async fn one_query_shows_the_leader_if_there_is_pending_work(store: TestStore) {
-        let nothing = store.find_pending_work(ASSIGN_AHEAD).await.unwrap();
-        let none = PendingWork { clock: noon(), slot_due: false, event_waiting: false, run_waiting: false };
+        let nothing = store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap();
+        let none = PendingLeaderWork { clock: noon(), slot_due: false, event_waiting: false, run_waiting: false };
         assert_eq!(nothing, none);
         let job = store.given_job(&RunOptions::default()).await;
-        let created = store.create(Writer::Api, &[NewRun::task(&job)]).await.unwrap();
-        assert_eq!(store.find_pending_work(ASSIGN_AHEAD).await.unwrap(), PendingWork { run_waiting: true, ..none });
+        let created = store.create_or_find_runs(Writer::Api, &[NewRun::task(&job)]).await.unwrap();
+        assert_eq!(store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap(), PendingLeaderWork { run_waiting: true, ..none });
         assert!(store.cancel(Writer::Api, created[0].run, "ann", None).await.unwrap().is_applied());
         let event = NewEvent {
             event_type: "paid",
@@ -54,13 +55,13 @@ contract! {
             payload: None,
         };
         let emitted = store.emit_event(&event).await.unwrap().event;
-        assert_eq!(store.find_pending_work(ASSIGN_AHEAD).await.unwrap(), PendingWork { event_waiting: true, ..none });
+        assert_eq!(store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap(), PendingLeaderWork { event_waiting: true, ..none });
         assert!(store.close_unmatched_event(store.epoch, emitted).await.unwrap());
         let fires = noon() + SignedDuration::from_mins(1);
-        assert!(store.create_cursor(expected_version(&job), &Scope::default(), fires).await.unwrap());
-        assert_eq!(store.find_pending_work(ASSIGN_AHEAD).await.unwrap(), none, "the next fire is not near");
+        assert!(store.create_schedule_cursor(expected_version(&job), &Scope::default(), fires).await.unwrap());
+        assert_eq!(store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap(), none, "the next fire is not near");
         store.set_time(30);
-        assert!(store.find_pending_work(ASSIGN_AHEAD).await.unwrap().slot_due);
+        assert!(store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap().slot_due);
     }
 
     async fn a_heartbeat_shows_if_the_worker_holds_runs_and_if_settings_changed(store: TestStore) {
@@ -90,7 +91,7 @@ contract! {
         let options = RunOptions { lane: "bulk", concurrency: ConcurrencyPolicy::Forbid, ..RunOptions::default() };
         let job = store.given_job(&options).await;
         let twice = vec![NewRun::task(&job); 2];
-        let created = store.create(Writer::Api, &twice).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Api, &twice).await.unwrap();
         let waiting = store.read_run(created[1].run).await;
         assert_eq!(store.find_hold_owner(&waiting).await.unwrap(), None);
         let (_, claimed) = store.try_claim("bulk", 2).await;
@@ -101,7 +102,7 @@ contract! {
     async fn a_run_has_its_origin_and_its_result(store: TestStore) {
         let job = store.given_job(&RunOptions { lane: "bulk", ..RunOptions::default() }).await;
         let new = NewRun { idempotency_key: Some("k".to_owned()), ..NewRun::task(&job) };
-        let id = store.create(Writer::Api, &[new]).await.unwrap()[0].run;
+        let id = store.create_or_find_runs(Writer::Api, &[new]).await.unwrap()[0].run;
         let (token, _) = store.try_claim("bulk", 1).await;
         let run = store.read_run(id).await;
         assert_eq!((run.idempotency_key.as_deref(), run.assigned_at), (Some("k"), Some(noon())));
@@ -110,14 +111,14 @@ contract! {
             error_message: Some("gone".to_owned()),
             rows_affected: Some(17),
             log_ref: Some("https://log/1".to_owned()),
-            ..failed_result(ErrorCode::NOT_FOUND)
+            ..failed_result(AttemptErrorCode::NOT_FOUND)
         };
         assert!(store.finish_run(token, id, &finish).await.unwrap().is_applied());
         let run = store.read_run(id).await;
         assert_eq!((run.exit_signal, run.rows_affected), (Some(9), Some(17)));
         assert_eq!(run.error_message.as_deref(), Some("gone"));
         assert_eq!(run.log_ref.as_deref(), Some("https://log/1"));
-        let again = store.rerun("ann", &job, id).await.unwrap().applied().unwrap();
+        let again = store.rerun("ann", &job, id).await.unwrap().into_applied().unwrap();
         assert_eq!(store.read_run(again).await.rerun_of, Some(id));
         assert!(store.cancel(Writer::Api, again, "ann", None).await.unwrap().is_applied());
         assert_eq!(store.read_run(again).await.cancel_requested_by.as_deref(), Some("ann"));

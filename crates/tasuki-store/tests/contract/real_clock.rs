@@ -18,10 +18,10 @@ contract! {
         store.skip_doctor(); // the doctor would report a clock of 1970
         for at in [Timestamp::UNIX_EPOCH, "2024-11-15T12:00:00Z".parse().unwrap()] {
             store.set_clock(Some(at));
-            assert_eq!(store.find_leader().await.unwrap().clock, at);
+            assert_eq!(store.get_leader_record().await.unwrap().clock, at);
         }
         store.set_clock(None);
-        assert!(store.find_leader().await.unwrap().clock > "2025-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        assert!(store.get_leader_record().await.unwrap().clock > "2025-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
     }
 
     async fn stored_times_come_from_the_database_clock(store: TestStore) {
@@ -40,7 +40,7 @@ contract! {
         let run = store.given_due_run().await;
         assert!(store.cancel(Writer::Api, run, "ann", None).await.unwrap().is_applied());
         assert_is_now(store.read_run(run).await.finished_at.unwrap());
-        let entries = store.list_audit(store.find_audit_head().await.unwrap().seq - 1, 1).await.unwrap();
+        let entries = store.list_audit_entries_after(store.find_audit_head().await.unwrap().seq - 1, 1).await.unwrap();
         assert_is_now(entries[0].at);
         let change = store.change_settings("ann", 0, &[("max_releases", "5")]).await.unwrap();
         assert!(matches!(change, SettingsChangeResult::Applied(_)));
@@ -57,7 +57,7 @@ contract! {
         let line = LogLine { stream: OutputStream::Stdout, at: Timestamp::now(), text: "hello".to_owned() };
         store.append_log(created[0].run, 1, 0, &[line], 1000).await.unwrap().unwrap();
         assert!(store.mark_log_archived(created[0].run, 1, 1, "file", [1; 32]).await.unwrap());
-        assert!(store.delete_archived_log_lines(created[0].run, 1).await.unwrap());
+        assert!(store.delete_lines_of_archived_log(created[0].run, 1).await.unwrap());
         assert!(store.finish_run(token, created[0].run, &tasuki_store::AttemptResult::default()).await.unwrap().is_applied());
 
         assert_eq!(store.list_runs(&RunFilter::default(), None, 10).await.unwrap().runs.len(), 3);

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tasuki_core::{ErrorCode, NodeName, RunState, WorkerId};
+use tasuki_core::{AttemptErrorCode, NodeName, RunState, WorkerId};
 use tasuki_store::{
     AttemptResult, ClaimRequest, ClaimResult, LogLine, NewEvent, NewRun, NewWorker, OutputStream,
     PrunePosition, RunFilter, Writer,
@@ -84,7 +84,7 @@ contract! {
         let run = store.given_run(RunState::Pending).await.id;
         store.set_time(DAY);
         let token = store.given_running(run).await;
-        assert!(store.finish_run(token, run, &failed_result(ErrorCode::INVALID_INPUT)).await.unwrap().is_applied());
+        assert!(store.finish_run(token, run, &failed_result(AttemptErrorCode::INVALID_INPUT)).await.unwrap().is_applied());
         store.set_time(DAY + 1);
         assert_eq!(prune_all_runs(store, 10).await, 0);
         assert!(store.retry_manually(run, "ann", None).await.unwrap().is_applied());
@@ -213,7 +213,7 @@ contract! {
     /// A worker was suspended for longer than the retention age and claims before its next heartbeat.
     async fn a_gone_worker_cannot_claim_and_a_late_claim_is_kept(store: TestStore) {
         let job = store.given_job(&RunOptions { lane: "q", ..RunOptions::default() }).await;
-        store.create(Writer::Api, &vec![NewRun::task(&job); 2]).await.unwrap();
+        store.create_or_find_runs(Writer::Api, &vec![NewRun::task(&job); 2]).await.unwrap();
         let late = WorkerId::from_random(21);
         store.register_worker(&new_worker(late)).await.unwrap();
         let claim = |token| ClaimRequest { worker: late, token, lane: "q", max_runs: 1, lease_ttl: TTL, after: None };

@@ -2,10 +2,10 @@
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::SkipReason;
-use tasuki_core::{AttemptOutcome, ErrorCode, Origin, RunState, Scope, WorkerId};
+use tasuki_core::{AttemptErrorCode, AttemptOutcome, Origin, RunState, Scope, WorkerId};
 use tasuki_store::{
-    AttemptResult, CancelResult, ClaimRequest, ClaimResult, CursorMove, DueRun, ExpectedVersion,
-    MAX_CLAIM, NewRun, NewWorker, Outcome, RecoveredRun, RenewResult, Writer,
+    AttemptResult, CancelResult, ClaimRequest, ClaimResult, DueRun, ExpectedVersion, MAX_CLAIM,
+    NewRun, NewWorker, Outcome, RecoveredRun, RenewResult, ScheduleCursorMove, Writer,
 };
 
 use crate::fixtures::{
@@ -27,11 +27,11 @@ contract! {
         let [success, retried, failed, canceled] = &runs;
         let results = [
             (success, AttemptResult::default()),
-            (retried, failed_result(ErrorCode::UNEXPECTED_ERROR)),
-            (failed, failed_result(ErrorCode::INVALID_INPUT)),
-            (canceled, failed_result(ErrorCode::CANCELED)),
+            (retried, failed_result(AttemptErrorCode::UNEXPECTED_ERROR)),
+            (failed, failed_result(AttemptErrorCode::INVALID_INPUT)),
+            (canceled, failed_result(AttemptErrorCode::CANCELED)),
         ];
-        store.cancel(Writer::Api, canceled.id, "test", None).await.unwrap().applied().unwrap();
+        store.cancel(Writer::Api, canceled.id, "test", None).await.unwrap().into_applied().unwrap();
         for (run, result) in &results {
             assert!(store.finish_run(run.token.unwrap(), run.id, result).await.unwrap().is_applied());
         }
@@ -56,7 +56,7 @@ contract! {
         let job = store.given_job(&RunOptions::default()).await;
         let soon = noon() + jiff::SignedDuration::from_secs(10);
         let new = NewRun { scheduled_for: Some(soon), ..NewRun::task(&job) };
-        let id = store.create(Writer::Api, &[new]).await.unwrap()[0].run;
+        let id = store.create_or_find_runs(Writer::Api, &[new]).await.unwrap()[0].run;
         let token = store.given_assigned(id).await;
         assert_eq!(store.try_start(token, id).await, Outcome::NotYet);
         store.set_time(10);
@@ -75,7 +75,7 @@ contract! {
         let running = store.given_run(RunState::Running).await;
         assert!(store.detach_worker(Writer::Api, "test", store.worker, "silent").await.unwrap());
         assert!(!store.try_start(assigned.token.unwrap(), assigned.id).await.is_applied());
-        let renewed = store.renew(store.worker, running.token.unwrap(), TTL).await.unwrap();
+        let renewed = store.renew_one(running.token.unwrap()).await;
         let RenewResult::Held { runs, detached } = renewed else { panic!("the lease is still valid") };
         assert_eq!((runs.len(), detached), (1, true));
         assert!(store.finish_run(running.token.unwrap(), running.id, &AttemptResult::default()).await.unwrap().is_applied());
@@ -104,9 +104,9 @@ contract! {
     async fn a_repeated_report_of_a_failed_attempt_is_recognised(store: TestStore) {
         let run = store.given_run(RunState::Running).await;
         let token = run.token.unwrap();
-        let finish = failed_result(ErrorCode::STORAGE_ERROR);
+        let finish = failed_result(AttemptErrorCode::STORAGE_ERROR);
         for _ in 0..2 {
-            let finished = store.finish_run(token, run.id, &finish).await.unwrap().applied().unwrap();
+            let finished = store.finish_run(token, run.id, &finish).await.unwrap().into_applied().unwrap();
             assert_eq!(finished.state, RunState::RetryWait);
         }
         let after = store.read_run(run.id).await;
@@ -130,10 +130,10 @@ contract! {
         let requested = store.cancel(Writer::Api, run.id, "ann", Some("wrong day")).await.unwrap();
         assert_eq!(requested, Outcome::Applied(CancelResult::Requested));
         assert!(!store.cancel(Writer::Api, run.id, "bob", None).await.unwrap().is_applied(), "the cancel is requested only once");
-        let RenewResult::Held { runs, .. } = store.renew(store.worker, run.token.unwrap(), TTL).await.unwrap() else { panic!("the lease is held") };
+        let RenewResult::Held { runs, .. } = store.renew_one(run.token.unwrap()).await else { panic!("the lease is held") };
         assert!(runs[0].cancel_requested);
         let finished = store.finish_run(run.token.unwrap(), run.id, &AttemptResult::default()).await.unwrap();
-        assert_eq!(finished.applied().unwrap().state, RunState::Succeeded);
+        assert_eq!(finished.into_applied().unwrap().state, RunState::Succeeded);
     }
 
     async fn a_canceled_assignment_never_starts(store: TestStore) {
@@ -166,7 +166,7 @@ contract! {
         ]));
         assert_eq!(store.read_run(one).await.counters.tries_allowed, 3, "a run that is lost alone uses up a try");
         assert_eq!(store.read_run(two).await.counters.releases, 1);
-        assert_eq!(store.renew(store.worker, token, TTL).await.unwrap(), RenewResult::Gone);
+        assert_eq!(store.renew_one(token).await, RenewResult::Gone);
         assert!(!store.finish_run(token, one, &AttemptResult::default()).await.unwrap().is_applied(), "a recovered run cannot be finished");
         assert!(!store.try_start(token, two).await.is_applied());
         assert_eq!(store.recover(store.epoch, &expired[0], GRACE, 0).await.unwrap(), None, "a lease is recovered once");
@@ -176,7 +176,7 @@ contract! {
         let run = store.given_run(RunState::Running).await;
         store.set_time(40);
         let expired = store.list_expired_leases(GRACE, 10).await.unwrap();
-        let renewed = store.renew(store.worker, run.token.unwrap(), TTL).await.unwrap();
+        let renewed = store.renew_one(run.token.unwrap()).await;
         assert!(matches!(renewed, RenewResult::Held { .. }));
         assert_eq!(store.recover(store.epoch, &expired[0], GRACE, 0).await.unwrap(), None);
         assert_eq!(store.read_run(run.id).await.state, RunState::Running);
@@ -281,18 +281,18 @@ contract! {
             tasuki_core::schedule::ScheduleKind::Every, "5m", "UTC", Default::default()).unwrap();
         let job = store.given_job(&RunOptions::default()).await;
         let fire = schedule.next_after(noon()).unwrap();
-        assert!(store.create_cursor(crate::fixtures::expected_version(&job), &Scope::default(), fire.at).await.unwrap());
-        assert!(!store.create_cursor(crate::fixtures::expected_version(&job), &Scope::default(), noon()).await.unwrap(), "the cursor exists already");
+        assert!(store.create_schedule_cursor(crate::fixtures::expected_version(&job), &Scope::default(), fire.at).await.unwrap());
+        assert!(!store.create_schedule_cursor(crate::fixtures::expected_version(&job), &Scope::default(), noon()).await.unwrap(), "the cursor exists already");
         let new = NewRun {
             origin: Origin::Time, slot: Some(fire.slot), scheduled_for: Some(fire.at), ..NewRun::task(&job)
         };
         let next = schedule.next_after(fire.at).unwrap().at;
         let seen = ExpectedVersion { job: job.job, version: job.version };
-        let cursor = CursorMove { job: seen, scope: Scope::default(), from: fire.at, to: Some(next) };
+        let cursor = ScheduleCursorMove { job: seen, scope: Scope::default(), from: fire.at, to: Some(next) };
         let created = store.create_scheduled_one(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap().unwrap();
         assert!(!created[0].existed);
         assert_eq!(store.create_scheduled_one(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap(), None, "the cursor has moved");
-        let again = store.create(Writer::Leader(store.epoch), &[new]).await.unwrap();
+        let again = store.create_or_find_runs(Writer::Leader(store.epoch), &[new]).await.unwrap();
         assert_eq!((again[0].run, again[0].existed), (created[0].run, true));
     }
 
@@ -307,10 +307,10 @@ contract! {
             .flat_map(|job| scopes.iter().map(move |scope| (job, scope)))
             .map(|(job, scope)| NewRun { origin: Origin::Time, slot, scope: scope.clone(), ..NewRun::task(job) })
             .collect();
-        let created = store.create(Writer::Leader(store.epoch), &new).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Leader(store.epoch), &new).await.unwrap();
         assert!(created.iter().all(|one| !one.existed));
         for (new, first) in new.iter().zip(created) {
-            let again = store.create(Writer::Leader(store.epoch), std::slice::from_ref(new)).await.unwrap();
+            let again = store.create_or_find_runs(Writer::Leader(store.epoch), std::slice::from_ref(new)).await.unwrap();
             assert_eq!((again[0].run, again[0].existed), (first.run, true));
         }
     }
@@ -319,7 +319,7 @@ contract! {
         let job = store.given_job(&RunOptions::default()).await;
         let later = noon() + jiff::SignedDuration::from_hours(1);
         let new = [NewRun { scheduled_for: Some(later), ..NewRun::task(&job) }, NewRun::task(&job)];
-        let created = store.create(Writer::Leader(store.epoch), &new).await.unwrap();
+        let created = store.create_or_find_runs(Writer::Leader(store.epoch), &new).await.unwrap();
         let [early, due] = [store.read_due_run(created[0].run).await, store.read_due_run(created[1].run).await];
         assert_eq!(store.try_assign(early).await, None, "it is due in an hour");
         assert_eq!(store.try_assign(DueRun { attempt_no: due.attempt_no + 1, ..due }).await, None, "another attempt was read");
@@ -329,7 +329,7 @@ contract! {
     async fn one_idempotency_key_creates_one_run(store: TestStore) {
         let job = store.given_job(&RunOptions::default()).await;
         let new = NewRun { idempotency_key: Some("order 7".to_owned()), ..NewRun::task(&job) };
-        let first = store.create(Writer::Api, &[new.clone(), new.clone()]).await.unwrap();
+        let first = store.create_or_find_runs(Writer::Api, &[new.clone(), new.clone()]).await.unwrap();
         assert_eq!((first[0].existed, first[1].existed), (false, true));
         assert_eq!(first[0].run, first[1].run);
         assert_eq!(store.list_due_in_lane("", noon(), 10).await.unwrap().len(), 1);
@@ -353,7 +353,7 @@ contract! {
         assert!(!store.rerun("ann", &job, id).await.unwrap().is_applied(), "the run has not ended");
         let token = store.given_running(id).await;
         assert!(store.finish_run(token, id, &AttemptResult::default()).await.unwrap().is_applied());
-        let new = store.rerun("ann", &job, id).await.unwrap().applied().unwrap();
+        let new = store.rerun("ann", &job, id).await.unwrap().into_applied().unwrap();
         assert_eq!(store.read_run(new).await.origin, Origin::Rerun);
         assert_eq!(store.read_run(id).await.state, RunState::Succeeded);
     }
@@ -380,7 +380,7 @@ contract! {
         store.register_worker(&new).await.unwrap();
         let job = store.given_job(&RunOptions { lane: "q", ..RunOptions::default() }).await;
         let waiting = vec![NewRun::task(&job); MAX_CLAIM as usize + 1];
-        assert_eq!(store.create(Writer::Api, &waiting).await.unwrap().len(), waiting.len());
+        assert_eq!(store.create_or_find_runs(Writer::Api, &waiting).await.unwrap().len(), waiting.len());
         let batch = ClaimRequest { worker: wide, token: store.new_token(), lane: "q", max_runs: u32::MAX, lease_ttl: TTL, after: None };
         let ClaimResult::Runs(claimed) = store.claim(&batch).await.unwrap() else { panic!("the token is new") };
         assert_eq!(claimed.len(), MAX_CLAIM as usize);
@@ -390,7 +390,7 @@ contract! {
         let run = store.given_run(RunState::Assigned).await;
         let rival = WorkerId::from_random(77);
         store.given_worker(rival).await;
-        assert_eq!(store.renew(rival, run.token.unwrap(), TTL).await.unwrap(), RenewResult::Gone);
+        assert_eq!(store.renew(rival, &[run.token.unwrap()], TTL).await.unwrap(), [RenewResult::Gone]);
         let started = store.start(rival, run.token.unwrap(), &[run.id], TTL).await.unwrap();
         assert_eq!(count_applied(started), 0);
     }

@@ -26,7 +26,7 @@ contract! {
         assert!(matches!(again, SettingsChangeResult::Applied(now) if now.version == 2));
         assert_eq!(store.load_settings().await.unwrap().settings.lease_ttl(), Duration::from_secs(90));
 
-        let entries = store.list_audit(0, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(0, 10).await.unwrap();
         assert_eq!(entries.len(), 2);
         assert_eq!((entries[0].actor.as_str(), entries[0].address.as_deref()), ("ann", Some("10.0.0.7")));
         assert_eq!((entries[1].action.as_str(), entries[1].object.as_str()), ("set", "settings"));

@@ -2,7 +2,7 @@
 
 use tasuki_core::run::SkipReason;
 use tasuki_core::run::transition::Verb;
-use tasuki_core::{ErrorCode, RunState};
+use tasuki_core::{AttemptErrorCode, RunState};
 use tasuki_store::{AttemptResult, RenewResult, Writer};
 
 use crate::fixtures::{GRACE, RunOptions, TTL, TestStore, contract, failed_result};
@@ -53,7 +53,7 @@ pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> 
             store.try_claim("queue", 10).await.1.iter().any(|claimed| claimed.id == run.id)
         }
         Verb::Start => store.try_start(token, run.id).await.is_applied(),
-        Verb::Renew => match store.renew(store.worker, token, TTL).await.unwrap() {
+        Verb::Renew => match store.renew_one(token).await {
             RenewResult::Held { runs, .. } => runs.iter().any(|one| one.run == run.id),
             RenewResult::Gone => false,
         },
@@ -98,11 +98,11 @@ contract! {
     /// Each possible end of a failed attempt.
     async fn every_end_of_a_failed_attempt(store: TestStore) {
         for (max_attempts, code, cancel, expected) in [
-            (3, ErrorCode::UNEXPECTED_ERROR, false, RunState::RetryWait),
-            (1, ErrorCode::UNEXPECTED_ERROR, false, RunState::Failed),
-            (1, ErrorCode::RUNTIME_TIMEOUT, false, RunState::TimedOut),
-            (3, ErrorCode::INVALID_INPUT, false, RunState::Failed),
-            (3, ErrorCode::UNEXPECTED_ERROR, true, RunState::Canceled),
+            (3, AttemptErrorCode::UNEXPECTED_ERROR, false, RunState::RetryWait),
+            (1, AttemptErrorCode::UNEXPECTED_ERROR, false, RunState::Failed),
+            (1, AttemptErrorCode::RUNTIME_TIMEOUT, false, RunState::TimedOut),
+            (3, AttemptErrorCode::INVALID_INPUT, false, RunState::Failed),
+            (3, AttemptErrorCode::UNEXPECTED_ERROR, true, RunState::Canceled),
         ] {
             let options = RunOptions { max_attempts, ..RunOptions::default() };
             let run = store.given_run_with(RunState::Running, &options).await;
@@ -110,7 +110,7 @@ contract! {
                 assert!(store.cancel(Writer::Api, run.id, "test", None).await.unwrap().is_applied());
             }
             let finished = store.finish_run(run.token.unwrap(), run.id, &failed_result(code)).await.unwrap();
-            assert_eq!(finished.applied().unwrap().state, expected);
+            assert_eq!(finished.into_applied().unwrap().state, expected);
             assert_eq!(store.read_run(run.id).await.state, expected);
         }
     }

@@ -57,7 +57,7 @@ contract! {
             assert_eq!((run.state, run.lane.as_str()), (RunState::Running, LANE));
         }
         assert!(store.list_due_in_lane(LANE, noon(), 10).await.unwrap().is_empty());
-        let renewed = store.renew(store.worker, token, TTL).await.unwrap();
+        let renewed = store.renew_one(token).await;
         assert!(matches!(renewed, RenewResult::Held { runs, .. } if runs.len() == 7));
         for claimed in &claimed {
             assert!(store.finish_run(token, claimed.id, &AttemptResult::default()).await.unwrap().is_applied());
@@ -81,7 +81,7 @@ contract! {
     async fn nothing_is_created_while_a_run_waits_in_the_lane(store: TestStore) {
         let job = store.given_job(&in_mail_lane()).await;
         let later = NewRun { scheduled_for: Some(noon() + SignedDuration::from_secs(9)), ..task_with_args(&job, "{}") };
-        store.create(Writer::Api, &[later]).await.unwrap();
+        store.create_or_find_runs(Writer::Api, &[later]).await.unwrap();
         assert_eq!(submit_and_claim(store, store.new_token(), &[task_with_args(&job, "{}")]).await.unwrap().len(), 1);
         store.set_time(9);
         assert_eq!(submit_and_claim(store, store.new_token(), &[task_with_args(&job, "{}")]).await.unwrap(), []);

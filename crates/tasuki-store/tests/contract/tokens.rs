@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tasuki_core::Role;
+use tasuki_core::AccessRole;
 use tasuki_store::{AuditActor, Error, NewToken};
 
 use crate::fixtures::{TestStore, contract, noon};
@@ -11,19 +11,19 @@ use crate::fixtures::{TestStore, contract, noon};
 const ANN: AuditActor<'static> = AuditActor { name: "ann", address: Some("10.0.0.7") };
 
 fn new(name: &str, seed: u8) -> NewToken<'_> {
-    NewToken { name, role: Role::Operator, hash: [seed; 32], lifetime: None }
+    NewToken { name, role: AccessRole::Operator, hash: [seed; 32], lifetime: None }
 }
 
 contract! {
     async fn a_token_is_found_by_its_hash_and_audited(store: TestStore) {
         let created = store.create_token(ANN, &new("deploy", 1)).await.unwrap();
-        assert_eq!((created.name.as_str(), created.role), ("deploy", Role::Operator));
+        assert_eq!((created.name.as_str(), created.role), ("deploy", AccessRole::Operator));
         assert_eq!((created.created_at, created.created_by.as_str()), (noon(), "ann"));
         let found = store.authenticate_token([1; 32]).await.unwrap().unwrap();
         assert_eq!((found.id, found.last_used_at), (created.id, None));
         assert_eq!(store.authenticate_token([2; 32]).await.unwrap(), None);
 
-        let entries = store.list_audit(0, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(0, 10).await.unwrap();
         assert_eq!(entries.len(), 1);
         assert_eq!((entries[0].action.as_str(), entries[0].object.as_str()), ("create", "token 1"));
         assert_eq!((entries[0].actor.as_str(), entries[0].address.as_deref()), ("ann", Some("10.0.0.7")));
@@ -67,7 +67,7 @@ contract! {
         assert_eq!(store.revoke_token("eve", created.id).await.unwrap().unwrap(), revoked);
         assert_eq!(store.revoke_token("eve", 99).await.unwrap(), None);
         store.set_clock(Some(noon()));
-        let entries = store.list_audit(2, 10).await.unwrap();
+        let entries = store.list_audit_entries_after(2, 10).await.unwrap();
         assert_eq!(entries.len(), 1, "a second revocation is not audited");
         assert_eq!((entries[0].action.as_str(), entries[0].actor.as_str()), ("revoke", "bob"));
         let listed: Vec<i64> = store.list_tokens().await.unwrap().iter().map(|one| one.id).collect();

@@ -10,8 +10,8 @@ use tasuki_core::{LeaseToken, WorkerId};
 use super::explain::query_text;
 use super::fixture::TestDatabase;
 use crate::{
-    AttemptReport, AttemptResult, ClaimRequest, ClaimResult, JobCreated, JobDefinition, JobKind,
-    JobSpec, NewRun, NewWorker, Store, Trigger, Writer,
+    AttemptReport, AttemptResult, ClaimRequest, ClaimResult, JobCreateResult, JobDefinition,
+    JobKind, JobSpec, NewRun, NewWorker, Store, Trigger, Writer,
 };
 
 const RUNS: usize = 6_000;
@@ -69,7 +69,7 @@ async fn enqueue(store: &Store) {
     };
     let name = "bulk".parse().unwrap();
     let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec };
-    let JobCreated::Created(job) =
+    let JobCreateResult::Created(job) =
         store.create_job("test", &name, &definition, None).await.unwrap()
     else {
         panic!("the new database has no other job");
@@ -77,7 +77,7 @@ async fn enqueue(store: &Store) {
     let args = Some(format!("{{\"text\":\"{}\"}}", "x".repeat(100)));
     let runs = vec![NewRun { args, ..NewRun::task(&job.newest) }; BATCH as usize];
     for _ in 0..RUNS / runs.len() {
-        store.create(Writer::Api, &runs).await.unwrap();
+        store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
     }
 }
 

@@ -9,7 +9,7 @@ use tasuki_core::{Epoch, InvalidInput};
 use utoipa::ToSchema;
 
 use super::{format_instant, format_optional_instant};
-use crate::input::{ActionContext, JsonBody, PathName, RequestInput, parse_reason};
+use crate::input::{ActionContext, JsonBody, RequestInput, UnvalidatedPathParam, parse_reason};
 use crate::problem::Problem;
 
 /// A worker.
@@ -135,9 +135,9 @@ pub(crate) async fn list_workers(
 ))]
 pub(crate) async fn show_worker(
     State(operator): State<Operator>,
-    id: PathName,
+    id: UnvalidatedPathParam,
 ) -> Result<Json<WorkerView>, Problem> {
-    Ok(Json(worker_view(&operator.find_worker(id.id("worker")?).await?)))
+    Ok(Json(worker_view(&operator.get_worker(id.id("worker")?).await?)))
 }
 
 /// Drains a worker: it finishes its runs and takes no new ones.

@@ -14,7 +14,8 @@ use super::{
     JsonResponse, created_or_existing, format_instant, format_optional_instant, parse_stored_json,
 };
 use crate::input::{
-    JsonBody, PathName, QueryParams, RequestInput, parse_optional_param, parse_page_limit,
+    JsonBody, QueryParams, RequestInput, UnvalidatedPathParam, parse_optional_param,
+    parse_page_limit,
 };
 use crate::problem::Problem;
 
@@ -159,7 +160,7 @@ pub(crate) async fn list_events(
 ))]
 pub(crate) async fn show_event(
     State(operator): State<Operator>,
-    id: PathName,
+    id: UnvalidatedPathParam,
 ) -> Result<Json<EventView>, Problem> {
-    Ok(Json(event_view(operator.find_event(id.id("event")?).await?)))
+    Ok(Json(event_view(operator.get_event(id.id("event")?).await?)))
 }

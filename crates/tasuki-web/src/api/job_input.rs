@@ -36,8 +36,8 @@ pub(crate) struct NewJob {
     #[schema(max_length = 4096)]
     description: Option<String>,
     /// What creates the runs. By default only requests do.
-    #[schema(value_type = Option<TriggerInput>)]
-    trigger: Option<JsonObject<TriggerInput>>,
+    #[schema(value_type = Option<JobTriggerInput>)]
+    trigger: Option<JsonObject<JobTriggerInput>>,
     /// What a run executes. Default: `command` if a command is given, `function` if a handler is given.
     #[schema(pattern = "^(command|django|function)$")]
     kind: Option<String>,
@@ -86,7 +86,7 @@ impl RequestInput for NewJob {}
 /// What creates the runs of a job.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct TriggerInput {
+pub(crate) struct JobTriggerInput {
     /// `time`: a schedule; `event`: events; `task`: only requests.
     #[serde(rename = "type")]
     #[schema(pattern = "^(time|event|task)$")]
@@ -94,7 +94,7 @@ pub(crate) struct TriggerInput {
     /// Schedule; required for `time`.
     #[schema(value_type = Option<ScheduleInput>)]
     schedule: Option<JsonObject<ScheduleInput>>,
-    /// Policy for missed slots, for `time`. Default: the one in the settings.
+    /// Policy for planned times that were missed, for `time`. Default: the one in the settings.
     #[schema(value_type = Option<MisfireInput>)]
     misfire: Option<JsonObject<MisfireInput>>,
     /// Event types, or prefixes such as `order.*`; required for `event`.
@@ -144,18 +144,18 @@ impl ScheduleInput {
     }
 }
 
-/// Policy for missed slots.
+/// Policy for planned times that were missed.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MisfireInput {
-    /// Which missed slots get a run.
+    /// Which of the planned times that were missed get a run.
     #[schema(pattern = "^(skip_late|latest_only|every_within|at_most)$")]
     policy: String,
-    /// Slots that are later than this are skipped; required for `skip_late`.
+    /// Runs that are later than this are skipped; required for `skip_late`.
     after: Option<String>,
-    /// Slots missed within this time get a run; required for `every_within`.
+    /// Each planned time that was missed within this time gets a run; required for `every_within`.
     window: Option<String>,
-    /// Maximum number of missed slots that get a run; required for `at_most`.
+    /// Maximum number of the planned times that were missed and get a run; required for `at_most`.
     #[schema(minimum = 1, maximum = 100)]
     count: Option<u32>,
 }
@@ -296,7 +296,7 @@ impl NewJob {
     }
 }
 
-impl TriggerInput {
+impl JobTriggerInput {
     fn parse_trigger(&self) -> Result<Trigger, Problem> {
         let refuse_if = |given: bool, field: &str| match given {
             true => {

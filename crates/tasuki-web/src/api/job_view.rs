@@ -69,7 +69,7 @@ pub(crate) struct TriggerView {
     kind: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     schedule: Option<ScheduleView>,
-    /// Policy for missed slots; null: the default from the settings.
+    /// Policy for planned times that were missed; null: the default from the settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     misfire: Option<Option<MisfireView>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,7 @@ pub(crate) struct ScheduleView {
     dst_fold: Option<&'static str>,
 }
 
-/// Policy for missed slots.
+/// Policy for planned times that were missed.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct MisfireView {
     #[schema(pattern = "^(skip_late|latest_only|every_within|at_most)$")]
@@ -147,12 +147,13 @@ fn misfire_view(misfire: MisfirePolicy) -> MisfireView {
     let view = |policy| MisfireView { policy, after: None, window: None, count: None };
     match misfire {
         MisfirePolicy::SkipLate(after) => {
-            MisfireView { after: Some(duration::format(after)), ..view("skip_late") }
+            MisfireView { after: Some(duration::format_exact_duration(after)), ..view("skip_late") }
         }
         MisfirePolicy::LatestOnly => view("latest_only"),
-        MisfirePolicy::EveryWithin(window) => {
-            MisfireView { window: Some(duration::format(window)), ..view("every_within") }
-        }
+        MisfirePolicy::EveryWithin(window) => MisfireView {
+            window: Some(duration::format_exact_duration(window)),
+            ..view("every_within")
+        },
         MisfirePolicy::AtMost(count) => MisfireView { count: Some(count), ..view("at_most") },
     }
 }
@@ -191,7 +192,8 @@ pub(crate) fn job_view(
     let hide = |(name, value): (&String, &String)| {
         (name.clone(), if with_env_values { value.clone() } else { HIDDEN.to_owned() })
     };
-    let code = |(exit, code): (&i32, &tasuki_core::ErrorCode)| (exit.to_string(), code.to_string());
+    let code =
+        |(exit, code): (&i32, &tasuki_core::AttemptErrorCode)| (exit.to_string(), code.to_string());
     Ok(JobView {
         id: job.id.0,
         name: job.name.clone(),
@@ -205,9 +207,9 @@ pub(crate) fn job_view(
         args: work.args.clone(),
         env: work.env.iter().map(hide).collect(),
         directory: work.directory.clone(),
-        timeout: work.timeout.map(duration::format),
-        heartbeat_timeout: work.heartbeat_timeout.map(duration::format),
-        stop_grace: work.stop_grace.map(duration::format),
+        timeout: work.timeout.map(duration::format_exact_duration),
+        heartbeat_timeout: work.heartbeat_timeout.map(duration::format_exact_duration),
+        stop_grace: work.stop_grace.map(duration::format_exact_duration),
         dispatch: if spec.lane.is_empty() { "assign" } else { "claim" },
         queue: lane.as_ref().map(|lane| lane.queue.to_string()),
         priority: lane.map(|lane| lane.priority.as_str()),
@@ -215,8 +217,8 @@ pub(crate) fn job_view(
         labels: spec.labels.iter().cloned().collect(),
         retry: RetryView {
             max_retries: spec.max_attempts.saturating_sub(1),
-            backoff: duration::format(spec.backoff),
-            backoff_cap: duration::format(spec.backoff_cap),
+            backoff: duration::format_exact_duration(spec.backoff),
+            backoff_cap: duration::format_exact_duration(spec.backoff_cap),
             jitter_percent: spec.jitter_percent,
             retry_lost: spec.retry_lost,
             retry_on: work.retry_on.clone(),

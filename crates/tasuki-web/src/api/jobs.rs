@@ -7,7 +7,7 @@ use axum::{Extension, response::IntoResponse};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tasuki::Operator;
-use tasuki::operator::{Actor, JobFilter, JobWithNextFire, Role};
+use tasuki::operator::{AccessRole, Actor, JobFilter, JobWithNextFire};
 use tasuki_core::{InvalidInput, JobName, RunId};
 use tasuki_store::ExpectedVersion;
 use utoipa::{IntoParams, ToSchema};
@@ -16,8 +16,8 @@ use super::job_input::NewJob;
 use super::job_patch::apply_merge_patch;
 use super::job_view::{JobView, job_view};
 use crate::input::{
-    ActionContext, IfMatchHeaderDoc, JsonBody, PathName, QueryParams, RequestInput, parse_instant,
-    parse_optional_param, parse_page_limit, parse_reason,
+    ActionContext, IfMatchHeaderDoc, JsonBody, QueryParams, RequestInput, UnvalidatedPathParam,
+    parse_instant, parse_optional_param, parse_page_limit, parse_reason,
 };
 use crate::problem::Problem;
 
@@ -82,13 +82,13 @@ pub(crate) struct JobsQuery {
 #[derive(IntoParams)]
 #[into_params(parameter_in = Path)]
 #[expect(dead_code, reason = "PathName reads it; this struct only documents it")]
-pub(crate) struct JobPath {
+pub(crate) struct JobPathDoc {
     #[param(min_length = 1, max_length = 191)]
     name: String,
 }
 
 fn view_for(info: &JobWithNextFire, actor: &Actor) -> Result<JobView, Problem> {
-    job_view(info, actor.role >= Role::Author).map_err(|invalid| {
+    job_view(info, actor.role >= AccessRole::Author).map_err(|invalid| {
         Problem::from(tasuki::operator::Error::Store(tasuki_store::Error::Broken(
             invalid.to_string(),
         )))
@@ -149,15 +149,15 @@ pub(crate) async fn list_jobs(
 
 /// Shows a job.
 #[utoipa::path(get, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(JobPath), responses(
+    params(JobPathDoc), responses(
     (status = 200, description = "the job", body = JobView, headers(("ETag" = String))),
 ))]
 pub(crate) async fn show_job(
     State(operator): State<Operator>,
     Extension(actor): Extension<Actor>,
-    PathName(name): PathName,
+    UnvalidatedPathParam(name): UnvalidatedPathParam,
 ) -> Result<impl IntoResponse, Problem> {
-    let job = view_for(&operator.find_job(&name).await?, &actor)?;
+    let job = view_for(&operator.get_job(&name).await?, &actor)?;
     Ok((etag(&job), Json(job)))
 }
 
@@ -166,7 +166,7 @@ impl ActionContext {
     /// the one just read.
     async fn find_job_and_version(&self) -> Result<(JobWithNextFire, ExpectedVersion), Problem> {
         let version = self.headers.if_match()?;
-        let now = self.operator.find_job(&self.target.0).await?;
+        let now = self.operator.get_job(&self.target.0).await?;
         let expected =
             ExpectedVersion { job: now.job.id, version: version.unwrap_or(now.job.version) };
         Ok((now, expected))
@@ -187,7 +187,7 @@ fn changed_job_response(
 
 /// Changes a job with a JSON merge patch (RFC 7396).
 #[utoipa::path(patch, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(JobPath, IfMatchHeaderDoc),
+    params(JobPathDoc, IfMatchHeaderDoc),
     request_body(content = ref("#/components/schemas/JobPatch"), content_type = "application/json"), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
@@ -217,7 +217,7 @@ fn as_input_json(job_info: &JobWithNextFire) -> Result<Value, Problem> {
 
 /// Deletes a job. Its runs and their history stay.
 #[utoipa::path(delete, path = "/api/v1/jobs/{name}", tag = "jobs",
-    params(JobPath, IfMatchHeaderDoc), responses(
+    params(JobPathDoc, IfMatchHeaderDoc), responses(
     (status = 200, description = "the job is deleted", body = DeletedJob),
 ))]
 pub(crate) async fn delete_job(request: ActionContext) -> Result<Json<DeletedJob>, Problem> {
@@ -228,7 +228,7 @@ pub(crate) async fn delete_job(request: ActionContext) -> Result<Json<DeletedJob
 
 /// Enables a job: its trigger creates runs.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/enable", tag = "jobs",
-    params(JobPath, IfMatchHeaderDoc), responses(
+    params(JobPathDoc, IfMatchHeaderDoc), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn enable_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {
@@ -241,7 +241,7 @@ pub(crate) async fn enable_job(request: ActionContext) -> Result<impl IntoRespon
 
 /// Disables a job: its trigger creates no runs.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/disable", tag = "jobs",
-    params(JobPath, IfMatchHeaderDoc), responses(
+    params(JobPathDoc, IfMatchHeaderDoc), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn disable_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {
@@ -254,7 +254,7 @@ pub(crate) async fn disable_job(request: ActionContext) -> Result<impl IntoRespo
 
 /// Pauses a job: its trigger creates no runs until the pause ends.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/pause", tag = "jobs",
-    params(JobPath, IfMatchHeaderDoc),
+    params(JobPathDoc, IfMatchHeaderDoc),
     request_body = PauseRequest, responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
@@ -273,7 +273,7 @@ pub(crate) async fn pause_job(
 
 /// Resumes a paused job.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/resume", tag = "jobs",
-    params(JobPath, IfMatchHeaderDoc), responses(
+    params(JobPathDoc, IfMatchHeaderDoc), responses(
     (status = 200, description = "the changed job", body = ChangedJob, headers(("ETag" = String))),
 ))]
 pub(crate) async fn resume_job(request: ActionContext) -> Result<impl IntoResponse, Problem> {

@@ -17,7 +17,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use super::format_instant;
 use super::run_view::run_view;
-use crate::input::{ActionHeaders, PathName, QueryParams, parse_number_param};
+use crate::input::{ActionHeaders, QueryParams, UnvalidatedPathParam, parse_number_param};
 use crate::problem::Problem;
 use crate::serve::ShutdownSignal;
 
@@ -93,7 +93,7 @@ fn line_view(n: i64, line: LogLine) -> LogLineView {
 ))]
 pub(crate) async fn read_log(
     State(operator): State<Operator>,
-    id: PathName,
+    id: UnvalidatedPathParam,
     QueryParams(query): QueryParams<LogQuery>,
 ) -> Result<Json<LogPageView>, Problem> {
     let attempt = parse_number_param("attempt", query.attempt.as_deref(), 1, 1_000_000)?;
@@ -102,7 +102,7 @@ pub(crate) async fn read_log(
     let limit =
         parse_number_param("limit", query.limit.as_deref(), 1, MAX_LINES)?.unwrap_or(MAX_LINES);
     // The run is read first: if it has ended, all of its output is there to be read afterwards.
-    let run = operator.find_run(id.id("run")?).await?.run;
+    let run = operator.get_run(id.id("run")?).await?.run;
     let last = run.counters.attempt_no;
     if let Some(attempt) = attempt.filter(|attempt| *attempt > last) {
         let expected = format!("an existing attempt: 1 to {last}");
@@ -144,11 +144,11 @@ pub(crate) async fn read_log(
 pub(crate) async fn follow_run(
     State(operator): State<Operator>,
     stopping: Option<Extension<ShutdownSignal>>,
-    id: PathName,
+    id: UnvalidatedPathParam,
     headers: ActionHeaders,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let run: RunId = id.id("run")?;
-    let now = operator.find_run(run).await?;
+    let now = operator.get_run(run).await?;
     let last_seen = headers.last_event_id().and_then(|text| {
         let (attempt, line) = text.split_once('.')?;
         Some((attempt.parse().ok()?, line.parse::<i64>().ok()?.checked_add(1)?))
@@ -216,7 +216,7 @@ impl RunFollower {
     /// Reads the run and its output once, and queues new events. The state is read before the output and queued after it, so the
     /// `end` event comes after all output.
     async fn poll(&mut self) -> Option<bool> {
-        let now = self.operator.find_run(self.run).await.ok()?;
+        let now = self.operator.get_run(self.run).await.ok()?;
         let last = now.run.counters.attempt_no;
         loop {
             let page = self

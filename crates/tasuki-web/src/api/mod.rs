@@ -25,7 +25,7 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::json;
 use tasuki::Operator;
-use tasuki::operator::Role::{Admin, Author, Operator as OperatorRole, Viewer};
+use tasuki::operator::AccessRole::{Admin, Author, Operator as OperatorRole, Viewer};
 use utoipa_axum::routes;
 
 use crate::problem::Problem;

@@ -8,13 +8,13 @@ use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
 use tasuki_core::{InvalidInput, Origin, RunId, RunState, Scope, duration};
-use tasuki_store::{RunFilter, RunPosition};
+use tasuki_store::{RunFilter, RunListPosition};
 use utoipa::{IntoParams, ToSchema};
 
 use super::run_view::{RunView, run_detail_view, run_view};
 use super::{JsonResponse, created_or_existing, format_optional_instant};
 use crate::input::{
-    ActionContext, JsonBody, PathName, QueryParams, RequestInput, parse_instant_param,
+    ActionContext, JsonBody, QueryParams, RequestInput, UnvalidatedPathParam, parse_instant_param,
     parse_optional_param, parse_optional_reason, parse_page_limit,
 };
 use crate::problem::Problem;
@@ -128,7 +128,7 @@ pub(crate) async fn list_runs(
         since: parse_instant_param("since", query.since.as_deref())?,
         until: parse_instant_param("until", query.until.as_deref())?,
     };
-    let from = parse_optional_param::<RunPosition>("cursor", query.cursor.as_deref())?;
+    let from = parse_optional_param::<RunListPosition>("cursor", query.cursor.as_deref())?;
     let limit = parse_page_limit(query.limit.as_deref())?;
     let page = operator.list_runs(query.job.as_deref(), filter, from.as_ref(), limit).await;
     let page = page.map_err(|error| match error {
@@ -160,9 +160,9 @@ fn parse_scope(text: &str) -> Result<Scope, Problem> {
 ))]
 pub(crate) async fn show_run(
     State(operator): State<Operator>,
-    id: PathName,
+    id: UnvalidatedPathParam,
 ) -> Result<Json<RunView>, Problem> {
-    Ok(Json(run_detail_view(&operator.find_run_detail(id.id("run")?).await?)))
+    Ok(Json(run_detail_view(&operator.get_run_detail(id.id("run")?).await?)))
 }
 
 /// Cancels a run. If it is running, its worker stops it.
@@ -219,7 +219,7 @@ pub(crate) async fn rerun_run(request: ActionContext) -> JsonResponse<RunView> {
 pub(crate) async fn wait_for_run(
     State(operator): State<Operator>,
     stopping: Option<Extension<ShutdownSignal>>,
-    id: PathName,
+    id: UnvalidatedPathParam,
     QueryParams(query): QueryParams<WaitQuery>,
 ) -> JsonResponse<RunView> {
     let run: RunId = id.id("run")?;
@@ -231,14 +231,17 @@ pub(crate) async fn wait_for_run(
     let timeout = parsed.map_err(|invalid| Problem::malformed("timeout", &invalid))?;
     let timeout = timeout.unwrap_or(Duration::from_secs(30));
     if timeout > MAX_WAIT {
-        let invalid =
-            InvalidInput::with_described_value("", duration::format(timeout), "at most 60s");
+        let invalid = InvalidInput::with_described_value(
+            "",
+            duration::format_exact_duration(timeout),
+            "at most 60s",
+        );
         return Err(Problem::malformed("timeout", &invalid));
     }
     let now = tokio::select! {
         waited = operator.wait_until_ended(run, timeout) => waited?.info,
         // The server is stopping: respond with the current state. The client sends its request again, to another server.
-        () = ShutdownSignal::wait(stopping.map(|Extension(stopping)| stopping)) => operator.find_run(run).await?,
+        () = ShutdownSignal::wait(stopping.map(|Extension(stopping)| stopping)) => operator.get_run(run).await?,
     };
     Ok((StatusCode::OK, Json(run_view(&now))))
 }
@@ -249,7 +252,7 @@ pub(crate) async fn wait_for_run(
 ))]
 pub(crate) async fn explain_run(
     State(operator): State<Operator>,
-    id: PathName,
+    id: UnvalidatedPathParam,
 ) -> Result<Json<RunExplanation>, Problem> {
     let (now, sentences) = operator.explain_run(id.id("run")?).await?;
     Ok(Json(RunExplanation { run: now.run.id.0, state: now.run.state.as_str(), sentences }))

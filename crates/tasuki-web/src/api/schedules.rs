@@ -96,7 +96,7 @@ pub(crate) async fn preview_schedule(
             PreviewRow::Skipped { wall, change } => skipped.push(SkippedFireView {
                 local: wall.to_string(),
                 note: format!(
-                    "{} does not exist on that day; {}",
+                    "{} does not exist on that day ({})",
                     wall.time(),
                     describe_clock_change(change)
                 ),
@@ -116,7 +116,9 @@ fn describe_fire(fire: &Fire, change: &ClockChange) -> String {
                 time.time()
             )
         }
-        PlannedSlot::Wall { time, pass: 2 } => format!("the second {}; {words}", time.time()),
+        PlannedSlot::Wall { time, pass: 2 } => {
+            format!("{} for the second time ({words})", time.time())
+        }
         PlannedSlot::Wall { .. } | PlannedSlot::Instant(_) => words,
     }
 }

@@ -14,7 +14,7 @@ use tasuki_core::settings::{SettingDefinition, SettingsProblem};
 use tasuki_store::CurrentSettings;
 use utoipa::ToSchema;
 
-use crate::input::{ActionHeaders, IfMatchHeaderDoc, JsonBody, PathName, RequestInput};
+use crate::input::{ActionHeaders, IfMatchHeaderDoc, JsonBody, RequestInput, UnvalidatedPathParam};
 use crate::problem::Problem;
 
 /// All settings.
@@ -40,7 +40,7 @@ impl RequestInput for BTreeMap<String, String> {}
 
 fn setting_view(definition: SettingDefinition, settings: &Settings) -> SettingView {
     SettingView {
-        value: settings.get(definition.name).unwrap_or_default(),
+        value: settings.find_value_text(definition.name).unwrap_or_default(),
         default: definition.default,
         min: definition.min,
         max: definition.max,
@@ -78,7 +78,7 @@ pub(crate) async fn list_settings(
 ))]
 pub(crate) async fn show_setting(
     State(operator): State<Operator>,
-    PathName(name): PathName,
+    UnvalidatedPathParam(name): UnvalidatedPathParam,
 ) -> Result<Json<SettingView>, Problem> {
     let known = Settings::definitions().into_iter().find(|definition| definition.name == name);
     let known = known.ok_or_else(|| unknown_setting(&name))?;

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
-use tasuki::operator::{Actor, Role};
+use tasuki::operator::{AccessRole, Actor};
 use tasuki_store::Token;
 use utoipa::ToSchema;
 
@@ -98,7 +98,8 @@ pub(crate) async fn create_token(
     Extension(actor): Extension<Actor>,
     JsonBody(body): JsonBody<NewTokenInput>,
 ) -> JsonResponse<TokenView> {
-    let role = body.role.parse::<Role>().map_err(|invalid| Problem::invalid("role", &invalid))?;
+    let role =
+        body.role.parse::<AccessRole>().map_err(|invalid| Problem::invalid("role", &invalid))?;
     let lifetime = parse_duration("expires_in", body.expires_in.as_deref())?;
     let issued = operator.create_token(&actor, &body.name, role, lifetime).await?;
     created_or_existing(

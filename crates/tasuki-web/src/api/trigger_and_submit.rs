@@ -10,7 +10,7 @@ use tasuki_core::{InvalidInput, Scope};
 use utoipa::ToSchema;
 
 use super::job_input::parse_optional_field;
-use super::jobs::JobPath;
+use super::jobs::JobPathDoc;
 use super::run_view::{RunView, run_view};
 use super::{JsonResponse, created_or_existing};
 use crate::input::{
@@ -125,12 +125,12 @@ impl RequestInput for TaskBatch {
 /// The runs of a batch, in the order of its tasks.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct CreatedBatch {
-    items: Vec<BatchRun>,
+    items: Vec<CreatedBatchRun>,
 }
 
 /// The run of one task of a batch.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct BatchRun {
+pub(crate) struct CreatedBatchRun {
     #[schema(minimum = 1)]
     id: i64,
     /// Whether the run existed before: the same idempotency key.
@@ -171,7 +171,7 @@ impl RunParameters<'_> {
 
 /// Triggers a job: creates a run, whether the job is enabled or not.
 #[utoipa::path(post, path = "/api/v1/jobs/{name}/trigger", tag = "jobs",
-    params(JobPath,
+    params(JobPathDoc,
            ("Idempotency-Key" = Option<String>, Header, min_length = 1, max_length = 191)),
     request_body = TriggerRunInput, responses(
     (status = 201, description = "a new run", body = RunView),
@@ -253,7 +253,7 @@ pub(crate) async fn submit_tasks(
         drafts.push(parameters.draft(task.job, task.idempotency_key)?);
     }
     let created = operator.submit_all(&drafts).await?;
-    let item = |created: &tasuki_store::CreatedRun| BatchRun {
+    let item = |created: &tasuki_store::CreatedRun| CreatedBatchRun {
         id: created.run.0,
         existed: created.existed,
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::{Value, json};
-use tasuki::operator::{Actor, Role};
+use tasuki::operator::{AccessRole, Actor};
 use tasuki::{Operator, Wakeups};
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{
@@ -111,13 +111,13 @@ impl Server {
             task: Some(task),
             folder,
         };
-        server.token = server.create_token(Role::Admin).await;
+        server.token = server.create_token(AccessRole::Admin).await;
         server
     }
 
     /// Creates a token with a role; its name is that of the role.
-    pub(crate) async fn create_token(&self, role: Role) -> String {
-        let root = Actor { name: "root".to_owned(), address: None, role: Role::Admin };
+    pub(crate) async fn create_token(&self, role: AccessRole) -> String {
+        let root = Actor { name: "root".to_owned(), address: None, role: AccessRole::Admin };
         self.operator.create_token(&root, role.as_str(), role, None).await.unwrap().secret
     }
 

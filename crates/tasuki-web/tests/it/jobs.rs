@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tasuki::operator::Role;
+use tasuki::operator::AccessRole;
 
 use crate::fixtures::{Server, send_request};
 
@@ -64,7 +64,9 @@ async fn a_job_is_created_shown_and_listed() {
 async fn environment_values_are_hidden_from_viewers_and_operators() {
     let server = Server::start().await;
     server.post("/jobs", nightly()).await.expect_status(201);
-    for (role, shown) in [(Role::Viewer, "***"), (Role::Operator, "***"), (Role::Author, "hush")] {
+    for (role, shown) in
+        [(AccessRole::Viewer, "***"), (AccessRole::Operator, "***"), (AccessRole::Author, "hush")]
+    {
         let token = server.create_token(role).await;
         for path in [NAME, "/jobs"] {
             let path = format!("/api/v1{path}");
@@ -75,7 +77,7 @@ async fn environment_values_are_hidden_from_viewers_and_operators() {
             assert!(text.contains(&format!(r#""SECRET":"{shown}""#)), "{role} {text}");
         }
         // The response to a conflict contains the current job, and must hide the values as well.
-        if role >= Role::Operator {
+        if role >= AccessRole::Operator {
             let path = format!("/api/v1{NAME}/resume");
             let request = server.request_without_token(Method::POST, &path).bearer_auth(&token);
             let lost = send_request(request.header("If-Match", "\"99\"")).await;

@@ -2,14 +2,14 @@
 
 use reqwest::{Method, header};
 use serde_json::{Value, json};
-use tasuki::operator::Role;
+use tasuki::operator::AccessRole;
 
 use crate::fixtures::{Server, send_request};
 
 /// Returns every route and the role that it needs.
-async fn routes(server: &Server) -> Vec<(Method, String, Role)> {
+async fn routes(server: &Server) -> Vec<(Method, String, AccessRole)> {
     let document = server.request_without_token(Method::GET, "/api/openapi.json");
-    let token = server.create_token(Role::Viewer).await;
+    let token = server.create_token(AccessRole::Viewer).await;
     let document = send_request(document.bearer_auth(token)).await.expect_status(200);
     let mut routes = Vec::new();
     for (path, methods) in document["paths"].as_object().unwrap() {
@@ -30,7 +30,7 @@ async fn routes(server: &Server) -> Vec<(Method, String, Role)> {
 async fn a_request_without_the_needed_role_is_forbidden() {
     let server = Server::start().await;
     let routes = routes(&server).await;
-    for &role in Role::ALL {
+    for &role in AccessRole::ALL {
         let token = server.create_token(role).await;
         for (method, path, needed) in &routes {
             let request = server.request_without_token(method.clone(), path).bearer_auth(&token);
@@ -50,14 +50,14 @@ async fn the_roles_are_those_of_the_design() {
     for (method, path, needed) in routes(&server).await {
         let ends_with = |suffixes: &[&str]| suffixes.iter().any(|suffix| path.ends_with(suffix));
         let expected = match method {
-            Method::GET if path.contains("/audit") || path.contains("/tokens") => Role::Admin,
-            Method::GET if ends_with(&["/wait"]) => Role::Operator,
-            Method::GET => Role::Viewer,
-            _ if path.contains("/tokens") || path.contains("/settings") => Role::Admin,
-            Method::POST if ends_with(&["/schedules/preview"]) => Role::Viewer,
-            Method::POST if ends_with(&["/pause", "/resume", "/trigger"]) => Role::Operator,
-            _ if path.contains("/jobs") => Role::Author,
-            _ => Role::Operator,
+            Method::GET if path.contains("/audit") || path.contains("/tokens") => AccessRole::Admin,
+            Method::GET if ends_with(&["/wait"]) => AccessRole::Operator,
+            Method::GET => AccessRole::Viewer,
+            _ if path.contains("/tokens") || path.contains("/settings") => AccessRole::Admin,
+            Method::POST if ends_with(&["/schedules/preview"]) => AccessRole::Viewer,
+            Method::POST if ends_with(&["/pause", "/resume", "/trigger"]) => AccessRole::Operator,
+            _ if path.contains("/jobs") => AccessRole::Author,
+            _ => AccessRole::Operator,
         };
         assert_eq!(needed, expected, "{method} {path}");
     }

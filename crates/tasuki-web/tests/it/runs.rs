@@ -4,18 +4,18 @@ use std::time::{Duration, Instant};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use tasuki_core::ErrorCode;
-use tasuki_core::exit::AttemptFailure;
+use tasuki_core::AttemptErrorCode;
+use tasuki_core::exit::ClassifiedFailure;
 use tasuki_store::AttemptResult;
 
 use crate::fixtures::{FakeWorker, Server, send_request};
 
 fn failed() -> AttemptResult {
-    let failure = AttemptFailure { code: ErrorCode::UNEXPECTED_ERROR, retryable: true };
+    let failure = ClassifiedFailure { code: AttemptErrorCode::UNEXPECTED_ERROR, retryable: true };
     AttemptResult {
         exit_code: Some(3),
         error_message: Some("no".to_owned()),
-        ..AttemptResult::failed(failure)
+        ..AttemptResult::from_failure(failure)
     }
 }
 

@@ -50,7 +50,7 @@ async fn a_stopped_server_refuses_requests() {
 async fn the_shutdown_does_not_wait_for_incomplete_requests() {
     let mut server = Server::start().await;
     let address = server.url.trim_start_matches("http://").to_owned();
-    let token = server.create_token(tasuki::operator::Role::Author).await;
+    let token = server.create_token(tasuki::operator::AccessRole::Author).await;
     let half_a_body = format!(
         "POST /api/v1/events HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
          content-type: application/json\r\ncontent-length: 99\r\nexpect: 100-continue\r\n\r\n{{\"type"

@@ -2,7 +2,7 @@
 
 use reqwest::Method;
 use serde_json::json;
-use tasuki::operator::Role;
+use tasuki::operator::AccessRole;
 
 use crate::fixtures::{Server, send_request};
 
@@ -41,7 +41,7 @@ async fn a_token_is_shown_once_and_works_until_it_is_revoked() {
 async fn an_audit_entry_contains_the_actor_and_the_address() {
     let server = Server::start().await;
     server.create_job("a").await;
-    let token = server.create_token(Role::Operator).await;
+    let token = server.create_token(AccessRole::Operator).await;
     let request =
         server.request_without_token(Method::POST, "/api/v1/jobs/a/pause").bearer_auth(&token);
     let body = json!({ "reason": "holiday" });

@@ -14,11 +14,11 @@ use tasuki_core::{NodeName, RunId, WorkerId};
 use tasuki_store::{AttemptReport, Error, Outcome, Store};
 
 use super::clock_and_random::{OsRandom, Random};
-use crate::node::executor::attempt::{self, ExecutionEnd};
+use crate::node::executor::attempt_data::{self, ExecutionEnd};
 use crate::node::executor::command_completion::output_lines;
-use crate::node::executor::command_result_file::read_result_file;
 use crate::node::executor::commands::WorkerDir;
 use crate::node::executor::launch_spec::token_from_hex;
+use crate::node::executor::read_command_result_file::read_result_file;
 use crate::node::executor::work_dirs;
 use crate::node::job_cache::JobCache;
 use crate::spawner::{AttemptKey, ProcessExit, ProcessOutput};
@@ -139,7 +139,7 @@ impl DataDirLock {
     }
 
     /// Lock file that lets only one spawner at a time use this directory.
-    pub fn spawner_lock(&self) -> PathBuf {
+    pub fn spawner_lock_path(&self) -> PathBuf {
         self.data.join("spawner.lock")
     }
 
@@ -173,7 +173,7 @@ impl DataDirLock {
     /// Reports the recorded exits of earlier incarnations, and then marks those incarnations as dead, so that their
     /// runs are recovered without waiting for the leases to expire. The caller must know from the spawner that no
     /// process of theirs is left.
-    pub(crate) async fn recover_previous(
+    pub(crate) async fn report_exits_of_previous_workers(
         &self,
         store: &Store,
         node: &NodeName,
@@ -246,7 +246,7 @@ async fn report_exit(
     };
     let result_file = record.result.as_deref().map(read_result_file).unwrap_or_default();
     let end = ExecutionEnd::Exited { exit, result_file, output: None };
-    let result = attempt::attempt_result(&job, end, None, random.next_u128() as u32);
+    let result = attempt_data::attempt_result(&job, end, None, random.next_u128() as u32);
     let outcomes = store.finish(&[AttemptReport::new(token, run, result)], &[token]).await?;
     let applied = outcomes.iter().all(Outcome::is_applied);
     tracing::info!(run_id = %run, applied, "the exit of an earlier worker's attempt was reported");

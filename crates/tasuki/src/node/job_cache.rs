@@ -62,7 +62,7 @@ impl JobCache {
         if missing.is_empty() {
             return Ok(());
         }
-        self.insert_all(store.list_job_versions(&missing).await?);
+        self.insert_all(store.list_job_versions_by_id(&missing).await?);
         Ok(())
     }
 

@@ -16,10 +16,10 @@ use super::leader::Leader;
 use super::outage_log::OutageLog;
 use super::worker::{HeartbeatResult, Worker};
 use crate::Wakeups;
-use crate::node::coordination::external_coordinator::Coordinator;
+use crate::node::coordination::coordinator_trait::Coordinator;
 use crate::node::coordination::node_rpc::Peers;
-use crate::node::executor::attempt::CompletionQueue;
-use crate::node::leader::scope_providers::DataScopeProviders;
+use crate::node::executor::attempt_data::CompletionQueue;
+use crate::node::leader::job_scope_providers::JobScopeProviders;
 
 mod between_nodes;
 
@@ -42,7 +42,7 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Loops {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
-    pub(crate) scopes: Arc<DataScopeProviders>,
+    pub(crate) scopes: Arc<JobScopeProviders>,
     pub(crate) store: Store,
     pub(crate) completions: CompletionQueue,
     pub(crate) wakeups: Wakeups,
@@ -119,7 +119,7 @@ impl Loops {
 
     /// The same for loops that check leased runs: while the worker holds no runs, only `woken` ends the wait.
     async fn wait_while_leased(&self, limit: Duration, woken: impl Future<Output = ()>) -> bool {
-        self.wait_for(self.worker.wait_for_next_check(limit), woken).await
+        self.wait_for(self.worker.wait_interval_or_next_lease(limit), woken).await
     }
 
     async fn wait_for(
@@ -140,7 +140,7 @@ impl Loops {
             let wait = match self.outage_log.run_logged("heartbeat", self.worker.heartbeat()).await
             {
                 Some(HeartbeatResult::DeclaredDead | HeartbeatResult::Alive) => {
-                    self.outage_log.heartbeat_succeeded();
+                    self.outage_log.record_heartbeat_success();
                     with_jitter(self.worker.settings().heartbeat_interval())
                 }
                 None => BACKOFF,
@@ -173,14 +173,14 @@ impl Loops {
             let next = async {
                 match woken {
                     true => self.worker.claim_after_wakeup().await,
-                    false => self.worker.claim().await,
+                    false => self.worker.claim_and_launch().await,
                 }
             };
             let wait = match self.outage_log.run_logged("claim", next).await {
                 Some(next) => time_until(next),
                 None => BACKOFF,
             };
-            // Attempts that were just launched may end at once and free more slots: wait for them.
+            // Attempts that were just launched may end immediately and free more slots: wait for them.
             let wait =
                 if self.worker.is_nearly_full() { wait.max(CLAIM_BATCH_DELAY) } else { wait };
             if wait.is_zero() && !*self.stop.borrow() {
@@ -205,7 +205,7 @@ impl Loops {
                 tokio::select! {
                     _ = stop.wait_for(|stop| *stop) => return,
                     () = tokio::time::sleep_until(until) => break,
-                    () = self.wakeups.claims_wakeup() => woken = true,
+                    () = self.wakeups.wait_for_claim_wakeup() => woken = true,
                 }
             }
         }
@@ -213,7 +213,7 @@ impl Loops {
 
     /// Handles one local submit request at a time. Tasks submitted meanwhile are combined into the next request.
     async fn local_submit_loop(self: Arc<Self>) {
-        let mut requests = self.wakeups.local_submit_channel().open();
+        let mut requests = self.wakeups.local_submit_sender().open();
         let mut stop = self.stop.clone();
         loop {
             let request = tokio::select! {
@@ -239,8 +239,8 @@ impl Loops {
             let mut stop = self.stop.clone();
             woken = tokio::select! {
                 _ = stop.wait_for(|stop| *stop) => return,
-                () = self.worker.wait_for_next_check(wait) => false,
-                () = self.wakeups.renew_loop_wakeup() => true,
+                () = self.worker.wait_interval_or_next_lease(wait) => false,
+                () = self.wakeups.wait_for_renew_wakeup() => true,
             };
         }
     }
@@ -297,7 +297,7 @@ impl Loops {
                 Some(false) => with_jitter(settings.subleader_check()),
                 None => BACKOFF,
             };
-            if !self.wait(wait, self.wakeups.election_wakeup()).await {
+            if !self.wait(wait, self.wakeups.wait_for_election_wakeup()).await {
                 return;
             }
         }
@@ -311,7 +311,7 @@ impl Loops {
                 Some(false) => with_jitter(settings.leader_tick()),
                 None => BACKOFF,
             };
-            if !self.wait(wait, self.wakeups.planner_wakeup()).await {
+            if !self.wait(wait, self.wakeups.wait_for_planner_wakeup()).await {
                 return;
             }
         }
@@ -320,7 +320,7 @@ impl Loops {
     /// Sends queued orders, each batch in its own task: a worker that does not respond delays no later orders.
     async fn order_loop(self: Arc<Self>) {
         loop {
-            if !self.wait(Duration::MAX, self.leader.wait_for_order()).await {
+            if !self.wait(Duration::MAX, self.leader.wait_for_queued_order()).await {
                 return;
             }
             let leader = Arc::clone(&self.leader);
@@ -393,7 +393,7 @@ impl Loops {
                 Some(next) => time_until(next),
                 None => BACKOFF,
             };
-            if !self.wait(wait, self.worker.wait_for_detach_change()).await {
+            if !self.wait(wait, self.worker.wait_for_detach()).await {
                 return;
             }
         }
@@ -403,7 +403,10 @@ impl Loops {
         loop {
             let settings = self.worker.settings();
             self.outage_log.run_logged("recover", self.leader.recover(&settings)).await;
-            if !self.wait(settings.recovery_interval(), self.wakeups.recovery_wakeup()).await {
+            if !self
+                .wait(settings.recovery_interval(), self.wakeups.wait_for_recovery_wakeup())
+                .await
+            {
                 return;
             }
         }

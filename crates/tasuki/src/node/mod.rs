@@ -8,7 +8,6 @@ pub mod config;
 pub mod coordination;
 mod data_dir;
 pub mod executor;
-pub(crate) mod identity;
 pub(crate) mod job_cache;
 pub(crate) mod leader;
 mod loops;
@@ -17,36 +16,37 @@ mod outage_log;
 mod scenarios;
 mod store_timeout;
 pub(crate) mod worker;
+pub(crate) mod worker_identity;
 
 use std::process::Command;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::{InvalidInput, Settings, WorkerId};
 use tasuki_store::{Error, NewWorker, Store};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-pub use crate::node::leader::scope_providers::{ProviderError, ScopeProvider};
+pub use crate::node::leader::job_scope_providers::{ProviderError, ScopeProvider};
 pub use config::{Config, DjangoProject};
 pub use data_dir::{DataDirError, DataDirLock};
 pub use leader::Leader;
 pub use worker::Worker;
 
 use crate::handler::{Context, HandlerArguments, HandlerRegistry, TaskError, TaskSuccess};
-use crate::node::coordination::external_coordinator::{Coordinator, DatabaseOnly};
+use crate::node::coordination::coordinator_trait::{Coordinator, DatabaseOnly};
 use crate::node::coordination::node_rpc::{InProcessPeers, NodeRpc, PeerRouter, Peers};
 use crate::node::coordination::rpc_handler::NodeService;
-use crate::node::executor::attempt::CompletionQueue;
+use crate::node::executor::attempt_data::CompletionQueue;
 use crate::node::executor::commands::CommandExecutor;
 use crate::node::executor::executors::Executors;
 use crate::node::executor::functions::FunctionExecutor;
 use crate::node::executor::log_creation_batcher::LogCreationBatcher;
-use crate::node::identity::WorkerIdentity;
-use crate::node::leader::scope_providers::DataScopeProviders;
-use crate::node::worker::slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
+use crate::node::leader::job_scope_providers::JobScopeProviders;
+use crate::node::worker::configured_slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
+use crate::node::worker_identity::WorkerIdentity;
 use crate::{JobDeclaration, Operator, Wakeups, operator};
 use clock_and_random::{Clock, OsRandom, Random, RealClock};
 use loops::{ClusterContext, Loops};
@@ -103,7 +103,7 @@ enum DeclareMode {
 pub struct Node {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
-    pub(crate) scopes: Arc<DataScopeProviders>,
+    pub(crate) scopes: Arc<JobScopeProviders>,
     pub(crate) store: Store,
     drain: Duration,
     stop: watch::Sender<bool>,
@@ -213,7 +213,7 @@ impl NodeBuilder {
         } = self;
         let queues = ServedQueues::new(&queues)?;
         if config.address.is_some() {
-            wakeups.set_coordinator_to_notify(Arc::clone(&coordinator));
+            wakeups.set_notification_coordinator(Arc::clone(&coordinator));
         }
         let operator = Operator::new(store.clone(), wakeups.clone());
         let mut declared = Vec::with_capacity(jobs.len());
@@ -221,7 +221,7 @@ impl NodeBuilder {
             let node = config.node.as_str();
             let declared_job = match mode {
                 DeclareMode::Overwrite => job.apply(&operator, node).await?,
-                DeclareMode::IfMissing => job.create_if_missing(&operator, node).await?,
+                DeclareMode::IfMissing => job.create_job_if_missing(&operator, node).await?,
             };
             declared.push(declared_job.job);
         }
@@ -250,7 +250,13 @@ impl NodeBuilder {
                 );
                 let command_executor = command_executor.await.map_err(NodeError::Spawner)?;
                 data_dir
-                    .recover_previous(&store, &config.node, id, &*random, config.max_log_bytes)
+                    .report_exits_of_previous_workers(
+                        &store,
+                        &config.node,
+                        id,
+                        &*random,
+                        config.max_log_bytes,
+                    )
                     .await?;
                 (Some(Arc::new(data_dir)), Some(command_executor))
             }
@@ -288,7 +294,7 @@ impl NodeBuilder {
             store: store.clone(),
             clock: Arc::clone(&clock),
             random: Arc::clone(&random),
-            executor: Arc::clone(&executors) as Arc<dyn executor::attempt::Executor>,
+            executor: Arc::clone(&executors) as Arc<dyn executor::attempt_data::Executor>,
             completions: completions.clone(),
             wakeups: wakeups.clone(),
             slot_counts: Box::new(slots),
@@ -325,7 +331,7 @@ impl NodeBuilder {
             let provider = job.scopes.clone()?;
             Some((job.name().to_owned(), provider))
         });
-        let scopes = Arc::new(DataScopeProviders::new(scopes.collect()));
+        let scopes = Arc::new(JobScopeProviders::new(scopes.collect()));
         let loops = Loops {
             worker: Arc::clone(&worker),
             leader: Arc::clone(&leader),
@@ -412,7 +418,7 @@ impl Node {
         }
         if !self.wait_until_idle(self.drain).await {
             let grace = self.worker.longest_grace();
-            self.worker.stop_all(StopReason::Drain);
+            self.worker.stop_all(AttemptStopReason::Drain);
             self.wait_until_idle(grace + Duration::from_secs(5)).await;
         }
         if let Err(error) = with_timeout(self.leader.resign()).await {

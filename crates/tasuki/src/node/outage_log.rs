@@ -69,7 +69,7 @@ impl OutageLog {
     }
 
     /// Records a successful heartbeat, and logs the end of an outage.
-    pub(crate) fn heartbeat_succeeded(&self) {
+    pub(crate) fn record_heartbeat_success(&self) {
         let now = Instant::now();
         if let Some(since) = self.state().record_heartbeat(now) {
             let seconds = (now - since).as_secs();

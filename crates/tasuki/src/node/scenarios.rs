@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, LeaseToken, RunId, RunState, Schedule, Settings, WorkerId};
 use tasuki_store::{
-    Job, JobCreated, JobDefinition, JobSpec, NewWorker, Run, RunFilter, SettingsChangeResult,
+    Job, JobCreateResult, JobDefinition, JobSpec, NewWorker, Run, RunFilter, SettingsChangeResult,
     Store, Trigger,
 };
 
@@ -27,15 +27,15 @@ use super::Leader;
 use super::clock_and_random::{Clock, Random};
 use super::worker::{Worker, WorkerParts};
 use crate::handler::TaskSuccess;
-use crate::node::coordination::external_coordinator::DatabaseOnly;
+use crate::node::coordination::coordinator_trait::DatabaseOnly;
 use crate::node::coordination::node_rpc::{InProcessPeers, NodeRpc};
 use crate::node::coordination::rpc_handler::NodeService;
-use crate::node::executor::attempt::{
+use crate::node::executor::attempt_data::{
     Attempt, Completion, CompletionQueue, ExecutionEnd, Executor,
 };
-use crate::node::identity::WorkerIdentity;
-use crate::node::worker::slots_and_lanes::{ServedQueues, SlotCounts};
-use crate::operator::{Actor, Role};
+use crate::node::worker::configured_slots_and_lanes::{ServedQueues, SlotCounts};
+use crate::node::worker_identity::WorkerIdentity;
+use crate::operator::{AccessRole, Actor};
 use crate::spawner::AttemptKey;
 use crate::{Operator, Wakeups};
 
@@ -47,7 +47,7 @@ fn at(text: &str) -> Timestamp {
 }
 
 fn by() -> Actor {
-    Actor { name: "ann".to_owned(), address: None, role: Role::Admin }
+    Actor { name: "ann".to_owned(), address: None, role: AccessRole::Admin }
 }
 
 /// Clock set by the test, in microseconds since the scenario began.
@@ -70,7 +70,7 @@ impl Random for CountingRandom {
     }
 }
 
-/// Executor that runs nothing: a launched attempt ends at once, or when the test completes it.
+/// Executor that runs nothing: a launched attempt ends immediately, or when the test completes it.
 struct FakeExecutor {
     completions: CompletionQueue,
     completes_at_once: bool,
@@ -108,7 +108,7 @@ impl Executor for FakeExecutor {
         }
     }
 
-    fn stop(&self, key: AttemptKey, _: StopReason, _: Duration) {
+    fn stop(&self, key: AttemptKey, _: AttemptStopReason, _: Duration) {
         if self.running.lock().unwrap().iter().any(|(running, _)| *running == key) {
             self.complete(RunId(key.run));
         }
@@ -263,7 +263,7 @@ impl Scenario {
         self.worker.renew(false).await.unwrap();
         self.worker.enforce_deadlines();
         self.worker.start_due().await.unwrap();
-        while self.worker.claim().await.unwrap() == Some(0) {
+        while self.worker.claim_and_launch().await.unwrap() == Some(0) {
             self.worker.report_all().await.unwrap();
         }
         self.worker.report_all().await.unwrap();
@@ -297,7 +297,7 @@ impl Scenario {
         let spec = JobSpec {
             kind: work.kind(),
             spec: work.to_json().to_string(),
-            lane: work.claim_lane(work.kind().default_dispatch()),
+            lane: work.lane_for_dispatch(work.kind().default_dispatch()),
             concurrency: ConcurrencyPolicy::Allow,
             max_attempts: 1,
             max_releases: 3,
@@ -319,8 +319,8 @@ impl Scenario {
         };
         let name = name.parse().unwrap();
         match self.store.create_job("ann", &name, definition, next).await.unwrap() {
-            JobCreated::Created(job) => *job,
-            JobCreated::NameTaken => panic!("{name} is taken"),
+            JobCreateResult::Created(job) => *job,
+            JobCreateResult::NameTaken => panic!("{name} is taken"),
         }
     }
 

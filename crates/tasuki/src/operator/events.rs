@@ -31,7 +31,7 @@ impl Operator {
             return Err(InvalidInput::with_value("event type", &event.event_type, expected).into());
         }
         let job: Option<JobName> = match &event.job {
-            Some(name) => Some(self.find_stored_job(name).await?.name.parse()?),
+            Some(name) => Some(self.get_stored_job(name).await?.name.parse()?),
             None => None,
         };
         let emitted = self
@@ -58,7 +58,7 @@ impl Operator {
     }
 
     /// One event. An error if it does not exist.
-    pub async fn find_event(&self, event: EventId) -> Result<Event, Error> {
+    pub async fn get_event(&self, event: EventId) -> Result<Event, Error> {
         self.store.find_event(event).await?.ok_or_else(|| Error::not_found("event", &event))
     }
 }

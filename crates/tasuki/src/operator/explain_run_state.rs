@@ -5,7 +5,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::run::transition::Verb;
-use tasuki_core::{AttemptOutcome, Origin, RunId, RunState, Schedule, Settings, duration};
+use tasuki_core::{AttemptOutcome, Lane, Origin, RunId, RunState, Schedule, Settings, duration};
 use tasuki_store::{Execution, JobSpec, Run, TransitionRecord, WorkerRecord};
 
 /// The data about a run's surroundings that an explanation needs.
@@ -66,7 +66,7 @@ fn explain_origin(run: &Run, context: &RunExplanationData<'_>) -> String {
                 let description = schedule.describe(tasuki_core::Language::English);
                 format!(", which fires {description} ({})", schedule.zone())
             });
-            format!("was created for slot {slot} of job {job}{description}")
+            format!("was created for the fire time {slot} of job {job}{description}")
         }
         Origin::Event => {
             let event = run.event.map_or_else(|| "an event".to_owned(), |id| format!("event {id}"));
@@ -136,7 +136,7 @@ fn explain_waiting(run: &Run, context: &RunExplanationData<'_>) -> Vec<String> {
     }
     if let Some(holder) = context.hold_owner {
         sentences.push(format!(
-            "run {holder} of the same job and scope owns the hold, so this run waits until that run ends"
+            "run {holder} of the same job and scope is assigned or running, and the job allows only one run at a time, so this run waits until that run ends"
         ));
     }
     sentences.push(explain_next_worker(run, context));
@@ -161,12 +161,10 @@ fn explain_next_worker(run: &Run, context: &RunExplanationData<'_>) -> String {
     let workers = context.active_workers;
     if !run.lane.is_empty() {
         return match workers {
-            0 => {
-                format!("a worker must claim it from lane {:?}, but no worker is active", run.lane)
-            }
+            0 => "a worker must claim it, but no worker is active".to_owned(),
             _ => format!(
-                "the first of {workers} active workers with a free slot for lane {:?} claims it{labels}",
-                run.lane
+                "the first of {workers} active workers with a free slot for {} claims it{labels}",
+                lane_name(&run.lane)
             ),
         };
     }
@@ -177,8 +175,18 @@ fn explain_next_worker(run: &Run, context: &RunExplanationData<'_>) -> String {
         (true, 0) => "the leader must assign it to a worker, but no worker is active".to_owned(),
         (true, _) => format!(
             "the leader assigns it to the least loaded of {workers} active workers{labels}, at the earliest {} before its planned time",
-            duration::format(context.settings.assign_ahead())
+            duration::format_exact_duration(context.settings.assign_ahead())
         ),
+    }
+}
+
+/// The lane in the words of users: the function with its queue and priority. The lane of commands is its own name.
+fn lane_name(lane: &str) -> String {
+    match lane.parse::<Lane>() {
+        Ok(Lane { queue, handler, priority }) => {
+            format!("function {handler} (queue {queue}, priority {priority})")
+        }
+        Err(_) => lane.to_owned(),
     }
 }
 
@@ -226,7 +234,7 @@ fn explain_running(run: &Run, context: &RunExplanationData<'_>) -> Vec<String> {
     }
     sentences.push(format!(
         "if its worker does not renew the lease for {}, the lease expires and the run is recovered",
-        duration::format(context.settings.lease_ttl())
+        duration::format_exact_duration(context.settings.lease_ttl())
     ));
     sentences.extend(explain_worker_state(context));
     sentences
@@ -239,7 +247,7 @@ fn explain_next_failure(run: &Run, context: &RunExplanationData<'_>) -> String {
         (0, _) => "if it fails now, it ends: no try is left".to_owned(),
         (left, Some(spec)) => format!(
             "if it fails with a retryable error, up to {left} more tries follow, the first after at least {}",
-            duration::format(spec.backoff)
+            duration::format_exact_duration(spec.backoff)
         ),
         (left, None) => {
             format!("if it fails with a retryable error, up to {left} more tries follow")
@@ -277,7 +285,7 @@ fn explain_ended(run: &Run, context: &RunExplanationData<'_>) -> Vec<String> {
                 format!("it was SKIPPED at {at}: it was later than its misfire policy allows")
             }
             Some("CONCURRENT") => format!(
-                "it was SKIPPED at {at}: another run of the job was active, and the job forbids two at once"
+                "it was SKIPPED at {at}: another run of the job was active, and the job forbids two runs at the same time"
             ),
             _ => format!("it was SKIPPED at {at}{}", reason_text(run)),
         },
@@ -294,12 +302,12 @@ fn explain_ended(run: &Run, context: &RunExplanationData<'_>) -> Vec<String> {
     }];
     let next = match (run.state.may_become(RunState::RetryWait), context.job_exists) {
         (true, true) => {
-            "it is not retried automatically; retry gives it one more try, rerun creates a new run"
+            "it is not retried automatically; `retry` gives it one more try, `rerun` creates a new run"
         }
         (true, false) => {
-            "it is not retried automatically; retry gives it one more try; its job was deleted"
+            "it is not retried automatically; `retry` gives it one more try; its job was deleted"
         }
-        (false, true) => "this state is final; rerun creates a new run",
+        (false, true) => "this state is final; `rerun` creates a new run",
         (false, false) => "this state is final, and its job was deleted",
     };
     sentences.push(next.to_owned());

@@ -62,7 +62,7 @@ impl JobDraft {
     /// The draft of a stored job, without defaults left open.
     pub fn from_job(job: &Job) -> Result<Self, InvalidInput> {
         let spec = &job.newest.spec;
-        let trigger = match (job.schedule()?, job.trigger.as_str()) {
+        let trigger = match (job.parse_stored_schedule()?, job.trigger.as_str()) {
             (Some(schedule), _) => Trigger::Time { schedule, misfire: job.misfire },
             (None, "event") => {
                 Trigger::Event { types: job.event_types.clone(), filter: job.event_filter.clone() }
@@ -136,7 +136,7 @@ impl JobDraft {
         let spec = JobSpec {
             kind,
             spec: self.work.to_json().to_string(),
-            lane: self.work.claim_lane(dispatch),
+            lane: self.work.lane_for_dispatch(dispatch),
             concurrency: self.concurrency.unwrap_or(default_concurrency),
             max_attempts: max_retries + 1,
             max_releases: settings.max_releases(),

@@ -2,7 +2,9 @@
 
 use jiff::Timestamp;
 use tasuki_core::{JobId, JobName, RunId};
-use tasuki_store::{ExpectedVersion, Job, JobChange, JobCreated, JobDefinition, Trigger};
+use tasuki_store::{
+    ExpectedVersion, Job, JobChangeResult, JobCreateResult, JobDefinition, Trigger,
+};
 
 use super::error::job_changed_message;
 use super::{Actor, CurrentState, Error, JobDraft, Operator};
@@ -55,7 +57,7 @@ pub struct JobPage {
 
 /// The next fire of a job: `None` while it is disabled, and not before the end of a pause.
 pub(crate) fn next_fire(job: &Job, clock: Timestamp) -> Option<Timestamp> {
-    let schedule = job.schedule().ok().flatten()?;
+    let schedule = job.parse_stored_schedule().ok().flatten()?;
     if !job.enabled || job.deleted_at.is_some() {
         return None;
     }
@@ -108,13 +110,13 @@ impl Operator {
     }
 
     /// One job by name. An error if it does not exist.
-    pub async fn find_job(&self, name: &str) -> Result<JobWithNextFire, Error> {
-        let job = self.find_stored_job(name).await?;
+    pub async fn get_job(&self, name: &str) -> Result<JobWithNextFire, Error> {
+        let job = self.get_stored_job(name).await?;
         Ok(JobWithNextFire::new(job, self.store.read_clock().await?))
     }
 
     /// The row of a job by name. An invalid name gives the same error as an unknown one.
-    pub(super) async fn find_stored_job(&self, name: &str) -> Result<Job, Error> {
+    pub(super) async fn get_stored_job(&self, name: &str) -> Result<Job, Error> {
         let found = match name.parse::<JobName>() {
             Ok(name) => self.store.find_job(&name).await?,
             Err(_) => None,
@@ -123,7 +125,7 @@ impl Operator {
     }
 
     /// The id of a job by name, including deleted jobs, for queries of the history.
-    pub(super) async fn find_job_id(&self, name: &str) -> Result<JobId, Error> {
+    pub(super) async fn get_job_id(&self, name: &str) -> Result<JobId, Error> {
         let found = match name.parse::<JobName>() {
             Ok(name) => self.store.find_job_with_deleted(&name).await?,
             Err(_) => None,
@@ -143,11 +145,11 @@ impl Operator {
         let clock = self.store.read_clock().await?;
         let first = first_fire(&definition, clock);
         match self.store.create_job(by.for_store(), &name, &definition, first).await? {
-            JobCreated::Created(job) => {
+            JobCreateResult::Created(job) => {
                 self.notifier.wake_all();
                 Ok(JobWithNextFire::new(*job, clock))
             }
-            JobCreated::NameTaken => Err(Error::NameTaken(name.to_string())),
+            JobCreateResult::NameTaken => Err(Error::NameTaken(name.to_string())),
         }
     }
 
@@ -245,20 +247,22 @@ impl Operator {
 
     fn job_change_result(
         &self,
-        change: JobChange,
+        change: JobChangeResult,
         clock: Timestamp,
     ) -> Result<(JobWithNextFire, Vec<RunId>), Error> {
         self.submit_cache.clear();
         match change {
-            JobChange::Applied { job, canceled_runs } => {
+            JobChangeResult::Applied { job, canceled_runs } => {
                 self.notifier.wake_all();
                 Ok((JobWithNextFire::new(job, clock), canceled_runs))
             }
-            JobChange::Lost(Some(job)) => Err(Error::lost(
+            JobChangeResult::Lost(Some(job)) => Err(Error::lost(
                 job_changed_message(&job),
                 CurrentState::Job(JobWithNextFire::new(job, clock)),
             )),
-            JobChange::Lost(None) => Err(Error::lost("the job was deleted", CurrentState::Nothing)),
+            JobChangeResult::Lost(None) => {
+                Err(Error::lost("the job was deleted", CurrentState::Nothing))
+            }
         }
     }
 }

@@ -7,33 +7,34 @@
 //! Deliberately absent: permission checks. The web API checks the [`Role`] of its user before it calls the operator; a
 //! program that embeds tasuki may do everything.
 
-mod cluster;
 mod error;
 mod events;
 pub mod explain_run_state;
 mod job_draft;
 mod jobs;
 mod runs;
+mod settings_and_audit;
 mod tokens;
 mod trigger_and_submit;
+mod workers_and_leader;
 
 use std::sync::Arc;
 
 use tasuki_store::Store;
 
-pub use cluster::{LeaderInfo, WorkerInfo};
 pub use error::{CurrentState, Error};
 pub use events::EventDraft;
 pub use job_draft::JobDraft;
 pub(crate) use jobs::next_fire;
 pub use jobs::{JobFilter, JobPage, JobWithNextFire};
 pub use runs::{RunDetail, RunInfo, RunInfoPage, WaitResult};
-pub use tasuki_core::Role;
+pub use tasuki_core::AccessRole;
 pub use tokens::{IssuedToken, generate_token, hash_token};
 pub use trigger_and_submit::{SubmitResult, TaskDraft};
+pub use workers_and_leader::{LeaderInfo, WorkerInfo};
 
 use crate::Wakeups;
-use crate::notify::wakeup_notifier::Notifier;
+use crate::wakeups_and_hints::wakeup_notifier::Notifier;
 
 /// The user or program that performs an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub struct Actor {
     /// The network address of the request, if there is one.
     pub address: Option<String>,
     /// The role of the actor.
-    pub role: Role,
+    pub role: AccessRole,
 }
 
 impl Actor {

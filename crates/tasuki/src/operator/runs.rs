@@ -7,8 +7,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{JobId, RunId};
 use tasuki_store::{
-    CancelResult, Execution, LogPage, Lost, Outcome, Run, RunFilter, RunPosition, TransitionRecord,
-    Writer,
+    CancelResult, Execution, LogPage, LostWrite, Outcome, Run, RunFilter, RunListPosition,
+    TransitionRecord, Writer,
 };
 
 use super::explain_run_state::{self, RunExplanationData};
@@ -34,7 +34,7 @@ pub struct RunInfoPage {
     /// The runs that match the filter.
     pub runs: Vec<RunInfo>,
     /// The position of the next page; `None`: this is the last page.
-    pub next: Option<RunPosition>,
+    pub next: Option<RunListPosition>,
     /// The number of runs that were compared with the filter.
     pub scanned: usize,
     /// The planned instant of the last run that was compared with the filter.
@@ -63,15 +63,15 @@ pub struct WaitResult {
 
 impl Operator {
     /// One run. An error if it does not exist.
-    pub async fn find_run(&self, run: RunId) -> Result<RunInfo, Error> {
+    pub async fn get_run(&self, run: RunId) -> Result<RunInfo, Error> {
         let found = self.store.find_run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
         let mut infos = self.with_details(vec![found]).await?;
         infos.pop().ok_or_else(|| Error::not_found("run", &run))
     }
 
     /// One run with its complete history.
-    pub async fn find_run_detail(&self, run: RunId) -> Result<RunDetail, Error> {
-        let info = self.find_run(run).await?;
+    pub async fn get_run_detail(&self, run: RunId) -> Result<RunDetail, Error> {
+        let info = self.get_run(run).await?;
         let executions = self.store.list_executions(run).await?;
         Ok(RunDetail { info, executions, transitions: self.store.list_transitions(run).await? })
     }
@@ -81,11 +81,11 @@ impl Operator {
         &self,
         job: Option<&str>,
         filter: RunFilter,
-        position: Option<&RunPosition>,
+        position: Option<&RunListPosition>,
         limit: u32,
     ) -> Result<RunInfoPage, Error> {
         let job = match job {
-            Some(name) => Some(self.find_job_id(name).await?),
+            Some(name) => Some(self.get_job_id(name).await?),
             None => None,
         };
         let page = self.store.list_runs(&RunFilter { job, ..filter }, position, limit).await?;
@@ -139,9 +139,9 @@ impl Operator {
     ) -> Result<(RunInfo, bool), Error> {
         let outcome = self.store.cancel(Writer::Api, run, by.for_store(), reason).await?;
         let done = self.complete_action("cancel", outcome).await?;
-        let info = self.find_run(run).await?;
+        let info = self.get_run(run).await?;
         if let (CancelResult::Requested, Some(worker)) = (done, info.run.worker) {
-            self.notifier.hint_outbox().enqueue_cancel(worker, run);
+            self.notifier.outbox_of_worker_hints().enqueue_cancel(worker, run);
         }
         Ok((info, done == CancelResult::Canceled))
     }
@@ -155,7 +155,7 @@ impl Operator {
     ) -> Result<RunInfo, Error> {
         let outcome = self.store.retry_manually(run, by.for_store(), reason).await?;
         self.complete_action("retry", outcome).await?;
-        self.find_run(run).await
+        self.get_run(run).await
     }
 
     /// Creates a new run from an ended one, with the current version of its job.
@@ -165,11 +165,11 @@ impl Operator {
         let job = job.ok_or_else(|| Error::not_found("job", &old.job))?;
         if job.deleted_at.is_some() {
             let message = format!("job {} was deleted, so run {run} cannot be rerun", job.name);
-            return Err(Error::lost(message, CurrentState::Run(self.find_run(run).await?)));
+            return Err(Error::lost(message, CurrentState::Run(self.get_run(run).await?)));
         }
         let outcome = self.store.rerun(by.for_store(), &job.newest, run).await?;
         let new = self.complete_action("rerun", outcome).await?;
-        self.find_run(new).await
+        self.get_run(new).await
     }
 
     /// Converts the outcome of an action on a run: its result, or an error with the run's current state.
@@ -187,10 +187,10 @@ impl Operator {
                 ));
             }
         };
-        let Lost { run, state: Some(state), .. } = lost else {
+        let LostWrite { run, state: Some(state), .. } = lost else {
             return Err(Error::not_found("run", &lost.run));
         };
-        let info = self.find_run(run).await?;
+        let info = self.get_run(run).await?;
         let message = match info.run.cancel_requested_at {
             Some(_) if verb == "cancel" && state.is_leased() => {
                 format!("a cancel of run {run} was already requested")
@@ -225,7 +225,7 @@ impl Operator {
                 self.store.find_run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
             let ended = found.state.is_ended();
             if ended || tokio::time::Instant::now() >= deadline {
-                return Ok(WaitResult { info: self.find_run(run).await?, ended });
+                return Ok(WaitResult { info: self.get_run(run).await?, ended });
             }
             tokio::time::sleep_until(
                 deadline.min(tokio::time::Instant::now() + WAIT_POLL_INTERVAL),
@@ -236,8 +236,8 @@ impl Operator {
 
     /// Explains the state of a run in sentences. See [`explain_run_state`].
     pub async fn explain_run(&self, run: RunId) -> Result<(RunInfo, Vec<String>), Error> {
-        let info = self.find_run(run).await?;
-        let leader = self.store.find_leader().await?;
+        let info = self.get_run(run).await?;
+        let leader = self.store.get_leader_record().await?;
         let worker = match info.run.worker {
             Some(worker) => self.store.find_worker(worker).await?,
             None => None,
@@ -251,7 +251,7 @@ impl Operator {
         let context = RunExplanationData {
             clock: leader.clock,
             job: &info.job,
-            schedule: job.as_ref().and_then(|job| job.schedule().ok().flatten()),
+            schedule: job.as_ref().and_then(|job| job.parse_stored_schedule().ok().flatten()),
             job_exists: job.as_ref().is_some_and(|job| job.deleted_at.is_none()),
             spec: spec.as_ref().map(|version| &version.spec),
             worker: worker.as_ref(),

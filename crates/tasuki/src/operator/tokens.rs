@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sha2::{Digest as _, Sha256};
-use tasuki_core::{InvalidInput, Role};
+use tasuki_core::{AccessRole, InvalidInput};
 use tasuki_store::{NewToken, Token};
 
 use super::{Actor, Error, Operator};
@@ -31,7 +31,7 @@ impl Operator {
         &self,
         by: &Actor,
         name: &str,
-        role: Role,
+        role: AccessRole,
         lifetime: Option<Duration>,
     ) -> Result<IssuedToken, Error> {
         let secret = generate_token()?;
@@ -44,7 +44,7 @@ impl Operator {
         &self,
         by: &Actor,
         name: &str,
-        role: Role,
+        role: AccessRole,
         lifetime: Option<Duration>,
         secret: &str,
     ) -> Result<Token, Error> {
@@ -56,7 +56,7 @@ impl Operator {
     }
 
     /// The token with this secret; `None`: there is none, or it is expired or revoked.
-    pub async fn find_token(&self, secret: &str) -> Result<Option<Token>, Error> {
+    pub async fn authenticate_token_secret(&self, secret: &str) -> Result<Option<Token>, Error> {
         Ok(self.store.authenticate_token(hash_token(secret)).await?)
     }
 

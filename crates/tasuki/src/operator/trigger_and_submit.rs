@@ -11,7 +11,7 @@ use tasuki_store::{
     AppTransaction, CreatedRun, Job, JobVersion, NewRun, PendingTask, Store, SubmitBatcher, Writer,
 };
 
-use crate::notify::wakeup_notifier::Notifier;
+use crate::wakeups_and_hints::wakeup_notifier::Notifier;
 
 use super::{Actor, CurrentState, Error, Operator, RunInfo};
 
@@ -152,7 +152,7 @@ impl Operator {
     /// Submits a task and returns the run with its details.
     pub async fn submit_and_read(&self, task: &TaskDraft) -> Result<SubmitResult, Error> {
         let created = self.submit(task).await?;
-        Ok(SubmitResult { run: self.find_run(created.run).await?, existed: created.existed })
+        Ok(SubmitResult { run: self.get_run(created.run).await?, existed: created.existed })
     }
 
     /// Submits a task and returns only its run id. Concurrent submits share one transaction; each returns when its
@@ -170,7 +170,8 @@ impl Operator {
     /// Submits many tasks, all or none. The result has the same order.
     pub async fn submit_all(&self, tasks: &[TaskDraft]) -> Result<Vec<CreatedRun>, Error> {
         let jobs = self.cached_jobs(tasks).await?;
-        let created = self.store.create(Writer::Api, &to_new_runs(tasks, &jobs)?).await?;
+        let created =
+            self.store.create_or_find_runs(Writer::Api, &to_new_runs(tasks, &jobs)?).await?;
         if created.iter().any(|created| !created.existed) {
             jobs.values().for_each(|job| notify_lane(&self.notifier, &job.newest.spec.lane));
         }
@@ -184,7 +185,7 @@ impl Operator {
     /// Submits tasks in a transaction of the application. The runs exist if and only if that transaction commits.
     /// Workers find them at most a second later, or immediately if [`notify_committed`](Operator::notify_committed)
     /// is called after the commit.
-    pub async fn submit_in<'a>(
+    pub async fn submit_all_in_transaction<'a>(
         &self,
         transaction: impl Into<AppTransaction<'a>>,
         tasks: &[TaskDraft],
@@ -232,7 +233,7 @@ impl Operator {
 
     async fn read_job(&self, name: &str) -> Result<Arc<CachedJob>, Error> {
         let generation = self.submit_cache.lock_jobs().generation;
-        let job = self.find_stored_job(name).await?;
+        let job = self.get_stored_job(name).await?;
         self.check_takes_tasks(&job).await?;
         let fresh = Arc::new(CachedJob::new(job));
         let mut cached = self.submit_cache.lock_jobs();
@@ -274,7 +275,7 @@ impl Operator {
     /// Creates a run of a job now, also if the job is disabled or paused.
     pub async fn trigger(&self, by: &Actor, task: &TaskDraft) -> Result<SubmitResult, Error> {
         for _ in 0..MAX_TRIES {
-            let cached = CachedJob::new(self.find_stored_job(&task.job).await?);
+            let cached = CachedJob::new(self.get_stored_job(&task.job).await?);
             let run = task.to_new_run(&cached)?;
             if let Some(created) =
                 self.store.trigger(by.for_store(), cached.job.expected_version(), &run).await?
@@ -284,13 +285,13 @@ impl Operator {
                 }
                 self.notifier.wake_all();
                 return Ok(SubmitResult {
-                    run: self.find_run(created.run).await?,
+                    run: self.get_run(created.run).await?,
                     existed: created.existed,
                 });
             }
             // The job was changed between the read and the write: try again with the new version.
         }
-        let job = self.find_job(&task.job).await?;
+        let job = self.get_job(&task.job).await?;
         let message = format!(
             "job {} is being changed by other requests; it was not triggered",
             job.job.name
@@ -309,7 +310,7 @@ impl Operator {
             return Ok(());
         }
         let why = if job.enabled { "paused" } else { "disabled" };
-        let now = self.find_job(&job.name).await?;
+        let now = self.get_job(&job.name).await?;
         Err(Error::lost(
             format!("job {} is {why} and accepts no tasks", job.name),
             CurrentState::Job(now),
@@ -318,7 +319,7 @@ impl Operator {
 
     /// Returns an error if an existing run belongs to another job. Idempotency keys are unique across all jobs.
     async fn check_belongs_to(&self, run: RunId, job: &Job) -> Result<(), Error> {
-        let found = self.find_run(run).await?;
+        let found = self.get_run(run).await?;
         match found.run.job == job.id {
             true => Ok(()),
             false => {
@@ -344,11 +345,11 @@ async fn submit_batch(
     notifier: Notifier,
     tasks: Arc<[PendingTask]>,
 ) -> Result<Vec<CreatedRun>, tasuki_store::Error> {
-    if let Some(created) = notifier.wakeups().local_submit_channel().submit(&tasks).await? {
+    if let Some(created) = notifier.wakeups().local_submit_sender().submit(&tasks).await? {
         return Ok(created);
     }
     let runs: Vec<NewRun<'_>> = tasks.iter().map(PendingTask::new_run).collect();
-    let created = store.create(Writer::Api, &runs).await?;
+    let created = store.create_or_find_runs(Writer::Api, &runs).await?;
     for (task, _) in tasks.iter().zip(&created).filter(|(_, created)| !created.existed) {
         notify_lane(&notifier, task.lane());
     }
@@ -364,4 +365,4 @@ fn notify_lane(notifier: &Notifier, lane: &str) {
 }
 
 #[cfg(test)]
-mod tests;
+mod submit_cache_tests;

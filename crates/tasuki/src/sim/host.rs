@@ -12,14 +12,14 @@ use super::processes::{RecordedExit, SimExecutor};
 use super::state::{SimClock, SimDatabaseLink, SimState};
 use crate::Wakeups;
 use crate::node::clock_and_random::{Clock, Random};
-use crate::node::coordination::external_coordinator::Coordinator;
+use crate::node::coordination::coordinator_trait::Coordinator;
 use crate::node::coordination::node_rpc::{NodeRpc, Peers};
 use crate::node::coordination::rpc_handler::NodeService;
-use crate::node::executor::attempt::{self, CompletionQueue};
-use crate::node::identity::WorkerIdentity;
+use crate::node::executor::attempt_data::{self, CompletionQueue};
 use crate::node::worker::HeartbeatResult;
 use crate::node::worker::WorkerParts;
-use crate::node::worker::slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
+use crate::node::worker::configured_slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
+use crate::node::worker_identity::WorkerIdentity;
 use crate::node::{Leader, Worker};
 use crate::spawner::AttemptKey;
 
@@ -220,7 +220,7 @@ async fn report_recorded_exits(
     };
     for (key, RecordedExit { attempt, end }) in unreported {
         let random_bits = state.draw(|rng| rng.next() as u32);
-        let result = attempt::attempt_result(&attempt.job, end, None, random_bits);
+        let result = attempt_data::attempt_result(&attempt.job, end, None, random_bits);
         let report = AttemptReport::new(attempt.token, attempt.run.id, result);
         store.finish(&[report], &[attempt.token]).await?;
         state.lock().recorded_exits.remove(&(earlier, key));
@@ -245,7 +245,7 @@ impl Incarnation {
             match tick {
                 Tick::Heartbeat => return worker.heartbeat().await,
                 Tick::StartDue => drop(worker.start_due().await?),
-                Tick::Claim => drop(worker.claim().await?),
+                Tick::Claim => drop(worker.claim_and_launch().await?),
                 Tick::LocalSubmit => submit_locally(&worker, &store).await?,
                 Tick::Renew => worker.renew(false).await?,
                 Tick::RenewAll => worker.renew(true).await?,
@@ -261,11 +261,11 @@ impl Incarnation {
                 Tick::Recover => leader.recover(&settings).await?,
                 Tick::Resign => leader.resign().await?,
                 Tick::CheckWorkers => {
-                    leader.check_workers(&settings).await?;
+                    leader.detach_unresponsive_workers(&settings).await?;
                 }
                 Tick::CheckLeader => {
                     if !worker.is_suspended()
-                        && leader.end_term_if_unresponsive(&name, &settings).await?
+                        && leader.end_term_of_unresponsive_leader(&name, &settings).await?
                     {
                         leader.elect_or_renew(&settings).await?;
                     }

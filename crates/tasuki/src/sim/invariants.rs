@@ -79,7 +79,7 @@ impl Simulation {
             }
             let run = self.store.find_run(assignment.run).await?;
             let (assigned_by, newest) =
-                (run.and_then(|run| run.epoch), self.store.find_leader().await?.epoch);
+                (run.and_then(|run| run.epoch), self.store.get_leader_record().await?.epoch);
             if assigned_by != Some(newest) {
                 self.state
                     .fail(|| format!("I4: run {} was assigned by {assigned_by:?}", assignment.run));

@@ -7,7 +7,7 @@
 //!
 //! `TASUKI_SIM_SEED=7` runs one seed and prints each step; `TASUKI_SIM_SEEDS=10000` runs that many seeds.
 
-mod detached_worker_tests;
+mod detach_and_demote_tests;
 mod host;
 mod invariants;
 mod network;

@@ -8,11 +8,11 @@ use tasuki_core::{Epoch, NodeName, RunId, WorkerId};
 use tasuki_store::Notification;
 
 use super::state::SimState;
-use crate::node::coordination::external_coordinator::{
-    Coordinator, CoordinatorUnreachable, LeaderSeen, Presence, PresenceReply, Subscription,
+use crate::node::coordination::coordinator_trait::{
+    Coordinator, CoordinatorUnreachable, Presence, PublishedLeader, Subscription, WorkerMarks,
 };
 use crate::node::coordination::node_rpc::{
-    CancelOrder, ContinuationRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers,
+    CancelHint, ContinuationRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers,
     StartOrder, WorkerStatus,
 };
 
@@ -93,7 +93,7 @@ impl Peers for SimPeers {
     async fn cancel(
         &self,
         peer: &Peer,
-        order: &CancelOrder,
+        order: &CancelHint,
     ) -> Result<OrderResponse, PeerUnreachable> {
         Ok(self.connect(peer).await?.cancel(order.clone()).await)
     }
@@ -161,7 +161,7 @@ impl Coordinator for SimCoordinator {
         self.inner.remove_leader(worker).await
     }
 
-    async fn find_leader(&self) -> Result<Option<LeaderSeen>, CoordinatorUnreachable> {
+    async fn find_leader(&self) -> Result<Option<PublishedLeader>, CoordinatorUnreachable> {
         self.fail_sometimes().await?;
         self.inner.find_leader().await
     }
@@ -189,7 +189,7 @@ impl Coordinator for SimCoordinator {
         &self,
         presence: &Presence,
         ttl: Duration,
-    ) -> Result<PresenceReply, CoordinatorUnreachable> {
+    ) -> Result<WorkerMarks, CoordinatorUnreachable> {
         self.fail_sometimes().await?;
         self.inner.publish_presence(presence, ttl).await
     }

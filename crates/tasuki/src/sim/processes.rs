@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::work_spec::WorkKind;
-use tasuki_core::{ErrorCode, JobId, LeaseToken, RunId, Scope, WorkerId};
+use tasuki_core::{AttemptErrorCode, JobId, LeaseToken, RunId, Scope, WorkerId};
 
 use super::state::{SECOND, SimState, SimStateInner};
 use crate::handler::{TaskError, TaskSuccess};
-use crate::node::executor::attempt::{
+use crate::node::executor::attempt_data::{
     Attempt, Completion, CompletionQueue, ExecutionEnd, Executor, ResultFile,
 };
 use crate::spawner::{AttemptKey, LaunchRefusal, ProcessExit};
@@ -34,7 +34,7 @@ pub(super) struct Process {
     /// Whether it gives signs of life.
     reports_liveness: bool,
     kill_at: Option<u64>,
-    stop_reason: Option<StopReason>,
+    stop_reason: Option<AttemptStopReason>,
     /// Time between SIGKILL and its exit.
     kill_delay: u64,
 }
@@ -115,7 +115,7 @@ impl Executor for SimExecutor {
         inner.processes.push(process);
     }
 
-    fn stop(&self, key: AttemptKey, reason: StopReason, grace: Duration) {
+    fn stop(&self, key: AttemptKey, reason: AttemptStopReason, grace: Duration) {
         let inner = &mut *self.state.lock();
         inner.log(|| format!("{key:?} is stopped, grace {grace:?}"));
         inner.stop_requests += 1;
@@ -190,7 +190,7 @@ impl SimStateInner {
                 ExecutionEnd::Returned(Ok(TaskSuccess::default()))
             }
             WorkKind::Function => {
-                let code = ErrorCode::UNEXPECTED_ERROR;
+                let code = AttemptErrorCode::UNEXPECTED_ERROR;
                 ExecutionEnd::Returned(Err(TaskError::new(code, "simulated failure")))
             }
         };

@@ -47,7 +47,11 @@ pub(super) async fn create_due_run(simulation: &Simulation, job: &str) -> RunId 
         .expect("the database responds")
         .expect("the row exists");
     let run = NewRun::task(&job.newest);
-    let created = simulation.store.create(Writer::Api, &[run]).await.expect("the run is created");
+    let created = simulation
+        .store
+        .create_or_find_runs(Writer::Api, &[run])
+        .await
+        .expect("the run is created");
     created[0].run
 }
 
@@ -93,11 +97,11 @@ fn an_overdue_run_is_started_and_not_reassigned() {
 fn the_last_leader_leads_again_when_nobody_does() {
     with_one_node(async |mut simulation| {
         run_ticks(&mut simulation, &[Tick::ElectOrRenew]).await;
-        let first = simulation.store.find_leader().await.expect("the database responds");
+        let first = simulation.store.get_leader_record().await.expect("the database responds");
         assert!(first.lease_until > first.clock);
         simulation.advance(60 * SECOND);
         run_ticks(&mut simulation, &[Tick::ElectOrRenew, Tick::ElectOrRenew]).await;
-        let second = simulation.store.find_leader().await.expect("the database responds");
+        let second = simulation.store.get_leader_record().await.expect("the database responds");
         assert!(second.lease_until > second.clock, "{second:?}");
         let demoted = simulation.store.demote_leader("user", second.epoch, "a test").await;
         assert!(demoted.expect("the database responds"));
@@ -106,7 +110,7 @@ fn the_last_leader_leads_again_when_nobody_does() {
         run_ticks(&mut simulation, &[Tick::ElectOrRenew]).await;
         simulation.advance(2 * SECOND);
         run_ticks(&mut simulation, &[Tick::ElectOrRenew]).await;
-        let third = simulation.store.find_leader().await.expect("the database responds");
+        let third = simulation.store.get_leader_record().await.expect("the database responds");
         assert!(third.epoch > second.epoch && third.lease_until > third.clock, "{third:?}");
     });
 }
@@ -146,7 +150,9 @@ fn a_claim_that_lands_late_is_launched() {
         assert!(result.is_some_and(|result| result.is_err()));
         let worker = Arc::clone(&incarnation.worker);
         run_ticks(&mut simulation, &[Tick::RenewAll]).await;
-        let [token] = worker.late_claims()[..] else { panic!("{:?}", worker.late_claims()) };
+        let [token] = worker.unanswered_claims()[..] else {
+            panic!("{:?}", worker.unanswered_claims())
+        };
         let job = simulation
             .store
             .find_job(&"call".parse().expect("the name is valid"))
@@ -158,7 +164,7 @@ fn a_claim_that_lands_late_is_launched() {
             ClaimRequest { worker: worker.id(), token, lane, max_runs: 1, lease_ttl, after: None };
         simulation.store.claim(&request).await.expect("the claim takes effect");
         run_ticks(&mut simulation, &[Tick::Heartbeat, Tick::RenewAll]).await;
-        assert_eq!((count_launched(&simulation), worker.late_claims().len()), (1, 0));
+        assert_eq!((count_launched(&simulation), worker.unanswered_claims().len()), (1, 0));
         let run = simulation
             .store
             .find_run(run)
@@ -212,7 +218,10 @@ fn a_lease_is_trusted_for_the_ttl_that_was_requested() {
         run_ticks(&mut simulation, &[Tick::Heartbeat]).await;
         while simulation.drive_until_pause(&mut start_tick).await.is_none() {}
         let until: Vec<u64> = simulation.state.lock().leases.values().copied().collect();
-        assert_eq!(until, [sent + settings.settings.kill_after().as_micros() as u64]);
+        assert_eq!(
+            until,
+            [sent + settings.settings.sigkill_after_last_renewal().as_micros() as u64]
+        );
     });
 }
 

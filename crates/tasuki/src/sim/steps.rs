@@ -13,7 +13,7 @@ use super::rng::Rng;
 use super::state::{HOSTS, SECOND, SimClock, SimDatabaseLink, SimState};
 use super::user_actions::{self, FAST_SETTINGS, JOBS, USER_ACTION_WEIGHTS, UserAction};
 use crate::node::clock_and_random::Random as _;
-use crate::node::coordination::external_coordinator::{
+use crate::node::coordination::coordinator_trait::{
     Coordinator, DatabaseOnly, SimulatedCoordinator,
 };
 
@@ -439,7 +439,7 @@ impl Simulation {
             }
             if !incarnation.worker.is_idle() {
                 if self.state.draw(|rng| rng.chance(300)) {
-                    incarnation.worker.stop_all(tasuki_core::exit::StopReason::Drain);
+                    incarnation.worker.stop_all(tasuki_core::exit::AttemptStopReason::Drain);
                 }
                 return Ok(());
             }

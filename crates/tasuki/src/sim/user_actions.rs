@@ -127,7 +127,7 @@ pub(super) async fn perform(
                 None => vec![run; count],
                 Some(_) => vec![run],
             };
-            let created = store.create(Writer::Api, &runs).await?;
+            let created = store.create_or_find_runs(Writer::Api, &runs).await?;
             state.check_stable_id(key.map(|key| format!("run under {key}")), created[0].run.0);
         }
         UserAction::Trigger => {
@@ -181,8 +181,9 @@ pub(super) async fn perform(
                 if !inactive || job.deleted_at.is_some() {
                     continue;
                 }
-                let next =
-                    job.schedule()?.and_then(|schedule| schedule.next_after(state.database_time()));
+                let next = job
+                    .parse_stored_schedule()?
+                    .and_then(|schedule| schedule.next_after(state.database_time()));
                 let next = next.map(|fire| fire.at);
                 let _ = match job.enabled {
                     false => store.enable_job(by, job.expected_version(), next).await?,
@@ -228,7 +229,7 @@ pub(super) async fn perform(
             }
         }
         UserAction::DemoteLeader => {
-            let leader = store.find_leader().await?;
+            let leader = store.get_leader_record().await?;
             store.demote_leader(by, leader.epoch, "a test").await?;
         }
         UserAction::ChangeSettings => {
@@ -315,7 +316,7 @@ fn definition(name: &str, rng: &mut Rng) -> JobDefinition {
     let spec = JobSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
-        lane: work.claim_lane(dispatch),
+        lane: work.lane_for_dispatch(dispatch),
         concurrency,
         max_attempts: rng.pick_weighted(&[(2, 1), (1, 2), (2, 3)]),
         max_releases: 20,

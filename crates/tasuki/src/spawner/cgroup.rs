@@ -16,7 +16,7 @@ use super::clone_exec::ChildSetup;
 /// Prefix of the names of our cgroups, by which those of a killed spawner are found.
 const CGROUP_PREFIX: &str = "tasuki-";
 
-/// Maximum number of empty cgroups that are kept for reuse: about as many as a busy node uses at once.
+/// Maximum number of empty cgroups that are kept for reuse: about as many as a busy node uses at the same time.
 const MAX_SPARE_CGROUPS: usize = 1_024;
 
 /// Creates cgroups for attempts and reuses empty ones: creating and removing one for each attempt would cost as much as

@@ -1,6 +1,6 @@
-//! Exits that the worker has not acknowledged. Each is written to disk after a short delay, and at once when the worker
-//! has gone, so that the next worker can report it. A thread of its own writes them: the spawner enforces deadlines and
-//! must not wait for a disk.
+//! Exits that the worker has not acknowledged. Each is written to disk after a short delay, or immediately when the
+//! worker has gone, so that the next worker can report it. A thread of its own writes them: the spawner enforces
+//! deadlines and must not wait for a disk.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::fs::{self, File};

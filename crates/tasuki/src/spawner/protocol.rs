@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 
 /// Identifies one attempt of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -45,7 +45,7 @@ pub enum SpawnerRequest {
         #[serde(rename = "job")]
         key: AttemptKey,
         /// Why it is stopped. If several requests name the same attempt, the first reason counts.
-        why: StopReason,
+        why: AttemptStopReason,
         /// Time between SIGTERM and SIGKILL, in microseconds.
         grace: u64,
     },
@@ -217,5 +217,5 @@ pub struct ProcessExit {
     pub lease_expired: bool,
     /// Why it was stopped. `None`: no stop request arrived before it ended.
     #[serde(rename = "stopped")]
-    pub stop_reason: Option<StopReason>,
+    pub stop_reason: Option<AttemptStopReason>,
 }

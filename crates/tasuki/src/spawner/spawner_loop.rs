@@ -12,13 +12,13 @@ use std::process::ExitStatus;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit};
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 
 use super::cgroup::{AttemptCgroup, CgroupPool};
-use super::child_launcher::{ChildCommand, ChildLauncher};
 use super::clone_exec::PendingExec;
 use super::exit_journal::{ExitJournal, ExitRecord};
-use super::output_pipes::{self, BufferedPipes, OutputPipes};
+use super::hold_output_pipes::{self, BufferedPipes, OutputPipes};
+use super::start_command_process::{ChildCommand, ChildLauncher};
 use super::tree::{self, OwnChildren};
 use super::wire::{ReceiveBuffer, SendQueue};
 use super::{
@@ -159,7 +159,7 @@ struct RunningCommand {
     exit_signaled: bool,
     /// Its captured output pipes, until they are handed to the worker.
     pipes: Option<BufferedPipes>,
-    stop_reason: Option<StopReason>,
+    stop_reason: Option<AttemptStopReason>,
     /// When the grace of a stop ends.
     kill_at: Option<u64>,
     /// Whether the lease expired before the first process ended.
@@ -257,7 +257,9 @@ impl SpawnerLoop {
                     LaunchRefusal::TemporaryFailure("the spawner has too many open files".into())
                 };
                 let files = match spec.capture_output {
-                    true => output_pipes::create_pipes().map(|(pipes, files)| (Some(pipes), files)),
+                    true => {
+                        hold_output_pipes::create_pipes().map(|(pipes, files)| (Some(pipes), files))
+                    }
                     false => <[OwnedFd; 2]>::try_from(receive_buffer.take_files())
                         .ok()
                         .map(|files| (None, files)),
@@ -322,7 +324,7 @@ impl SpawnerLoop {
         spec.env.push((ATTEMPT_MARK_ENV.to_owned(), self.attempt_mark(&spec)));
         let directory = spec.work_dir.as_deref();
         let command = ChildCommand { argv: &spec.argv, env: &spec.env, directory, files };
-        // Only the start of a command without capture is reported at once, so only that one waits for `execve`.
+        // Only the start of a command without capture is reported immediately, so only that one waits for `execve`.
         let wait = pipes.is_none();
         let started = self.launcher.launch(&command, cgroup.as_ref(), wait);
         let (pid, pidfd, exec) =
@@ -506,16 +508,18 @@ impl SpawnerLoop {
             lease_expired: command.lease_expired,
             stop_reason: command.stop_reason,
         };
-        let output =
-            match command.pipes.map(|pipes| output_pipes::read_all_if_small(pipes.into_pipes())) {
-                None => None,
-                Some(Ok(output)) => Some(output),
-                Some(Err(pipes)) => {
-                    let event = SpawnerEvent::OutputPipes { key, pipes: Vec::new() };
-                    let _ = self.events.push_with_files(&event, pipes.into());
-                    None
-                }
-            };
+        let output = match command
+            .pipes
+            .map(|pipes| hold_output_pipes::read_all_if_small(pipes.into_pipes()))
+        {
+            None => None,
+            Some(Ok(output)) => Some(output),
+            Some(Err(pipes)) => {
+                let event = SpawnerEvent::OutputPipes { key, pipes: Vec::new() };
+                let _ = self.events.push_with_files(&event, pipes.into());
+                None
+            }
+        };
         // `push` fails only for messages that cannot be encoded, and this one can.
         let event = SpawnerEvent::Ended { key, exit, output: output.clone() };
         let _ = self.events.push(&event);

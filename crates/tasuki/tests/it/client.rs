@@ -120,7 +120,8 @@ async fn a_task_is_executed_and_its_result_is_stored(kind: &str) {
     let database = TestDatabase::new(kind).await;
     let client = database.client().await;
     let job = JobDeclaration::task("bill").max_retries(1).backoff(Duration::ZERO, Duration::ZERO);
-    let node = client.node("here").unwrap().handler("bill", bill).job(job).start().await.unwrap();
+    let node =
+        client.node_builder("here").unwrap().handler("bill", bill).job(job).start().await.unwrap();
     let good = client.submit("bill", &Order { id: 7 }).await.unwrap();
     let bad = client.submit("bill", &Order { id: 13 }).await.unwrap();
     let late = client.task("bill", &Order { id: 101 }).unwrap().idempotency_key("bill 101");
@@ -186,11 +187,19 @@ macro_rules! transaction {
         let mut transaction = app.begin().await.unwrap();
         transaction.execute("insert into orders values (1)").await.unwrap();
         let task = |id| $client.task("bill", &Order { id }).unwrap();
-        let first = task(1).idempotency_key("order 1").submit_in(&mut transaction).await.unwrap();
-        let second = task(1).idempotency_key("order 1").submit_in(&mut transaction).await.unwrap();
+        let first = task(1)
+            .idempotency_key("order 1")
+            .submit_in_transaction(&mut transaction)
+            .await
+            .unwrap();
+        let second = task(1)
+            .idempotency_key("order 1")
+            .submit_in_transaction(&mut transaction)
+            .await
+            .unwrap();
         assert_eq!((second.run, second.existed), (first.run, true));
         let batch = (21..=39).map(task);
-        let batch = $client.submit_all_in(&mut *transaction, batch).await.unwrap();
+        let batch = $client.submit_all_in_transaction(&mut *transaction, batch).await.unwrap();
         match $commit {
             true => transaction.commit().await.unwrap(),
             false => transaction.rollback().await.unwrap(),
@@ -205,7 +214,7 @@ macro_rules! transaction {
 async fn tasks_commit_and_roll_back_with_the_application(kind: &str) {
     let database = TestDatabase::new(kind).await;
     let client = database.client().await;
-    let node = client.node("here").unwrap().handler("bill", bill).start().await.unwrap();
+    let node = client.node_builder("here").unwrap().handler("bill", bill).start().await.unwrap();
     for commit in [false, true] {
         let runs = match kind {
             "sqlite" => transaction!(sqlx::SqliteConnection, database, client, commit),
@@ -221,7 +230,7 @@ async fn tasks_commit_and_roll_back_with_the_application(kind: &str) {
                     assert_eq!(ended.info.run.state, RunState::Succeeded);
                 }
                 false => {
-                    let gone = client.find_run(run).await.unwrap_err();
+                    let gone = client.get_run(run).await.unwrap_err();
                     assert!(matches!(gone, Error::NotFound { .. }), "{gone}");
                 }
             }
@@ -235,11 +244,11 @@ async fn tasks_commit_and_roll_back_with_the_application(kind: &str) {
 async fn a_transaction_on_another_kind_of_database_is_refused() {
     let database = TestDatabase::new("sqlite").await;
     let client = database.client().await;
-    let node = client.node("here").unwrap().handler("bill", bill).start().await.unwrap();
+    let node = client.node_builder("here").unwrap().handler("bill", bill).start().await.unwrap();
     let pg = std::env::var("TASUKI_TEST_PG").expect("run ./test, which starts the server");
     let mut elsewhere = sqlx::PgConnection::connect(&pg).await.unwrap();
     let task = client.task("bill", &Order { id: 1 }).unwrap();
-    let error = task.submit_in(&mut elsewhere).await.unwrap_err();
+    let error = task.submit_in_transaction(&mut elsewhere).await.unwrap_err();
     assert_eq!(error.to_string(), "transaction: found one on Postgres, expected one on Sqlite");
     let filter = tasuki_store::RunFilter::default();
     let none = client.store().list_runs(&filter, None, 10).await.unwrap();
@@ -256,15 +265,15 @@ async fn a_declaration_updates_the_definition_and_keeps_the_enabled_flag() {
     let by = tasuki::operator::Actor {
         name: "ann".to_owned(),
         address: None,
-        role: tasuki_core::Role::Admin,
+        role: tasuki_core::AccessRole::Admin,
     };
     let start = async |interval: &str| {
         let rolling = JobDeclaration::every("roll up", interval).unwrap().handler("bill");
         let rolling = rolling.misfire(MisfirePolicy::LatestOnly).args(&Order { id: 1 }).unwrap();
         let rolling = rolling.allow_stale_reentry(false).description("adds up");
-        let node = client.node("here").unwrap().handler("bill", bill).job(rolling);
+        let node = client.node_builder("here").unwrap().handler("bill", bill).job(rolling);
         node.start().await.unwrap().stop().await;
-        client.operator().find_job("roll up").await.unwrap().job
+        client.operator().get_job("roll up").await.unwrap().job
     };
     let first = start("1h").await;
     assert!(!first.newest.spec.retry_lost);
@@ -274,7 +283,7 @@ async fn a_declaration_updates_the_definition_and_keeps_the_enabled_flag() {
     let changed = start("2h").await;
     assert_eq!((changed.schedule_value.as_deref(), changed.enabled), (Some("2h"), false));
     // The default job of a handler is created if it does not exist, and otherwise not changed.
-    let bills = client.operator().find_job("bill").await.unwrap().job;
+    let bills = client.operator().get_job("bill").await.unwrap().job;
     assert_eq!(bills.version, 1);
     database.check_and_drop(client).await;
 }
@@ -284,7 +293,7 @@ async fn a_declaration_updates_the_definition_and_keeps_the_enabled_flag() {
 async fn concurrent_callers_each_get_their_own_run() {
     let database = TestDatabase::new("sqlite").await;
     let client = database.client().await;
-    let node = client.node("here").unwrap().handler("bill", bill).start().await.unwrap();
+    let node = client.node_builder("here").unwrap().handler("bill", bill).start().await.unwrap();
     node.stop().await;
     let mut callers = tokio::task::JoinSet::new();
     for caller in 0..16_u32 {
@@ -300,9 +309,9 @@ async fn concurrent_callers_each_get_their_own_run() {
     let runs: Vec<_> = callers.join_all().await.into_iter().flatten().collect();
     let different: std::collections::BTreeSet<_> = runs.iter().map(|created| created.run).collect();
     assert_eq!((runs.len(), different.len()), (320, 320));
-    let job = client.operator().find_job("bill").await.unwrap().job;
+    let job = client.operator().get_job("bill").await.unwrap().job;
     let stale = tasuki_store::NewRun::task(&job.newest);
-    assert_eq!(client.store().create(Writer::Api, &[stale]).await.unwrap().len(), 1);
+    assert_eq!(client.store().create_or_find_runs(Writer::Api, &[stale]).await.unwrap().len(), 1);
     database.check_and_drop(client).await;
 }
 
@@ -311,7 +320,7 @@ async fn concurrent_callers_each_get_their_own_run() {
 async fn a_submit_in_one_process_wakes_a_node_in_another() {
     let database = TestDatabase::new("postgres").await;
     let (local, remote) = (database.client().await, database.client().await);
-    let node = local.node("here").unwrap().handler("bill", bill).start().await.unwrap();
+    let node = local.node_builder("here").unwrap().handler("bill", bill).start().await.unwrap();
     let mut admin = sqlx::PgConnection::connect(&database.url).await.unwrap();
     let listening = async {
         let sessions = "select count(*) from pg_stat_activity
@@ -351,7 +360,11 @@ async fn a_submit_in_one_process_wakes_a_node_in_another() {
 async fn the_local_node_claims_a_submitted_task_in_the_same_commit(kind: &str) {
     let database = TestDatabase::new(kind).await;
     let client = database.client().await;
-    let node = client.node("here").unwrap().handler("bill", bill).job(JobDeclaration::task("bill"));
+    let node = client
+        .node_builder("here")
+        .unwrap()
+        .handler("bill", bill)
+        .job(JobDeclaration::task("bill"));
     let node = node.start().await.unwrap();
     // The first tasks may be submitted before the node's first poll. On the other databases the clock advances within a
     // commit, so the comparison below works on PostgreSQL only.

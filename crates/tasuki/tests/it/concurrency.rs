@@ -37,7 +37,7 @@ impl NodeFixture {
     /// Creates several runs of one job in one statement.
     async fn submit_count(&self, job: &Job, count: usize) -> Vec<tasuki_core::RunId> {
         let runs = vec![NewRun::task(&job.newest); count];
-        let made = self.store.create(Writer::Api, &runs).await.unwrap();
+        let made = self.store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
         self.wakeups.wake_all();
         made.into_iter().map(|made| made.run).collect()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tasuki::operator::{Actor, EventDraft, JobDraft, Role};
+use tasuki::operator::{AccessRole, Actor, EventDraft, JobDraft};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{EventId, JobId, Origin, RunState};
 use tasuki_store::{Event, Trigger};
@@ -273,7 +273,7 @@ async fn a_job_created_by_an_operator_receives_the_next_event() {
     let fixture = NodeFixture::new().await;
     let node = fixture.start_node().await;
     let operator = fixture.operator();
-    let by = Actor { name: "ann".to_owned(), address: None, role: Role::Author };
+    let by = Actor { name: "ann".to_owned(), address: None, role: AccessRole::Author };
     let draft = JobDraft {
         trigger: event_trigger(&["file.ready"], None),
         backoff: Some(Duration::from_millis(10)),

@@ -9,7 +9,7 @@ use jiff::{SignedDuration, Timestamp};
 use tasuki::HandlerRegistry;
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, RunState};
-use tasuki_store::{JobCreated, JobDefinition, Run, RunFilter};
+use tasuki_store::{JobCreateResult, JobDefinition, Run, RunFilter};
 
 use crate::node_fixture::{NodeFixture, every_trigger, spec};
 
@@ -37,7 +37,7 @@ impl NodeFixture {
         for number in 0..count {
             let name = format!("metronome {number}").parse().unwrap();
             let made = self.store.create_job("test", &name, &definition, Some(first)).await;
-            let JobCreated::Created(job) = made.unwrap() else { panic!("{name} is taken") };
+            let JobCreateResult::Created(job) = made.unwrap() else { panic!("{name} is taken") };
             jobs.push(job.id);
         }
         jobs

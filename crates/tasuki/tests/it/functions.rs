@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tasuki::{HandlerRegistry, TaskError};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
-use tasuki_core::{ErrorCode, RunId, RunState};
+use tasuki_core::{AttemptErrorCode, RunId, RunState};
 use tasuki_store::{JobSpec, Trigger, Writer};
 use tokio::sync::watch;
 
@@ -104,7 +104,7 @@ async fn function_errors_are_stored_with_the_run() {
     let fixture = NodeFixture::new().await;
     let mut functions = HandlerRegistry::default();
     functions.register("refuse", |(), _| async {
-        Err::<(), _>(TaskError::new(ErrorCode::INVALID_INPUT, "there is no such order"))
+        Err::<(), _>(TaskError::new(AttemptErrorCode::INVALID_INPUT, "there is no such order"))
     });
     functions.register("break", |(), _| async { Ok(json!("x".parse::<u8>()?)) });
     functions.register("panic", |(), call| async move {
@@ -132,7 +132,7 @@ async fn function_errors_are_stored_with_the_run() {
         let run = fixture.submit(&job, None).await;
         let run = fixture.wait_until_ended(run).await;
         assert_eq!((run.state, run.counters.tries), (state, tries), "{name} {run:?}");
-        assert_eq!(run.error_code.as_ref().map(ErrorCode::as_str), Some(code), "{name}");
+        assert_eq!(run.error_code.as_ref().map(AttemptErrorCode::as_str), Some(code), "{name}");
         assert_eq!(fixture.error_message(run.id).await, message);
     }
     node.stop().await;
@@ -152,7 +152,7 @@ async fn canceled_function_is_signaled_and_then_aborted() {
         .register("ignores the signal", |(), _| std::future::pending::<Result<(), TaskError>>());
     functions.register("fails after the signal", |(), call| async move {
         call.wait_for_stop().await;
-        Err::<(), _>(TaskError::new(ErrorCode::STORAGE_ERROR, "it was in the way"))
+        Err::<(), _>(TaskError::new(AttemptErrorCode::STORAGE_ERROR, "it was in the way"))
     });
     let node = fixture.start_node_with(functions).await;
     for name in ["stops when signaled", "ignores the signal", "fails after the signal"] {

@@ -73,7 +73,7 @@ async fn every_task_succeeds_once_while_nodes_are_killed() {
 
     let mut nodes = NodeProcesses::new(&base.url, PROCESSES);
     wait_until(TIMEOUT, "a node has declared its job", async || {
-        client.operator().find_job(JOB).await.ok()
+        client.operator().get_job(JOB).await.ok()
     })
     .await;
     let (stop, stopped) = watch::channel(false);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
-use tasuki_core::{ErrorCode, RunState};
+use tasuki_core::{AttemptErrorCode, RunState};
 
 use crate::node_fixture::{NodeFixture, command, shell};
 
@@ -99,7 +99,7 @@ async fn each_failure_has_an_error_code_and_message() {
     for (run, (work, state, code, message)) in runs.into_iter().zip(&table) {
         let run = fixture.wait_until_ended(run).await;
         assert_eq!(run.state, *state, "{work:?} {run:?}");
-        assert_eq!(run.error_code.as_ref().map(ErrorCode::as_str), Some(*code));
+        assert_eq!(run.error_code.as_ref().map(AttemptErrorCode::as_str), Some(*code));
         let executions = fixture.store.list_executions(run.id).await.unwrap();
         let found = executions.last().and_then(|last| last.error_message.clone()).unwrap();
         assert!(found.starts_with(message), "{found}");

@@ -17,7 +17,7 @@ use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, RunId, RunState, Schedule};
 use tasuki_store::{
-    Error, Job, JobChange, JobCreated, JobDefinition, JobSpec, NewRun, Run, RunFilter,
+    Error, Job, JobChangeResult, JobCreateResult, JobDefinition, JobSpec, NewRun, Run, RunFilter,
     SettingsChangeResult, Store, Trigger, Writer,
 };
 
@@ -69,7 +69,7 @@ pub(crate) fn spec(work: &WorkSpec) -> JobSpec {
     JobSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
-        lane: work.claim_lane(work.kind().default_dispatch()),
+        lane: work.lane_for_dispatch(work.kind().default_dispatch()),
         concurrency: ConcurrencyPolicy::Allow,
         max_attempts: 1,
         max_releases: 20,
@@ -125,7 +125,7 @@ impl NodeFixture {
             .args(["node_fixture::node_spawner_process", "--exact"])
             .env(
                 RUN_AS_SPAWNER_ENV,
-                format!("{} {}", data_dir.id(), data_dir.spawner_lock().display()),
+                format!("{} {}", data_dir.id(), data_dir.spawner_lock_path().display()),
             )
             .stdout(Stdio::null());
         let node = Node::builder(config, self.store.clone()).wakeups(self.wakeups.clone());
@@ -154,7 +154,7 @@ impl NodeFixture {
         let definition = JobDefinition { trigger, enabled: true, spec };
         let created =
             self.store.create_job("test", &name.parse().unwrap(), &definition, next).await;
-        let JobCreated::Created(job) = created.unwrap() else {
+        let JobCreateResult::Created(job) = created.unwrap() else {
             panic!("the job name {name} is taken")
         };
         self.wakeups.wake_all();
@@ -172,7 +172,7 @@ impl NodeFixture {
     pub(crate) async fn submit(&self, job: &Job, args: Option<Value>) -> RunId {
         let args = args.map(|args| args.to_string());
         let run = NewRun { args, ..NewRun::task(&job.newest) };
-        let created = self.store.create(Writer::Api, &[run]).await.unwrap();
+        let created = self.store.create_or_find_runs(Writer::Api, &[run]).await.unwrap();
         self.wakeups.wake_all();
         created[0].run
     }
@@ -253,10 +253,10 @@ sys.stdin.read()";
 }
 
 /// Unwraps a change of a job that must have been applied.
-pub(crate) fn expect_applied(change: Result<JobChange, Error>) -> Job {
+pub(crate) fn expect_applied(change: Result<JobChangeResult, Error>) -> Job {
     match change.unwrap() {
-        JobChange::Applied { job, .. } => job,
-        JobChange::Lost(now) => panic!("lost to {now:?}"),
+        JobChangeResult::Applied { job, .. } => job,
+        JobChangeResult::Lost(now) => panic!("lost to {now:?}"),
     }
 }
 

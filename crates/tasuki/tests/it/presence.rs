@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::external_coordinator::SimulatedCoordinator;
+use tasuki::node::coordination::coordinator_trait::SimulatedCoordinator;
 use tasuki::node::{Config, Node};
 use tasuki::{Context, HandlerRegistry, TaskSuccess};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tasuki::node::NodeError;
-use tasuki::operator::{Actor, Error, JobDraft, Role};
+use tasuki::operator::{AccessRole, Actor, Error, JobDraft};
 use tasuki::{Client, Context, JobDeclaration, Priority, TaskError};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{RunId, RunState};
@@ -43,7 +43,7 @@ async fn wait_for_success(client: &Client, run: RunId) {
 }
 
 async fn lane_of(client: &Client, run: RunId) -> String {
-    client.find_run(run).await.unwrap().run.lane
+    client.get_run(run).await.unwrap().run.lane
 }
 
 async fn noop((): (), _: Context) -> Result<(), TaskError> {
@@ -51,7 +51,7 @@ async fn noop((): (), _: Context) -> Result<(), TaskError> {
 }
 
 fn admin() -> Actor {
-    Actor { name: "ann".to_owned(), address: None, role: Role::Admin }
+    Actor { name: "ann".to_owned(), address: None, role: AccessRole::Admin }
 }
 
 async fn high_priority_passes_a_long_backlog(kind: &str) {
@@ -72,13 +72,13 @@ async fn high_priority_passes_a_long_backlog(kind: &str) {
         }
     };
     // This node declares the job and serves no queue yet.
-    let closed = client.node("closed").unwrap().handler("work", noop).queue("default", 0);
+    let closed = client.node_builder("closed").unwrap().handler("work", noop).queue("default", 0);
     let closed = closed.start().await.unwrap();
     for _ in 0..2 {
         let tasks = (0..MANY / 2).map(|_| client.task("work", &()).unwrap());
         client.submit_all(tasks).await.unwrap();
     }
-    let node = client.node("open").unwrap().handler("work", work).queue("default", 10);
+    let node = client.node_builder("open").unwrap().handler("work", work).queue("default", 10);
     let node = node.start().await.unwrap();
     wait_until("some are done", || done.load(Ordering::Relaxed) > 50).await;
     let scope = tasuki_core::Scope::new("of", "high").unwrap();
@@ -115,7 +115,7 @@ async fn full_queue_does_not_block_other_queues(kind: &str) {
         }
     };
     let node = client
-        .node("here")
+        .node_builder("here")
         .unwrap()
         .handler("slow", slow)
         .handler("quick", noop)
@@ -136,7 +136,7 @@ async fn full_queue_does_not_block_other_queues(kind: &str) {
     for made in slow {
         wait_for_success(&client, made.run).await;
     }
-    assert_eq!(max_running.load(Ordering::SeqCst), 2, "more calls at once than slots");
+    assert_eq!(max_running.load(Ordering::SeqCst), 2, "more concurrent calls than slots");
     node.stop().await;
     base.check_and_drop(client).await;
 }
@@ -144,15 +144,16 @@ async fn full_queue_does_not_block_other_queues(kind: &str) {
 async fn tasks_wait_for_a_node_that_serves_their_queue(kind: &str) {
     let base = TestDatabase::new(kind).await;
     let client = base.client().await;
-    let default_node = client.node("usual").unwrap().handler("work", noop).start().await.unwrap();
+    let default_node =
+        client.node_builder("usual").unwrap().handler("work", noop).start().await.unwrap();
     let report = client.task("work", &()).unwrap().queue("reports").unwrap();
     let report = report.submit().await.unwrap().run;
     for _ in 0..3 {
         let made = client.submit("work", &()).await.unwrap();
         wait_for_success(&client, made.run).await;
     }
-    assert_eq!(client.find_run(report).await.unwrap().run.state, RunState::Pending);
-    let other = client.node("other").unwrap().handler("work", noop);
+    assert_eq!(client.get_run(report).await.unwrap().run.state, RunState::Pending);
+    let other = client.node_builder("other").unwrap().handler("work", noop);
     let other = other.queue("reports", 1).queue("default", 0).start().await.unwrap();
     wait_for_success(&client, report).await;
     other.stop().await;
@@ -164,7 +165,7 @@ async fn queue_and_priority_of_a_task_override_its_job(kind: &str) {
     let base = TestDatabase::new(kind).await;
     let client = base.client().await;
     let job = JobDeclaration::task("work").queue("slow").unwrap().priority(Priority::Low);
-    let node = client.node("here").unwrap().handler("work", noop).job(job);
+    let node = client.node_builder("here").unwrap().handler("work", noop).job(job);
     let node = node.queue("slow", 1).queue("urgent", 1).start().await.unwrap();
     let task = || client.task("work", &()).unwrap();
     let plain = task().submit().await.unwrap().run;
@@ -208,7 +209,8 @@ async fn invalid_queue_names_are_refused() {
     let client = base.client().await;
     assert!(JobDeclaration::task("work").queue("a/b").is_err());
     assert!(client.task("work", &()).unwrap().queue("").is_err());
-    let started = client.node("here").unwrap().handler("work", noop).queue(" x", 1).start().await;
+    let started =
+        client.node_builder("here").unwrap().handler("work", noop).queue(" x", 1).start().await;
     let Err(NodeError::Queue(refused)) = started else { panic!("the node started") };
     assert_eq!(refused.field, "queue");
     base.check_and_drop(client).await;
@@ -220,11 +222,11 @@ async fn task_in_a_transaction_has_its_queue_and_priority() {
     use sqlx::Connection as _;
     let base = TestDatabase::new("sqlite").await;
     let client = base.client().await;
-    let node = client.node("here").unwrap().handler("work", noop).start().await.unwrap();
+    let node = client.node_builder("here").unwrap().handler("work", noop).start().await.unwrap();
     let mut theirs = sqlx::SqliteConnection::connect(&base.url).await.unwrap();
     let mut transaction = theirs.begin().await.unwrap();
     let task = client.task("work", &()).unwrap().queue("slow").unwrap().priority(Priority::High);
-    let made = task.submit_in(&mut transaction).await.unwrap();
+    let made = task.submit_in_transaction(&mut transaction).await.unwrap();
     transaction.commit().await.unwrap();
     theirs.close().await.unwrap();
     assert_eq!(lane_of(&client, made.run).await, "high slow/work");

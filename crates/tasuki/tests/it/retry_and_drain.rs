@@ -7,7 +7,7 @@ use serde_json::json;
 use tasuki::HandlerRegistry;
 use tasuki_core::run::AttemptOutcome;
 use tasuki_core::work_spec::WorkSpec;
-use tasuki_core::{ErrorCode, RunState};
+use tasuki_core::{AttemptErrorCode, RunState};
 use tasuki_store::{JobSpec, NewRun, Run, Trigger, Writer};
 
 use crate::node_fixture::{NodeFixture, command, shell, spec};
@@ -102,7 +102,7 @@ async fn failures_are_retried_by_error_code() {
     for (run, (name, _, _, state, tries, code)) in runs.into_iter().zip(table) {
         let run = fixture.wait_until_ended(run).await;
         assert_eq!((run.state, run.counters.tries), (state, tries), "{name}: {run:?}");
-        assert_eq!(run.error_code.as_ref().map(ErrorCode::as_str), Some(code), "{name}");
+        assert_eq!(run.error_code.as_ref().map(AttemptErrorCode::as_str), Some(code), "{name}");
         let executions = fixture.store.list_executions(run.id).await.unwrap();
         assert_eq!(executions.len(), tries as usize, "{name}");
         for (number, pair) in executions.windows(2).enumerate() {
@@ -148,7 +148,7 @@ async fn more_runs_than_slots_need_no_extra_attempts() {
         .await;
     let job = fixture.create_task_job("sleep", &command(&["sleep", "0.6"])).await;
     let runs = vec![NewRun::task(&job.newest); 8];
-    let created = fixture.store.create(Writer::Api, &runs).await.unwrap();
+    let created = fixture.store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
     fixture.wakeups.wake_all();
     for created in created {
         let run = fixture.wait_until_ended(created.run).await;
@@ -168,7 +168,10 @@ async fn task_without_matching_worker_expires() {
     let clock = fixture.store.read_clock().await.unwrap();
     let soon = Some(clock + SignedDuration::from_millis(300));
     let expiring = NewRun { expires_at: soon, ..NewRun::task(&job.newest) };
-    let created = fixture.store.create(Writer::Api, &[expiring, NewRun::task(&job.newest)]).await;
+    let created = fixture
+        .store
+        .create_or_find_runs(Writer::Api, &[expiring, NewRun::task(&job.newest)])
+        .await;
     let [expiring, patient] = created.unwrap()[..] else { panic!("two runs were created") };
     fixture.wakeups.wake_all();
     let run = fixture.wait_until_ended(expiring.run).await;
@@ -230,7 +233,7 @@ async fn running_attempts_finish_during_drain() {
         let clock = fixture.store.read_clock().await.unwrap();
         let at = Some(clock + SignedDuration::from_secs(5));
         let later = NewRun { scheduled_for: at, ..NewRun::task(&job.newest) };
-        fixture.store.create(Writer::Api, &[later]).await.unwrap()[0].run
+        fixture.store.create_or_find_runs(Writer::Api, &[later]).await.unwrap()[0].run
     };
     fixture.wakeups.wake_all();
     for (run, state) in [(run, RunState::Running), (later, RunState::Assigned)] {
@@ -296,7 +299,7 @@ async fn attempts_that_outlast_the_drain_are_stopped_and_retried() {
     {
         assert_eq!(fixture.store.find_run(*run).await.unwrap().unwrap().state, state);
         let ended = fixture.store.list_executions(*run).await.unwrap().remove(0);
-        let code = ended.error_code.as_ref().map(ErrorCode::as_str);
+        let code = ended.error_code.as_ref().map(AttemptErrorCode::as_str);
         assert_eq!(code, Some("DRAINED"), "{ended:?}");
     }
     let node = fixture.start_node_with(functions).await;

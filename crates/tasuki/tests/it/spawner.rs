@@ -15,7 +15,7 @@ use tasuki::spawner::{
     AttemptKey, LaunchRefusal, LaunchSpec, ProcessExit, ProcessOutput, SpawnerEvent, SpawnerHandle,
     SpawnerRequest, boottime,
 };
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 
 mod captured_output;
 
@@ -361,11 +361,11 @@ fn stopped_command_may_exit_within_its_grace() {
     fixture.read_number("pid");
     fixture.send(&SpawnerRequest::Stop {
         key: key(1),
-        why: StopReason::Timeout,
+        why: AttemptStopReason::Timeout,
         grace: 60 * SECOND,
     });
     let exit = fixture.expect_exit(key(1));
-    assert_eq!((exit.code, exit.stop_reason), (Some(7), Some(StopReason::Timeout)));
+    assert_eq!((exit.code, exit.stop_reason), (Some(7), Some(AttemptStopReason::Timeout)));
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn command_that_ignores_term_is_killed_with_its_descendants() {
     let pids = ["pid", "child", "away"].map(|file| fixture.read_number(file));
     fixture.send(&SpawnerRequest::Stop {
         key: key(1),
-        why: StopReason::Cancel,
+        why: AttemptStopReason::Cancel,
         grace: SECOND / 20,
     });
     let exit = fixture.expect_exit(key(1));

@@ -30,7 +30,7 @@ async fn advancing_days_runs_every_slot() {
     .await;
     let run = node.client().submit("shaky", &()).await.unwrap().run;
     node.run_until_idle().await;
-    assert_eq!(node.client().find_run(run).await.unwrap().run.state, RunState::RetryWait);
+    assert_eq!(node.client().get_run(run).await.unwrap().run.state, RunState::RetryWait);
     node.advance(Duration::from_secs(90)).await;
     let run = node.assert_succeeded(run).await;
     assert_eq!(run.counters.tries, 2);
@@ -81,8 +81,10 @@ impl ScopeProvider for Shops {
 #[tokio::test]
 async fn a_scoped_job_fires_once_per_scope() {
     let shops = Shops::default();
-    let hourly =
-        JobDeclaration::every("add up", "1h").unwrap().handler("work").scopes(shops.clone());
+    let hourly = JobDeclaration::every("add up", "1h")
+        .unwrap()
+        .handler("work")
+        .fire_per_scope(shops.clone());
     let node = TestNode::starting_at("2026-11-16T11:59:00Z", |node| {
         node.handler("work", work).job(hourly)
     })

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use nix::sys::signal::Signal;
-use tasuki_core::{AttemptOutcome, ErrorCode, RunId, RunState};
+use tasuki_core::{AttemptErrorCode, AttemptOutcome, RunId, RunState};
 
 use crate::checker::{FaultRecord, TimeBound};
 use crate::cluster::Cluster;
@@ -22,9 +22,11 @@ const NO_ANSWER_MESSAGE: &str = "no continuation was confirmed";
 const SLACK: Duration = Duration::from_secs(1);
 
 /// End of an attempt whose worker is lost.
-const LOST: (AttemptOutcome, ErrorCode) = (AttemptOutcome::Lost, ErrorCode::HEARTBEAT_TIMEOUT);
+const LOST: (AttemptOutcome, AttemptErrorCode) =
+    (AttemptOutcome::Lost, AttemptErrorCode::HEARTBEAT_TIMEOUT);
 /// End of an attempt that a detached worker may not continue.
-const DETACHED: (AttemptOutcome, ErrorCode) = (AttemptOutcome::Failed, ErrorCode::DETACHED);
+const DETACHED: (AttemptOutcome, AttemptErrorCode) =
+    (AttemptOutcome::Failed, AttemptErrorCode::DETACHED);
 
 /// Triggers a run, and waits until it runs on a node that is not the leader.
 pub(super) fn run_on_a_worker(cluster: &Cluster, job: &str) -> (RunId, usize) {
@@ -54,7 +56,7 @@ fn expect_retry(
     cluster: &Cluster,
     record: &mut FaultRecord,
     run: RunId,
-    first: (AttemptOutcome, ErrorCode),
+    first: (AttemptOutcome, AttemptErrorCode),
 ) {
     let (attempt, state) = wait_until_ended(cluster, run);
     record.expect(

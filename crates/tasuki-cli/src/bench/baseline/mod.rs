@@ -27,7 +27,8 @@ const WORKER_NAME: &str = "worker-1";
 /// Number of rows per insert statement while the tables are filled (not measured).
 const FILL_BATCH: u32 = 1_000;
 /// Counts the jobs that were not created by a benchmark. This module reads only names and states of tasuki's own tables.
-const COUNT_FOREIGN_JOBS: &str = "select count(*) from tasuki_job where name not like 'bench %'";
+const COUNT_JOBS_NOT_FROM_BENCH: &str =
+    "select count(*) from tasuki_job where name not like 'bench %'";
 
 /// The baseline tables in a database. Cheap to clone.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ impl Baseline {
     }
 
     /// Claims and finishes `runs` runs and returns the runs per second.
-    pub(crate) async fn drain(
+    pub(crate) async fn measure_drain_rate(
         &self,
         runs: u32,
         batch: u32,
@@ -169,16 +170,22 @@ impl Baseline {
     }
 
     /// The number of jobs that were not created by a benchmark.
-    pub(crate) async fn count_foreign_jobs(&self) -> Result<i64, Error> {
+    pub(crate) async fn count_jobs_not_from_bench(&self) -> Result<i64, Error> {
         Ok(match self {
-            Self::Postgres(pool) => sqlx::query_scalar(COUNT_FOREIGN_JOBS).fetch_one(pool).await?,
-            Self::MySql(pool) => sqlx::query_scalar(COUNT_FOREIGN_JOBS).fetch_one(pool).await?,
-            Self::Sqlite(pool) => sqlx::query_scalar(COUNT_FOREIGN_JOBS).fetch_one(pool).await?,
+            Self::Postgres(pool) => {
+                sqlx::query_scalar(COUNT_JOBS_NOT_FROM_BENCH).fetch_one(pool).await?
+            }
+            Self::MySql(pool) => {
+                sqlx::query_scalar(COUNT_JOBS_NOT_FROM_BENCH).fetch_one(pool).await?
+            }
+            Self::Sqlite(pool) => {
+                sqlx::query_scalar(COUNT_JOBS_NOT_FROM_BENCH).fetch_one(pool).await?
+            }
         })
     }
 
     /// The number of runs of a job that have succeeded.
-    pub(crate) async fn count_succeeded(&self, job: JobId) -> Result<u64, Error> {
+    pub(crate) async fn count_succeeded_job_runs(&self, job: JobId) -> Result<u64, Error> {
         let text = "select count(*) from tasuki_run where state = 'SUCCEEDED' and job_id = ";
         let text = AssertSqlSafe(format!("{text}{}", job.0));
         let count: i64 = match self {
@@ -190,7 +197,11 @@ impl Baseline {
     }
 
     /// Creates or drops a database on the server; `verb` is `create` or `drop`.
-    pub(crate) async fn run_database_statement(&self, verb: &str, name: &str) -> Result<(), Error> {
+    pub(crate) async fn create_or_drop_database(
+        &self,
+        verb: &str,
+        name: &str,
+    ) -> Result<(), Error> {
         let text = sqlx::raw_sql(AssertSqlSafe(format!("{verb} database {name}")));
         match self {
             Self::Postgres(pool) => pool.execute(text).await.map(drop)?,

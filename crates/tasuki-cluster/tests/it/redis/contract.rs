@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::{LocalBoxFuture, join_all};
-use tasuki::node::coordination::external_coordinator::PresenceReply;
+use tasuki::node::coordination::coordinator_trait::WorkerMarks;
 use tasuki_core::{Epoch, NodeName, RunId};
 
 use super::fixtures::{Coordinators, LONG, SHORT, eventually, new_worker, presence};
@@ -54,7 +54,8 @@ async fn all_cases(url: &str) {
 }
 
 contract! {
-    /// Many workers of two processes try to acquire the election lock at once; only one succeeds, and it may repeat that.
+    /// Many workers of two processes try to acquire the election lock at the same time; only one succeeds, and it may
+    /// repeat that.
     async fn one_of_many_acquires_the_election_lock(coordinator: Coordinators) {
         let workers: Vec<_> = (0..32).map(|_| new_worker()).collect();
         let coordinators = [&coordinator.one, &coordinator.other];
@@ -109,7 +110,7 @@ contract! {
         }
     }
 
-    /// A leader that resigns is removed at once, with its lock. Another worker cannot remove it.
+    /// A leader that resigns is removed immediately, with its lock. Another worker cannot remove it.
     async fn only_the_leader_itself_can_be_removed(coordinator: Coordinators) {
         let (leader, other) = (new_worker(), new_worker());
         coordinator.one.publish_leader(leader, Epoch(4), LONG).await.unwrap();
@@ -147,9 +148,9 @@ contract! {
         let (leader, other) = (new_worker(), new_worker());
         coordinator.other.mark_term_ended(leader, Epoch(6)).await.unwrap();
         let reply = coordinator.one.publish_presence(&presence(leader, "east"), LONG).await.unwrap();
-        assert_eq!(reply, PresenceReply { detached: false, ended_term: Some(Epoch(6)) });
+        assert_eq!(reply, WorkerMarks { detached: false, ended_term: Some(Epoch(6)) });
         let reply = coordinator.other.publish_presence(&presence(other, "east"), LONG).await.unwrap();
-        assert_eq!(reply, PresenceReply::default());
+        assert_eq!(reply, WorkerMarks::default());
     }
 
     /// The mark that a worker was detached reaches that worker only, and expires.
@@ -157,9 +158,9 @@ contract! {
         let (worker, other) = (new_worker(), new_worker());
         coordinator.other.mark_detached(worker, LONG).await.unwrap();
         let reply = coordinator.one.publish_presence(&presence(worker, "east"), LONG).await.unwrap();
-        assert_eq!(reply, PresenceReply { detached: true, ended_term: None });
+        assert_eq!(reply, WorkerMarks { detached: true, ended_term: None });
         let reply = coordinator.other.publish_presence(&presence(other, "east"), LONG).await.unwrap();
-        assert_eq!(reply, PresenceReply::default());
+        assert_eq!(reply, WorkerMarks::default());
         coordinator.other.mark_detached(worker, SHORT).await.unwrap();
         eventually("the mark has expired", async || {
             let reply = coordinator.one.publish_presence(&presence(worker, "east"), LONG).await.unwrap();
@@ -188,7 +189,7 @@ contract! {
         .await;
     }
 
-    /// Leased runs are published, many at once or none.
+    /// Leased runs are published, many in one call or none.
     async fn leased_runs_are_published(coordinator: Coordinators) {
         let worker = new_worker();
         coordinator.one.publish_leased_runs(worker, &[], LONG).await.unwrap();

@@ -1,6 +1,6 @@
 //! Failover: the primary is killed, or keys move to another node.
 
-use tasuki::node::coordination::external_coordinator::Coordinator as _;
+use tasuki::node::coordination::coordinator_trait::Coordinator as _;
 use tasuki_core::Epoch;
 use tasuki_store::Notification;
 

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use tasuki::node::clock_and_random::{OsRandom, Random as _, RealClock};
-use tasuki::node::coordination::external_coordinator::{
-    ClusterRole, Coordinator, CoordinatorUnreachable, LeaderSeen, Presence, PresenceReply,
-    SimulatedCoordinator, Subscription,
+use tasuki::node::coordination::coordinator_trait::{
+    ClusterRole, Coordinator, CoordinatorUnreachable, Presence, PublishedLeader,
+    SimulatedCoordinator, Subscription, WorkerMarks,
 };
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_core::{Epoch, NodeName, RunId, WorkerId};
@@ -17,7 +17,7 @@ use super::servers::WAIT_TIMEOUT;
 
 /// Longer than any test.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
-/// Expires almost at once.
+/// Expires almost immediately.
 pub(crate) const SHORT: Duration = Duration::from_millis(50);
 
 /// Polling interval.
@@ -112,10 +112,10 @@ impl_with_retries! {
     acquire_election_lock(worker: WorkerId, ttl: Duration) -> Option<Epoch>;
     publish_leader(worker: WorkerId, epoch: Epoch, ttl: Duration) -> ();
     remove_leader(worker: WorkerId) -> ();
-    find_leader() -> Option<LeaderSeen>;
+    find_leader() -> Option<PublishedLeader>;
     mark_term_ended(leader: WorkerId, epoch: Epoch) -> ();
     acquire_subleader(worker: WorkerId, node: &NodeName, ttl: Duration) -> Option<bool>;
-    publish_presence(presence: &Presence, ttl: Duration) -> PresenceReply;
+    publish_presence(presence: &Presence, ttl: Duration) -> WorkerMarks;
     remove_presence(worker: WorkerId) -> ();
     mark_detached(worker: WorkerId, ttl: Duration) -> ();
     publish_leased_runs(worker: WorkerId, runs: &[RunId], ttl: Duration) -> ();

@@ -1,6 +1,6 @@
 //! Notifications between processes.
 
-use tasuki::node::coordination::external_coordinator::{Coordinator, Subscription};
+use tasuki::node::coordination::coordinator_trait::{Coordinator, Subscription};
 use tasuki_store::Notification;
 
 use super::fixtures::{Coordinators, eventually, redis};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
-use tasuki::node::coordination::external_coordinator::Coordinator;
+use tasuki::node::coordination::coordinator_trait::Coordinator;
 use tasuki_core::{Epoch, RunId};
 use tasuki_store::Notification;
 use tokio::net::{TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! The data in Redis: keys and fields, ttls, and recovery after all data were lost.
 
 use tasuki::node::clock_and_random::RealClock;
-use tasuki::node::coordination::external_coordinator::{
+use tasuki::node::coordination::coordinator_trait::{
     Coordinator as _, Presence, SimulatedCoordinator,
 };
 use tasuki_core::{Epoch, NodeName, RunId};

@@ -1,7 +1,7 @@
 //! Redis over TLS.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use tasuki::node::coordination::external_coordinator::Coordinator as _;
+use tasuki::node::coordination::coordinator_trait::Coordinator as _;
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_core::Epoch;
 use tasuki_store::Notification;

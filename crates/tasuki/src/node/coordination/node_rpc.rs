@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use jiff::Timestamp;
 use tasuki_core::{Epoch, LeaseToken, NodeName, RunId, WorkerId};
 
-use super::external_coordinator::ClusterRole;
+use super::coordinator_trait::ClusterRole;
 
 /// A worker to call.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -35,7 +35,7 @@ pub struct StartOrder {
 
 /// Order to check runs now, because a cancel was requested for them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CancelOrder {
+pub struct CancelHint {
     /// Newest epoch that the sender knows.
     pub epoch: Epoch,
     /// Runs with a cancel request.
@@ -114,7 +114,7 @@ pub trait Peers: Send + Sync {
     async fn cancel(
         &self,
         peer: &Peer,
-        order: &CancelOrder,
+        order: &CancelHint,
     ) -> Result<OrderResponse, PeerUnreachable>;
 
     /// Informs a worker that it was drained or detached.
@@ -144,7 +144,7 @@ pub trait NodeRpc: Send + Sync {
     async fn start(&self, order: StartOrder) -> OrderResponse;
 
     /// Accepts or refuses an order to check runs for which a cancel was requested.
-    async fn cancel(&self, order: CancelOrder) -> OrderResponse;
+    async fn cancel(&self, order: CancelHint) -> OrderResponse;
 
     /// Accepts or refuses the information that the worker was drained or detached.
     async fn drain(&self, epoch: Epoch) -> OrderResponse;
@@ -221,7 +221,7 @@ impl Peers for InProcessPeers {
     async fn cancel(
         &self,
         peer: &Peer,
-        order: &CancelOrder,
+        order: &CancelHint,
     ) -> Result<OrderResponse, PeerUnreachable> {
         Ok(self.find(peer)?.cancel(order.clone()).await)
     }
@@ -280,7 +280,7 @@ impl Peers for PeerRouter {
     async fn cancel(
         &self,
         peer: &Peer,
-        order: &CancelOrder,
+        order: &CancelHint,
     ) -> Result<OrderResponse, PeerUnreachable> {
         self.route(peer)?.cancel(peer, order).await
     }

@@ -8,7 +8,7 @@ use tasuki_core::{Epoch, NodeName, RunId, RunState, WorkerId};
 use tasuki_store::{LeasedRun, Store};
 
 use super::node_rpc::{
-    CancelOrder, ContinuationRequest, NodeRpc, OrderResponse, PeerUnreachable, StartOrder,
+    CancelHint, ContinuationRequest, NodeRpc, OrderResponse, PeerUnreachable, StartOrder,
     WorkerStatus,
 };
 use crate::Wakeups;
@@ -79,7 +79,7 @@ impl NodeRpc for NodeService {
         }
     }
 
-    async fn cancel(&self, order: CancelOrder) -> OrderResponse {
+    async fn cancel(&self, order: CancelHint) -> OrderResponse {
         if let Some(refusal) = self.check_epoch(order.epoch) {
             return refusal;
         }
@@ -110,7 +110,7 @@ impl NodeRpc for NodeService {
 
     async fn confirm(&self, request: ContinuationRequest) -> Result<Vec<RunId>, PeerUnreachable> {
         // Any node can answer this, because the database decides.
-        let leased = with_timeout(self.store.list_leased_runs(request.worker)).await;
+        let leased = with_timeout(self.store.list_leased_runs_of_worker(request.worker)).await;
         let leased = leased.map_err(|error| PeerUnreachable(error.to_string()))?;
         let runs = request.runs.into_iter().filter(|(run, token)| {
             let matches =

@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::attempt::{AttemptLiveness, Completion, CompletionQueue, ExecutionEnd};
-use super::command_result_file;
+use super::attempt_data::{AttemptLiveness, Completion, CompletionQueue, ExecutionEnd};
+use super::attempt_log_writer::AttemptLog;
 use super::log_creation_batcher::LogCreationBatcher;
-use super::logs::AttemptLog;
+use super::read_command_result_file;
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
 use crate::spawner::{AttemptKey, LaunchRefusal, ProcessExit, ProcessOutput};
@@ -110,7 +110,7 @@ impl CommandCompleter {
     /// long output is stored before.
     pub(crate) async fn complete(self: Arc<Self>, ended: Vec<EndedCommand>) {
         let exited = ended.iter().filter(|command| command.exit.is_ok());
-        let results = command_result_file::read_result_files(
+        let results = read_command_result_file::read_result_files(
             exited.map(|command| command.result_path.clone()).collect(),
         )
         .await;

@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tasuki_core::LeaseToken;
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::attempt::{
+use super::attempt_data::{
     Attempt, AttemptLiveness, Completion, CompletionQueue, ExecutionEnd, Executor,
 };
 use super::command_completion::{CommandCompleter, EndedCommand};
@@ -45,7 +45,7 @@ struct CommandTable {
     /// Commands whose start was sent and whose end has not been reported.
     launched: HashMap<AttemptKey, LaunchedCommand>,
     /// Stops that arrived before the start of their attempt was sent.
-    early_stops: HashMap<AttemptKey, (StopReason, Duration)>,
+    early_stops: HashMap<AttemptKey, (AttemptStopReason, Duration)>,
 }
 
 struct LaunchedCommand {
@@ -170,7 +170,7 @@ impl CommandExecutor {
         }
     }
 
-    fn send_stop(&self, key: AttemptKey, why: StopReason, grace: Duration) {
+    fn send_stop(&self, key: AttemptKey, why: AttemptStopReason, grace: Duration) {
         let request = SpawnerRequest::Stop { key, why, grace: grace.as_micros() as u64 };
         if let Err(error) = self.send(&request) {
             tracing::warn!(%error, "the spawner cannot be reached");
@@ -278,7 +278,7 @@ impl Executor for CommandExecutor {
         }
     }
 
-    fn stop(&self, key: AttemptKey, why: StopReason, grace: Duration) {
+    fn stop(&self, key: AttemptKey, why: AttemptStopReason, grace: Duration) {
         let mut table = lock(&self.table);
         match table.launched.contains_key(&key) {
             true => self.send_stop(key, why, grace),

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use tasuki_core::LeaseToken;
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::work_spec::WorkKind;
 
-use super::attempt::{Attempt, Executor};
+use super::attempt_data::{Attempt, Executor};
 use super::commands::CommandExecutor;
 use super::functions::FunctionExecutor;
 use crate::spawner::AttemptKey;
@@ -58,7 +58,7 @@ impl Executor for Executors {
         self.functions.launch_all(function_attempts);
     }
 
-    fn stop(&self, key: AttemptKey, why: StopReason, grace: Duration) {
+    fn stop(&self, key: AttemptKey, why: AttemptStopReason, grace: Duration) {
         if let Some(commands) = &self.commands {
             commands.stop(key, why, grace);
         }

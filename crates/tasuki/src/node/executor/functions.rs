@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::work_spec::WorkAction;
-use tasuki_core::{ErrorCode, LeaseToken};
+use tasuki_core::{AttemptErrorCode, LeaseToken};
 use tokio::sync::Notify;
 
-use super::attempt::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor};
+use super::attempt_data::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor};
+use super::attempt_log_writer::AttemptLog;
 use super::log_creation_batcher::LogCreationBatcher;
-use super::logs::AttemptLog;
 use crate::handler::{Context, HandlerRegistry, TaskError};
 use crate::node::clock_and_random::Clock;
 use crate::spawner::{AttemptKey, LaunchRefusal};
@@ -147,11 +147,11 @@ impl Executor for FunctionExecutor {
                 biased;
                 returned = &mut work => returned.unwrap_or_else(|panic| {
                     let message = panic_message(&*panic);
-                    Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, message))
+                    Err(TaskError::new(AttemptErrorCode::UNEXPECTED_ERROR, message))
                 }),
                 () = stop.abort.notified() => {
                     let message = "the function did not stop within its grace and was aborted";
-                    Err(TaskError::new(ErrorCode::UNEXPECTED_ERROR, message))
+                    Err(TaskError::new(AttemptErrorCode::UNEXPECTED_ERROR, message))
                 }
             };
             // Dropping the future of an aborted call may panic, too.
@@ -167,7 +167,7 @@ impl Executor for FunctionExecutor {
         });
     }
 
-    fn stop(&self, key: AttemptKey, _: StopReason, grace: Duration) {
+    fn stop(&self, key: AttemptKey, _: AttemptStopReason, grace: Duration) {
         if !self.stop_call(key, grace) {
             self.lock_early_stops().insert(key, grace);
             // The call may have begun between the two lines above.

@@ -1,12 +1,12 @@
 //! Execution of attempts: commands through the spawner, functions as tasks; captured output and result files.
 
-pub mod attempt;
+pub mod attempt_data;
+pub(crate) mod attempt_log_writer;
 pub(crate) mod command_completion;
-pub(crate) mod command_result_file;
 pub(crate) mod commands;
 pub(crate) mod executors;
 pub(crate) mod functions;
 pub(crate) mod launch_spec;
 pub(crate) mod log_creation_batcher;
-pub(crate) mod logs;
+pub(crate) mod read_command_result_file;
 pub(crate) mod work_dirs;

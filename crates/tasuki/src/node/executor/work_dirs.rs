@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::spawner::AttemptKey;
 
-/// Maximum number of unused directories that are kept for reuse: about as many as a busy node uses at once.
+/// Maximum number of unused directories that are kept for reuse: about as many as a busy node uses at the same time.
 const MAX_SPARE_DIRS: usize = 1_024;
 
 pub(crate) struct WorkDirs {

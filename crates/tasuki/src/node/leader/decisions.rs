@@ -17,7 +17,7 @@ use crate::node::job_cache::ParsedJobVersion;
 
 /// Decision about a run that waits although it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaitingRunDecision {
+pub(crate) enum OverdueRunDecision {
     /// The run stays in the queue.
     KeepWaiting,
     /// The run is skipped.
@@ -29,20 +29,20 @@ pub(crate) enum WaitingRunDecision {
 }
 
 /// Decides about one waiting run. `holder` is the run that has the hold of its job and scope, if there is one.
-pub(crate) fn decide_waiting_run(
+pub(crate) fn decide_overdue_run(
     waiting: &WaitingRun,
     job: &ParsedJobVersion,
     holder: Option<&Run>,
     catches_up: bool,
     clock: Timestamp,
-) -> WaitingRunDecision {
+) -> OverdueRunDecision {
     if waiting.expires_at.is_some_and(|at| at < clock) || waiting.releases >= job.spec.max_releases
     {
-        return WaitingRunDecision::Expire;
+        return OverdueRunDecision::Expire;
     }
     let unstarted = waiting.tries == 0 && waiting.state.may_become(RunState::Skipped);
     if unstarted && waiting.skip_at.is_some_and(|at| at < clock) {
-        return WaitingRunDecision::Skip(SkipReason::Late);
+        return OverdueRunDecision::Skip(SkipReason::Late);
     }
     let candidate = concurrency::RunToAdmit {
         run: waiting.due_run.run,
@@ -61,9 +61,9 @@ pub(crate) fn decide_waiting_run(
         cancel_requested: run.cancel_requested_at.is_some(),
     });
     match concurrency::decide_concurrency(job.spec.concurrency, &candidate, holder.as_ref()) {
-        ConcurrencyDecision::Proceed | ConcurrencyDecision::Wait => WaitingRunDecision::KeepWaiting,
-        ConcurrencyDecision::Skip(reason) => WaitingRunDecision::Skip(reason),
-        ConcurrencyDecision::Replace(holder) => WaitingRunDecision::Replace(holder),
+        ConcurrencyDecision::Proceed | ConcurrencyDecision::Wait => OverdueRunDecision::KeepWaiting,
+        ConcurrencyDecision::Skip(reason) => OverdueRunDecision::Skip(reason),
+        ConcurrencyDecision::Replace(holder) => OverdueRunDecision::Replace(holder),
     }
 }
 

@@ -10,7 +10,7 @@ use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
 use tasuki_store::{CancelResult, Error, Outcome, WaitingRun, Writer};
 
 use super::{FIRST_PAGE_SIZE, Leader, MAX_PAGES, PAGE_SIZE, START_POSITION};
-use crate::node::leader::decisions::{self, WaitingRunDecision};
+use crate::node::leader::decisions::{self, OverdueRunDecision};
 
 impl Leader {
     /// Processes overdue runs: usually one page, and from time to time all of them. Only these full passes include the
@@ -102,25 +102,25 @@ impl Leader {
             };
             let run = waiting.due_run.run;
             let decision =
-                decisions::decide_waiting_run(waiting, &job, holder.as_ref(), catches_up, clock);
+                decisions::decide_overdue_run(waiting, &job, holder.as_ref(), catches_up, clock);
             let replaces = job.spec.concurrency == ConcurrencyPolicy::Replace;
             let superseded =
                 newest.get(&(waiting.job, &waiting.scope)) != Some(&(waiting.scheduled_for, run));
             match decision {
-                WaitingRunDecision::Expire => {
+                OverdueRunDecision::Expire => {
                     drop(self.store.expire_waiting_run(epoch, run).await?);
                 }
-                WaitingRunDecision::Skip(reason) => {
+                OverdueRunDecision::Skip(reason) => {
                     drop(self.store.skip(epoch, run, reason).await?);
                 }
-                WaitingRunDecision::Replace(_) | WaitingRunDecision::KeepWaiting
+                OverdueRunDecision::Replace(_) | OverdueRunDecision::KeepWaiting
                     if replaces && superseded =>
                 {
                     let writer = Writer::Leader(epoch);
                     let reason = Some("replaced by a newer run");
                     let _ = self.store.cancel(writer, run, me.as_str(), reason).await?;
                 }
-                WaitingRunDecision::Replace(older) => {
+                OverdueRunDecision::Replace(older) => {
                     let writer = Writer::Leader(epoch);
                     let reason = format!("replaced by run {run}");
                     let canceled =
@@ -129,11 +129,11 @@ impl Leader {
                         self.notifier.wake_renew_loop();
                         let worker = holder.and_then(|holder| holder.worker);
                         if let (CancelResult::Requested, Some(worker)) = (result, worker) {
-                            self.notifier.hint_outbox().enqueue_cancel(worker, older);
+                            self.notifier.outbox_of_worker_hints().enqueue_cancel(worker, older);
                         }
                     }
                 }
-                WaitingRunDecision::KeepWaiting => {}
+                OverdueRunDecision::KeepWaiting => {}
             }
         }
         Ok(())

@@ -11,7 +11,7 @@ use tasuki_store::{Error, Writer};
 
 use super::super::store_timeout::with_timeout;
 use super::{Leader, MAX_PAGES, PAGE_SIZE};
-use crate::node::coordination::external_coordinator::PresenceReply;
+use crate::node::coordination::coordinator_trait::WorkerMarks;
 use crate::node::coordination::node_rpc::{PING_TIMEOUT, Peer};
 use crate::node::leader::decisions;
 
@@ -27,7 +27,10 @@ impl Leader {
     /// Checks workers whose heartbeats stopped, if this worker is leader. Workers that answer no ping for the grace time
     /// either are detached, and their unstarted runs are assigned to other workers. Returns the time until the next
     /// check, which is short when a worker could be detached soon, because its runs wait for that.
-    pub(crate) async fn check_workers(&self, settings: &Settings) -> Result<Duration, Error> {
+    pub(crate) async fn detach_unresponsive_workers(
+        &self,
+        settings: &Settings,
+    ) -> Result<Duration, Error> {
         let usual = settings.heartbeat_interval();
         let Some(epoch) = self.active_epoch() else {
             self.state().unresponsive_since.clear();
@@ -126,7 +129,7 @@ impl Leader {
 
     /// Checks on the leader, if this worker is the subleader of its node. Ends the term of an unresponsive leader and
     /// returns `true`: the leadership can be taken now. With a healthy leader this needs few or no database queries.
-    pub(crate) async fn end_term_if_unresponsive(
+    pub(crate) async fn end_term_of_unresponsive_leader(
         &self,
         node: &NodeName,
         settings: &Settings,
@@ -143,7 +146,7 @@ impl Leader {
             self.state().stale_leader = None;
             return Ok(false);
         };
-        let leadership = with_timeout(self.store.find_leader()).await?;
+        let leadership = with_timeout(self.store.get_leader_record()).await?;
         // If the lease has expired there is no leader to check. If the published leader is of another term, its age says
         // nothing about the current leader.
         if leadership.lease_until <= leadership.clock || seen.epoch != leadership.epoch {
@@ -211,7 +214,7 @@ impl Leader {
                 return Ok(state.is_subleader);
             }
         }
-        let leadership = with_timeout(self.store.find_leader()).await?;
+        let leadership = with_timeout(self.store.get_leader_record()).await?;
         let workers = with_timeout(self.store.list_workers()).await?;
         let mut state = self.state();
         state.is_subleader = decisions::is_subleader(&workers, &leadership, me, max_age);
@@ -221,7 +224,7 @@ impl Leader {
 
     /// Reacts to the marks that others set for this worker. `true`: the term may have been ended; renewing it now finds
     /// out.
-    pub(crate) fn apply_presence_reply(&self, reply: PresenceReply) -> bool {
+    pub(crate) fn apply_worker_marks(&self, reply: WorkerMarks) -> bool {
         let mut state = self.state();
         let Some(term) = state.term.as_mut() else { return false };
         let ended = reply.ended_term == Some(term.epoch);

@@ -9,8 +9,8 @@ pub(crate) mod decisions;
 mod event_runs;
 mod expire_and_skip;
 mod failure_detector;
+pub(crate) mod job_scope_providers;
 mod scheduled_runs;
-pub(crate) mod scope_providers;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,11 +25,11 @@ use self::scheduled_runs::ScheduledJob;
 use super::clock_and_random::{Clock, Random};
 use super::store_timeout::with_timeout;
 use crate::Wakeups;
-use crate::node::coordination::external_coordinator::{ClusterRole, Coordinator};
+use crate::node::coordination::coordinator_trait::{ClusterRole, Coordinator};
 use crate::node::coordination::node_rpc::{OrderResponse, Peer, Peers, StartOrder};
-use crate::node::identity::WorkerIdentity;
 use crate::node::job_cache::JobCache;
-use crate::notify::wakeup_notifier::Notifier;
+use crate::node::worker_identity::WorkerIdentity;
+use crate::wakeups_and_hints::wakeup_notifier::Notifier;
 
 /// Maximum number of rows that one query of the leader reads.
 const PAGE_SIZE: u32 = 500;
@@ -138,7 +138,7 @@ impl Leader {
             }
             return self.renew(term.epoch, settings).await;
         }
-        let leadership = with_timeout(self.store.find_leader()).await?;
+        let leadership = with_timeout(self.store.get_leader_record()).await?;
         if leadership.lease_until > leadership.clock {
             self.state().vacant_since = None;
             return match leadership.holder == Some(self.identity.id()) {
@@ -275,14 +275,14 @@ impl Leader {
         }
     }
 
-    /// Queues a start order, which the order loop sends at once.
+    /// Queues a start order, which the order loop sends immediately.
     fn queue_order(&self, peer: Peer, order: StartOrder) {
         self.unsent_orders.lock().unwrap_or_else(PoisonError::into_inner).push((peer, order));
         self.order_added.notify_one();
     }
 
     /// Waits until an order is queued.
-    pub(crate) async fn wait_for_order(&self) {
+    pub(crate) async fn wait_for_queued_order(&self) {
         self.order_added.notified().await;
     }
 
@@ -305,7 +305,7 @@ impl Leader {
         join_all(calls).await;
     }
 
-    /// Runs one tick of planning. Returns whether there is more to do at once.
+    /// Runs one tick of planning. Returns whether there is more to do immediately.
     pub(crate) async fn plan(&self, settings: &Settings) -> Result<bool, Error> {
         let (mut more, mut failed) = (false, None);
         if self.active_epoch().is_none() {
@@ -313,7 +313,7 @@ impl Leader {
         }
         let started_at = self.clock.boottime();
         let pending =
-            self.store.find_pending_work(scheduled_runs::planning_horizon(settings)).await?;
+            self.store.get_pending_leader_work(scheduled_runs::planning_horizon(settings)).await?;
         let clock = pending.clock;
         // Runs that the first two steps create are handled by the last two.
         let waits = pending.run_waiting || pending.slot_due || pending.event_waiting;

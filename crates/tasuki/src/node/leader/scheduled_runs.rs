@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::plan_scheduled_runs::{self, MisfirePolicy, PlanInput, PlannedRun, SlotPlan};
 use tasuki_core::{Epoch, Origin, Schedule, Scope, Settings, WorkSpec};
-use tasuki_store::{Cursor, CursorMove, Error, Job, NewRun, ScheduledRuns};
+use tasuki_store::{CursorMoveWithRuns, Error, Job, NewRun, ScheduleCursor, ScheduleCursorMove};
 
 use super::{Leader, PAGE_SIZE, to_signed};
 
@@ -33,7 +33,7 @@ pub(super) fn planning_horizon(settings: &Settings) -> Duration {
 impl Leader {
     /// Creates runs for upcoming slots. A cursor is planned when its next slot is within [`planning_horizon`], and then
     /// gets runs for all slots within `assign_ahead`. So each job is processed about twice per `assign_ahead`, however
-    /// often it fires. Returns whether there is more to do at once.
+    /// often it fires. Returns whether there is more to do immediately.
     pub(super) async fn create_scheduled_runs(
         &self,
         epoch: Epoch,
@@ -63,7 +63,7 @@ impl Leader {
                 ),
             };
             if let Some(skipped) = plan.skipped_slots {
-                tracing::warn!(job_id = %job.id, first = %skipped.first, last = %skipped.last, count = skipped.count, exact = skipped.exact, "missed slots were skipped");
+                tracing::warn!(job_id = %job.id, first = %skipped.first, last = %skipped.last, count = skipped.count, exact = skipped.exact, "missed planned times were skipped");
             }
             planned.push((scheduled, cursor, plan));
         }
@@ -72,7 +72,7 @@ impl Leader {
             if self.active_epoch() != Some(epoch) {
                 return Ok(false);
             }
-            let slots: Vec<ScheduledRuns<'_>> = chunk
+            let slots: Vec<CursorMoveWithRuns<'_>> = chunk
                 .iter()
                 .map(|(scheduled, cursor, plan)| runs_to_create(&scheduled.job, cursor, plan))
                 .collect();
@@ -91,7 +91,10 @@ impl Leader {
 
     /// Loads the job of a cursor with its schedule, from a cache keyed by job version, which never changes. `None`: the
     /// job has no schedule that this version of tasuki can plan.
-    async fn scheduled_job(&self, cursor: &Cursor) -> Result<Option<Arc<ScheduledJob>>, Error> {
+    async fn scheduled_job(
+        &self,
+        cursor: &ScheduleCursor,
+    ) -> Result<Option<Arc<ScheduledJob>>, Error> {
         let scheduled = self.state().scheduled_jobs.get(&cursor.job).cloned();
         if let Some(scheduled) =
             scheduled.filter(|scheduled| scheduled.job.version == cursor.job_version)
@@ -99,7 +102,7 @@ impl Leader {
             return Ok(Some(scheduled));
         }
         let Some(job) = self.store.find_job_by_id(cursor.job).await? else { return Ok(None) };
-        let schedule = match job.schedule() {
+        let schedule = match job.parse_stored_schedule() {
             Ok(Some(schedule)) => schedule,
             Ok(None) => return Ok(None),
             Err(error) => {
@@ -119,7 +122,11 @@ impl Leader {
 }
 
 /// The runs to create and the cursor move for the plan of one cursor.
-fn runs_to_create<'a>(job: &'a Job, cursor: &Cursor, plan: &SlotPlan) -> ScheduledRuns<'a> {
+fn runs_to_create<'a>(
+    job: &'a Job,
+    cursor: &ScheduleCursor,
+    plan: &SlotPlan,
+) -> CursorMoveWithRuns<'a> {
     let run = |planned: &PlannedRun| NewRun {
         origin: Origin::Time,
         scope: cursor.scope.clone(),
@@ -128,7 +135,7 @@ fn runs_to_create<'a>(job: &'a Job, cursor: &Cursor, plan: &SlotPlan) -> Schedul
         skip_at: planned.skip_at,
         ..NewRun::task(&job.newest)
     };
-    let cursor_move = CursorMove {
+    let cursor_move = ScheduleCursorMove {
         job: job.expected_version(),
         scope: cursor.scope.clone(),
         from: cursor.next_fire,

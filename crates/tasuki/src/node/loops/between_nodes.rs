@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Loops, MAX_WAIT};
-use crate::node::coordination::external_coordinator::Presence;
+use crate::node::coordination::coordinator_trait::Presence;
 use crate::node::coordination::rpc_handler::MAX_LISTED_RUNS;
 
 impl Loops {
@@ -14,7 +14,7 @@ impl Loops {
             let settings = self.worker.settings();
             let checked = self
                 .outage_log
-                .run_logged("check workers", self.leader.check_workers(&settings))
+                .run_logged("check workers", self.leader.detach_unresponsive_workers(&settings))
                 .await;
             let next = checked.unwrap_or(settings.heartbeat_interval());
             if !self.wait(next, pending()).await {
@@ -31,7 +31,7 @@ impl Loops {
                     .outage_log
                     .run_logged(
                         "check leader",
-                        self.leader.end_term_if_unresponsive(&self.cluster.node, &settings),
+                        self.leader.end_term_of_unresponsive_leader(&self.cluster.node, &settings),
                     )
                     .await
                     == Some(true)
@@ -70,7 +70,7 @@ impl Loops {
                     if reply.detached && !presence.detached {
                         self.worker.request_heartbeat();
                     }
-                    if self.leader.apply_presence_reply(reply) {
+                    if self.leader.apply_worker_marks(reply) {
                         self.wakeups.wake_election();
                     }
                     self.publish_leased_runs(&presence, settings.heartbeat_ttl()).await;
@@ -132,7 +132,7 @@ impl Loops {
         let mut stop = self.stop.clone();
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => {}
-            () = self.wakeups.hint_outbox().run_sender(&self.store, &*self.cluster.peers) => {}
+            () = self.wakeups.outbox_of_worker_hints().run_sender(&self.store, &*self.cluster.peers) => {}
         }
     }
 }

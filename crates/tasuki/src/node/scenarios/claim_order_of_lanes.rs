@@ -12,7 +12,7 @@ impl Scenario {
     async fn submit_all(&self, job: &Job, priority: Priority, count: usize) -> Vec<RunId> {
         let lane = Lane { priority, ..Lane::new(FUNCTION) }.to_string();
         let runs = vec![NewRun { lane: Some(lane), ..NewRun::task(&job.newest) }; count];
-        let made = self.store.create(Writer::Api, &runs).await.unwrap();
+        let made = self.store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
         made.into_iter().map(|made| made.run).collect()
     }
 
@@ -77,12 +77,12 @@ async fn a_task_submitted_during_a_poll_is_claimed_at_once() {
     );
     scenario.run_worker().await;
     let (polled, submitted) =
-        tokio::join!(scenario.worker.claim(), scenario.worker.submit_and_claim(&task));
+        tokio::join!(scenario.worker.claim_and_launch(), scenario.worker.submit_and_claim(&task));
     polled.unwrap();
     assert!(scenario.is_running(submitted.unwrap().expect("nothing waits")[0].run));
     // Runs are waiting now: a local submit must not overtake them.
     let waiting = scenario.submit_all(&job, Priority::Low, SLOTS).await;
-    scenario.worker.claim().await.unwrap();
+    scenario.worker.claim_and_launch().await.unwrap();
     assert!(scenario.is_running(waiting[0]));
     assert!(scenario.worker.submit_and_claim(&task).await.unwrap().is_none());
     assert_eq!(scenario.finish_all().await, SLOTS);
@@ -100,7 +100,7 @@ async fn tasks_submitted_during_a_poll_reduce_the_claim() {
     let due = scenario.submit_all(&job, Priority::High, SLOTS).await;
     let tasks = vec![PendingTask::new(Arc::new(job.newest.clone())); 3];
     let (polled, submitted) =
-        tokio::join!(scenario.worker.claim(), scenario.worker.submit_and_claim(&tasks));
+        tokio::join!(scenario.worker.claim_and_launch(), scenario.worker.submit_and_claim(&tasks));
     polled.unwrap();
     assert_eq!(submitted.unwrap().expect("nothing waits there").len(), tasks.len());
     scenario.run_worker().await;
@@ -179,7 +179,7 @@ async fn a_blocked_lane_does_not_block_other_lanes() {
     assert!(scenario.is_running(one_by_one[0]) && !scenario.is_running(one_by_one[1]));
     assert!(normal.iter().all(|run| scenario.is_running(*run)));
     // The claim loop polls again when a run becomes due, not all the time.
-    assert_eq!(scenario.worker.claim().await.unwrap(), None);
+    assert_eq!(scenario.worker.claim_and_launch().await.unwrap(), None);
     while scenario.finish_all().await > 0 {
         scenario.run_worker().await;
     }
@@ -197,10 +197,10 @@ async fn a_run_due_behind_a_blocked_run_sets_the_next_poll() {
     scenario.submit_all(&single, Priority::Normal, 2).await;
     let soon = at("12:00:00") + SignedDuration::from_millis(800);
     let later = NewRun { scheduled_for: Some(soon), ..NewRun::task(&job.newest) };
-    scenario.store.create(Writer::Api, &[later]).await.unwrap();
+    scenario.store.create_or_find_runs(Writer::Api, &[later]).await.unwrap();
     scenario.run_worker().await;
     assert_eq!(scenario.executor.running.lock().unwrap().len(), 1);
-    assert_eq!(scenario.worker.claim().await.unwrap(), Some(800_000));
+    assert_eq!(scenario.worker.claim_and_launch().await.unwrap(), Some(800_000));
     scenario.set_time(soon);
     scenario.run_worker().await;
     assert_eq!(scenario.finish_all().await, 2);
@@ -217,9 +217,9 @@ async fn releasing_a_hold_wakes_the_claim_loop() {
     for (job, wakes) in [(&job, false), (&single, true)] {
         scenario.submit_all(job, Priority::Normal, 1).await;
         scenario.run_worker().await;
-        let _ = scenario.wakeups.claims_wakeup().now_or_never();
+        let _ = scenario.wakeups.wait_for_claim_wakeup().now_or_never();
         assert_eq!(scenario.finish_all().await, 1);
-        assert_eq!(scenario.wakeups.claims_wakeup().now_or_never().is_some(), wakes);
+        assert_eq!(scenario.wakeups.wait_for_claim_wakeup().now_or_never().is_some(), wakes);
     }
     scenario.run_worker().await;
     scenario.check_and_finish().await;

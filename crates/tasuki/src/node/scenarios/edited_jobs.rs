@@ -100,7 +100,7 @@ async fn a_disabled_job_does_not_fire_and_an_enabled_one_fires_from_then_on() {
     }
 }
 
-/// Disabled and enabled again at once: the canceled runs are created again, and each slot fires once.
+/// Disabled and immediately enabled again: the canceled runs are created again, and each slot fires once.
 #[tokio::test]
 async fn a_job_switched_off_and_on_before_it_fires_loses_no_slot() {
     for claimed in [false, true] {

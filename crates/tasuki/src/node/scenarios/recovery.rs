@@ -2,7 +2,7 @@
 
 use super::*;
 use futures_util::FutureExt as _;
-use tasuki_core::ErrorCode;
+use tasuki_core::AttemptErrorCode;
 use tasuki_store::{NewRun, Writer};
 
 const STEP: SignedDuration = SignedDuration::from_millis(500);
@@ -16,7 +16,7 @@ impl Scenario {
 
     async fn submit(&self, job: &Job) -> RunId {
         let run = NewRun::task(&job.newest);
-        self.store.create(Writer::Api, &[run]).await.unwrap()[0].run
+        self.store.create_or_find_runs(Writer::Api, &[run]).await.unwrap()[0].run
     }
 
     async fn find_run(&self, run: RunId) -> Run {
@@ -85,7 +85,7 @@ async fn lost_runs_are_not_recovered_while_recovery_is_off() {
     scenario.run_leader().await;
     assert_eq!(scenario.find_run(run).await.state, RunState::RetryWait);
     let lost = scenario.store.list_executions(run).await.unwrap().remove(0);
-    assert_eq!(lost.error_code.as_ref().map(ErrorCode::as_str), Some("HEARTBEAT_TIMEOUT"));
+    assert_eq!(lost.error_code.as_ref().map(AttemptErrorCode::as_str), Some("HEARTBEAT_TIMEOUT"));
     scenario.check_and_finish().await;
 }
 
@@ -98,10 +98,10 @@ async fn the_claim_loop_does_not_spin_on_a_blocked_run() {
     let job = scenario.create_job("one at a time", &job).await;
     let (first, second) = (scenario.submit(&job).await, scenario.submit(&job).await);
     scenario.worker.heartbeat().await.unwrap();
-    scenario.worker.claim().await.unwrap();
+    scenario.worker.claim_and_launch().await.unwrap();
     assert_eq!(scenario.find_run(first).await.state, RunState::Running);
     scenario.set_time(at("12:00:01"));
-    let next = scenario.worker.claim().await.unwrap();
+    let next = scenario.worker.claim_and_launch().await.unwrap();
     assert_eq!(
         next, None,
         "nothing is due later, and the waiting run is claimed when the first one ends"
@@ -111,7 +111,7 @@ async fn the_claim_loop_does_not_spin_on_a_blocked_run() {
     let later = Scenario::definition(every_trigger("1s", None), "", true);
     scenario.create_job("later", &later).await;
     scenario.run_leader().await;
-    let next = scenario.worker.claim().await.unwrap();
+    let next = scenario.worker.claim_and_launch().await.unwrap();
     assert_eq!(next, Some(2_000_000), "12:00:02");
     scenario.executor.complete(first);
     scenario.worker.report_all().await.unwrap();
@@ -158,7 +158,7 @@ async fn a_worker_without_a_heartbeat_for_a_week_is_pruned() {
         sentences.iter().any(|sentence| sentence.contains(&format!("worker {me}"))),
         "{sentences:?}"
     );
-    assert_eq!(scenario.operator.find_run_detail(run).await.unwrap().executions[0].worker, me);
+    assert_eq!(scenario.operator.get_run_detail(run).await.unwrap().executions[0].worker, me);
 }
 
 /// Pruning handles more workers than one page, and works while recovery is switched off.
@@ -193,7 +193,7 @@ async fn workers_are_pruned_page_by_page() {
 async fn lease_loops_pause_while_a_worker_holds_no_runs() {
     let scenario = Scenario::with_manual_completion("12:00:00").await;
     let worker = Arc::clone(&scenario.worker);
-    let wait = || worker.wait_for_next_check(Duration::ZERO);
+    let wait = || worker.wait_interval_or_next_lease(Duration::ZERO);
     // The worker has just started.
     wait().await;
     scenario.set_time(at("12:00:30"));

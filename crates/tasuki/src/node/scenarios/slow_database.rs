@@ -72,24 +72,29 @@ async fn a_lease_deadline_counts_from_the_request() {
         scenario.run_leader().await;
         scenario.worker.heartbeat().await.unwrap();
         let run = NewRun::task(&job.newest);
-        scenario.store.create(Writer::Api, &[run]).await.unwrap();
+        scenario.store.create_or_find_runs(Writer::Api, &[run]).await.unwrap();
         scenario.run_leader().await;
-        let kill_after = scenario.settings().await.kill_after().as_micros() as u64;
+        let sigkill_after_last_renewal =
+            scenario.settings().await.sigkill_after_last_renewal().as_micros() as u64;
         scenario.slow_down_database();
         let requested_at = scenario.clock.boottime();
         match claimed {
-            true => drop(scenario.worker.claim().await.unwrap()),
+            true => drop(scenario.worker.claim_and_launch().await.unwrap()),
             false => drop(scenario.worker.start_due().await.unwrap()),
         }
         assert_eq!(scenario.take_launched().len(), 1);
         // A claim polls first; the lease counts from the second request.
         let requested_at = if claimed { requested_at + SLOW_MICROS } else { requested_at };
-        assert_eq!(scenario.lease_deadline(), requested_at + kill_after, "claimed: {claimed}");
+        assert_eq!(
+            scenario.lease_deadline(),
+            requested_at + sigkill_after_last_renewal,
+            "claimed: {claimed}"
+        );
         let requested_at = scenario.clock.boottime();
         scenario.worker.renew(true).await.unwrap();
         assert_eq!(
             scenario.lease_deadline(),
-            requested_at + kill_after,
+            requested_at + sigkill_after_last_renewal,
             "a renewal counts from its request, too"
         );
     }
@@ -118,7 +123,7 @@ async fn the_first_task_of_a_declared_job_needs_one_statement() {
             }
         };
         let (node, _) = builder.assemble(Arc::clone(&clock) as Arc<dyn Clock>).await.unwrap();
-        node.worker.claim().await.unwrap();
+        node.worker.claim_and_launch().await.unwrap();
         let job = store.find_job(&FUNCTION.parse().unwrap()).await.unwrap().expect("it was made");
         database_link.response_micros.store(SLOW_MICROS, Ordering::Relaxed);
         let task = [PendingTask::new(Arc::new(job.newest))];

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tasuki_core::{ErrorCode, LeaseToken, RunId, RunState, Settings};
+use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunState, Settings};
 use tasuki_store::{AttemptResult, Error, Outcome, StartedRun};
 
 use super::super::store_timeout::with_timeout;
 use super::{Worker, database_time, drop_lease_if_empty, is_suspended, local_time, used_slots};
-use crate::node::executor::attempt::{self, Attempt, ExecutionEnd};
+use crate::node::executor::attempt_data::{self, Attempt, ExecutionEnd};
 use crate::node::job_cache::ParsedJobVersion;
-use crate::node::worker::lease_table::{LocalRunProgress, PendingReport, RunningAttempt};
-use crate::node::worker::slots_and_lanes::SlotPool;
+use crate::node::worker::configured_slots_and_lanes::SlotPool;
+use crate::node::worker::lease_table::{LocalRunState, PendingReport, RunningAttempt};
 use crate::spawner::AttemptKey;
 
 /// Delay in microseconds before a start that came too early is tried again.
@@ -32,14 +32,14 @@ impl Worker {
             match with_timeout(start).await {
                 Ok(outcomes) => {
                     // The start used the settings from before it was sent; newer ones do not change its lease.
-                    let until = sent_at + settings.kill_after().as_micros() as u64;
+                    let until = sent_at + settings.sigkill_after_last_renewal().as_micros() as u64;
                     let started =
                         self.apply_start_outcomes(token, (sent_at, until), &runs, outcomes);
                     self.launch(token, started).await;
                 }
                 Err(error) => {
                     self.update_runs(token, &runs, |status| {
-                        *status = LocalRunProgress::Unconfirmed;
+                        *status = LocalRunState::Unconfirmed;
                     });
                     failed = Some(error);
                 }
@@ -66,10 +66,10 @@ impl Worker {
         for (token, lease) in &mut state.leases {
             let mut runs = Vec::new();
             for (run, status) in &mut lease.runs {
-                let LocalRunProgress::Waiting { due_at, not_before } = status else { continue };
+                let LocalRunState::Waiting { due_at, not_before } = status else { continue };
                 if *due_at <= now && *not_before <= local_now && free > 0 {
                     free -= 1;
-                    *status = LocalRunProgress::Starting;
+                    *status = LocalRunState::Starting;
                     runs.push(*run);
                 }
             }
@@ -88,15 +88,15 @@ impl Worker {
         let waiting = state.leases.values().flat_map(|lease| lease.runs.values());
         waiting
             .filter_map(|status| match status {
-                LocalRunProgress::Waiting { due_at, not_before } => {
+                LocalRunState::Waiting { due_at, not_before } => {
                     let start = local_time(*due_at, clock_offset).max(*not_before);
                     // A run that is already due waits for a slot: it is checked again when that wait ends.
                     Some(if start <= local_now { start + MAX_SLOT_WAIT_MICROS } else { start })
                 }
-                LocalRunProgress::Starting
-                | LocalRunProgress::Unconfirmed
-                | LocalRunProgress::Running(_)
-                | LocalRunProgress::Ended(_) => None,
+                LocalRunState::Starting
+                | LocalRunState::Unconfirmed
+                | LocalRunState::Running(_)
+                | LocalRunState::Ended(_) => None,
             })
             .min()
     }
@@ -108,8 +108,8 @@ impl Worker {
             let state = self.state();
             let suspended = is_suspended(&state);
             let local_now = self.parts.clock.boottime();
-            let must_go = |status: &LocalRunProgress| match status {
-                LocalRunProgress::Waiting { due_at, not_before } => {
+            let must_go = |status: &LocalRunState| match status {
+                LocalRunState::Waiting { due_at, not_before } => {
                     let give_up_at = |clock_offset| {
                         local_time(*due_at, clock_offset).max(*not_before) + MAX_SLOT_WAIT_MICROS
                     };
@@ -118,10 +118,10 @@ impl Worker {
                             .clock_offset
                             .is_some_and(|clock_offset| give_up_at(clock_offset) <= local_now)
                 }
-                LocalRunProgress::Starting
-                | LocalRunProgress::Unconfirmed
-                | LocalRunProgress::Running(_)
-                | LocalRunProgress::Ended(_) => false,
+                LocalRunState::Starting
+                | LocalRunState::Unconfirmed
+                | LocalRunState::Running(_)
+                | LocalRunState::Ended(_) => false,
             };
             let all = state.leases.iter().flat_map(|(token, lease)| {
                 lease
@@ -160,14 +160,14 @@ impl Worker {
                         let not_before = sent_at + EARLY_START_RETRY_MICROS;
                         // The run is due soon by the database clock, whatever the local clock says.
                         let due_at = Timestamp::MIN;
-                        *status = LocalRunProgress::Waiting { due_at, not_before };
+                        *status = LocalRunState::Waiting { due_at, not_before };
                     }
                 }
                 // An earlier start of this worker took effect after all: the next renewal shows it.
                 Outcome::Lost(lost)
                     if lost.state == Some(RunState::Running) && lost.worker == Some(self.id()) =>
                 {
-                    lease.set_run_status(*run, LocalRunProgress::Unconfirmed);
+                    lease.set_run_status(*run, LocalRunState::Unconfirmed);
                 }
                 Outcome::Lost(lost) => {
                     tracing::info!(run_id = %run, worker_id = %self.id(), state = ?lost.state, "start lost: the worker no longer leases the run");
@@ -210,19 +210,17 @@ impl Worker {
             let status = match prepared {
                 Err(error) => {
                     tracing::warn!(run_id = %run, worker_id = %self.id(), %error, "run cannot be launched yet: its data could not be read");
-                    LocalRunProgress::Unconfirmed
+                    LocalRunState::Unconfirmed
                 }
                 Ok(Err(result)) => {
                     self.parts.completions.wake_worker();
                     let at = self.parts.clock.boottime();
-                    LocalRunProgress::Ended(Box::new(PendingReport::without_output(
-                        key, *result, at,
-                    )))
+                    LocalRunState::Ended(Box::new(PendingReport::without_output(key, *result, at)))
                 }
                 Ok(Ok(mut attempt)) => {
                     let running = running_attempt(&attempt, self.parts.clock.boottime(), &settings);
                     attempt.deadline = running.deadline;
-                    if self.set_status(token, run, LocalRunProgress::Running(Box::new(running))) {
+                    if self.set_status(token, run, LocalRunState::Running(Box::new(running))) {
                         launches.push(attempt);
                     }
                     continue;
@@ -252,9 +250,13 @@ impl Worker {
         };
         let Some(job) = job else {
             let failure = tasuki_core::exit::FailureRules::default();
-            let failure = failure.classify_code(ErrorCode::INVALID_INPUT, None);
+            let failure = failure.classify_code(AttemptErrorCode::INVALID_INPUT, None);
             let message = "the job version cannot be parsed by this version of tasuki";
-            return Ok(Err(Box::new(attempt::failed_result(failure, message, self.random_u32()))));
+            return Ok(Err(Box::new(attempt_data::failed_result(
+                failure,
+                message,
+                self.random_u32(),
+            ))));
         };
         let payload = match started.event {
             Some(event) => {
@@ -273,7 +275,7 @@ impl Worker {
         payload: Option<String>,
     ) -> Result<Attempt, Box<AttemptResult>> {
         Attempt::new(token, started, Arc::clone(job), payload).map_err(|error| {
-            Box::new(attempt::attempt_result(
+            Box::new(attempt_data::attempt_result(
                 job,
                 ExecutionEnd::InvalidArguments(error),
                 None,
@@ -283,23 +285,13 @@ impl Worker {
     }
 
     /// Sets the state of a run. `false`: the worker no longer holds the lease, and therefore not the run.
-    pub(super) fn set_status(
-        &self,
-        token: LeaseToken,
-        run: RunId,
-        status: LocalRunProgress,
-    ) -> bool {
+    pub(super) fn set_status(&self, token: LeaseToken, run: RunId, status: LocalRunState) -> bool {
         let mut state = self.state();
         let lease = state.leases.get_mut(&token);
         lease.map(|lease| lease.set_run_status(run, status)).is_some()
     }
 
-    fn update_runs(
-        &self,
-        token: LeaseToken,
-        runs: &[RunId],
-        change: impl Fn(&mut LocalRunProgress),
-    ) {
+    fn update_runs(&self, token: LeaseToken, runs: &[RunId], change: impl Fn(&mut LocalRunState)) {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return };
         for run in runs {

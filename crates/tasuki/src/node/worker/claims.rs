@@ -17,8 +17,8 @@ use tasuki_store::{
 
 use super::super::store_timeout::with_timeout;
 use super::{State, Worker, local_time, used_slots};
-use crate::node::worker::lease_table::{ClaimStatus, HeldLease, LocalRunProgress};
-use crate::node::worker::slots_and_lanes::{ClaimLane, SlotPool};
+use crate::node::worker::configured_slots_and_lanes::{ClaimLane, SlotPool};
+use crate::node::worker::lease_table::{ClaimStatus, LeaseWithRuns, LocalRunState};
 
 /// How far into the future the query for the next due instants reaches.
 const CLAIM_HORIZON: Duration = Duration::from_secs(1);
@@ -66,7 +66,7 @@ enum ClaimYield {
 
 impl Worker {
     /// Claims once and launches what it got. Returns when to claim again, by the local clock; `None`: after a wake-up.
-    pub(crate) async fn claim(&self) -> Result<Option<u64>, Error> {
+    pub(crate) async fn claim_and_launch(&self) -> Result<Option<u64>, Error> {
         if self.is_suspended() {
             return Ok(None);
         }
@@ -104,7 +104,7 @@ impl Worker {
                 return Ok(Some(0));
             }
         }
-        self.claim().await
+        self.claim_and_launch().await
     }
 
     /// Whether the worker would claim more if it had more free slots.
@@ -260,8 +260,14 @@ impl Worker {
         let sent_at = self.parts.clock.boottime();
         let (renewed_at, claim, claimed, requested) =
             (Some(sent_at), ClaimStatus::Sent, true, max_runs);
-        let lease =
-            HeldLease { renewed_at, claim, claimed, pool, requested, ..HeldLease::default() };
+        let lease = LeaseWithRuns {
+            renewed_at,
+            claim,
+            claimed,
+            pool,
+            requested,
+            ..LeaseWithRuns::default()
+        };
         self.add_lease(state, token, lease);
         SentClaim { token, sent_at, max_runs, settings: Arc::clone(&state.settings) }
     }
@@ -291,7 +297,7 @@ impl Worker {
             }
             Ok(ClaimResult::Runs(runs)) => {
                 lease.claim = ClaimStatus::Answered;
-                lease.runs.extend(runs.iter().map(|run| (run.id, LocalRunProgress::Starting)));
+                lease.runs.extend(runs.iter().map(|run| (run.id, LocalRunState::Starting)));
                 runs
             }
             Ok(ClaimResult::AlreadyClaimed) => {
@@ -304,7 +310,8 @@ impl Worker {
             }
         };
         drop(state);
-        let kill_at = sent_claim.sent_at + sent_claim.settings.kill_after().as_micros() as u64;
+        let kill_at = sent_claim.sent_at
+            + sent_claim.settings.sigkill_after_last_renewal().as_micros() as u64;
         self.parts.executor.set_lease_deadline(sent_claim.token, kill_at);
         Ok(runs)
     }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::work_spec::WorkKind;
 use tasuki_core::{RunId, RunState};
 use tasuki_store::{AttemptResult, CapturedOutput, RenewedRun};
 
-use super::slots_and_lanes::SlotPool;
-use crate::node::executor::attempt::AttemptLiveness;
+use super::configured_slots_and_lanes::SlotPool;
+use crate::node::executor::attempt_data::AttemptLiveness;
 use crate::node::job_cache::ParsedJobVersion;
 use crate::spawner::AttemptKey;
 
@@ -24,7 +24,7 @@ const LAUNCH_BATCH_DELAY_MICROS: u64 = 5_000;
 
 /// A lease that the worker holds, with its runs.
 #[derive(Debug)]
-pub(crate) struct HeldLease {
+pub(crate) struct LeaseWithRuns {
     /// When the last successful renewal (or start or claim) was sent, by the local clock in microseconds. The lease
     /// lasts from then. `None`: no run of it has started.
     pub(crate) renewed_at: Option<u64>,
@@ -46,7 +46,7 @@ pub(crate) struct HeldLease {
     /// Whether reports of this lease are being written. The next reports wait until that has finished.
     pub(crate) reporting: bool,
     /// Its leased runs.
-    pub(crate) runs: BTreeMap<RunId, LocalRunProgress>,
+    pub(crate) runs: BTreeMap<RunId, LocalRunState>,
     /// Runs that were reported, and when, by the local clock in microseconds. A run in this map is never launched
     /// again.
     pub(crate) reported: BTreeMap<RunId, u64>,
@@ -65,7 +65,7 @@ pub(crate) enum ClaimStatus {
 
 /// State of a leased run in the worker.
 #[derive(Debug)]
-pub(crate) enum LocalRunProgress {
+pub(crate) enum LocalRunState {
     /// Assigned; it starts when it is due.
     Waiting {
         /// When it is due, by the database clock.
@@ -99,7 +99,7 @@ pub(crate) struct RunningAttempt {
     /// Time between the stop signal and the kill.
     pub(crate) stop_grace: Duration,
     /// Why the worker stopped it, if it did.
-    pub(crate) stop_reason: Option<StopReason>,
+    pub(crate) stop_reason: Option<AttemptStopReason>,
 }
 
 /// An attempt that has ended and is not reported yet.
@@ -109,7 +109,7 @@ pub(crate) struct PendingReport {
     pub(crate) result: AttemptResult,
     /// Its captured output, where that is stored together with its result.
     pub(crate) output: Option<CapturedOutput>,
-    /// When it ended, by the local clock in microseconds. 0: it is reported at once.
+    /// When it ended, by the local clock in microseconds. 0: it is reported immediately.
     pub(crate) ended_at: u64,
     /// Whether the report may make another run claimable: it releases a hold, or the run is retried.
     pub(crate) frees_claim: bool,
@@ -124,14 +124,14 @@ impl PendingReport {
 
 impl RunningAttempt {
     /// The reason to stop it now: its timeout or its maximum silence has passed.
-    pub(crate) fn timeout_reason(&self, now: u64) -> Option<StopReason> {
+    pub(crate) fn timeout_reason(&self, now: u64) -> Option<AttemptStopReason> {
         if self.stop_reason.is_some() || self.liveness.has_ended() {
             return None;
         }
         if now >= self.deadline {
-            return Some(StopReason::Timeout);
+            return Some(AttemptStopReason::Timeout);
         }
-        self.silence_deadline().is_some_and(|end| now >= end).then_some(StopReason::Silence)
+        self.silence_deadline().is_some_and(|end| now >= end).then_some(AttemptStopReason::Silence)
     }
 
     /// Whether its process is gone and the worker does not know its result yet. Never true of a function: one that has
@@ -160,7 +160,7 @@ impl RunningAttempt {
     }
 }
 
-impl Default for HeldLease {
+impl Default for LeaseWithRuns {
     fn default() -> Self {
         Self {
             renewed_at: None,
@@ -178,22 +178,22 @@ impl Default for HeldLease {
     }
 }
 
-impl HeldLease {
+impl LeaseWithRuns {
     /// Whether the lease must be renewed: one of its runs was started, or may have been.
     pub(crate) fn needs_renewal(&self) -> bool {
         self.claim != ClaimStatus::Answered
-            || self.runs.values().any(|status| !matches!(status, LocalRunProgress::Waiting { .. }))
+            || self.runs.values().any(|status| !matches!(status, LocalRunState::Waiting { .. }))
     }
 
     /// Slots of a pool that this lease uses or reserves. A process that has ended uses none, even before its result
     /// is known.
     pub(crate) fn used_slots(&self, pool: SlotPool) -> usize {
-        let counts = |status: &&LocalRunProgress| match status {
-            LocalRunProgress::Running(running) => {
+        let counts = |status: &&LocalRunState| match status {
+            LocalRunState::Running(running) => {
                 !running.has_unreported_end() && pool == self.pool_of(running)
             }
-            LocalRunProgress::Starting | LocalRunProgress::Unconfirmed => pool == self.pool,
-            LocalRunProgress::Waiting { .. } | LocalRunProgress::Ended(_) => false,
+            LocalRunState::Starting | LocalRunState::Unconfirmed => pool == self.pool,
+            LocalRunState::Waiting { .. } | LocalRunState::Ended(_) => false,
         };
         let running = match self.pool {
             SlotPool::Commands | SlotPool::Claimed => self.runs.values().filter(counts).count(),
@@ -207,7 +207,7 @@ impl HeldLease {
 
     /// Number of commands whose process has ended and whose result is not known yet.
     pub(crate) fn unreported_ends(&self) -> usize {
-        let is_unreported = |status: &&LocalRunProgress| matches!(status, LocalRunProgress::Running(running) if running.has_unreported_end());
+        let is_unreported = |status: &&LocalRunState| matches!(status, LocalRunState::Running(running) if running.has_unreported_end());
         match self.pool {
             SlotPool::Commands | SlotPool::Claimed => {
                 self.runs.values().filter(is_unreported).count()
@@ -235,7 +235,7 @@ impl HeldLease {
         }
     }
 
-    /// When the ended runs are to be reported, by the local clock: at once (0) if no other run of the lease is left,
+    /// When the ended runs are to be reported, by the local clock: now (0) if no other run of the lease is left,
     /// else after a short delay in which others may end. `None`: nothing to report, or reports are being written.
     pub(crate) fn report_due_at(&self) -> Option<u64> {
         let first = self.first_end_at.filter(|_| self.unreported > 0 && !self.reporting)?;
@@ -246,24 +246,24 @@ impl HeldLease {
         Some(if all { 0 } else { soon })
     }
 
-    /// Sets the state of a run. Only this method sets [`LocalRunProgress::Ended`], and only [`Self::remove_run`] removes it,
+    /// Sets the state of a run. Only this method sets [`LocalRunState::Ended`], and only [`Self::remove_run`] removes it,
     /// so that `unreported` stays right.
-    pub(crate) fn set_run_status(&mut self, run: RunId, status: LocalRunProgress) {
-        if let LocalRunProgress::Ended(report) = &status {
+    pub(crate) fn set_run_status(&mut self, run: RunId, status: LocalRunState) {
+        if let LocalRunState::Ended(report) = &status {
             if self.unreported == 0 {
                 self.first_end_at = Some(report.ended_at);
             }
             self.unreported += 1;
         }
-        if let Some(LocalRunProgress::Ended(_)) = self.runs.insert(run, status) {
+        if let Some(LocalRunState::Ended(_)) = self.runs.insert(run, status) {
             self.unreported -= 1;
         }
     }
 
     /// Removes a run from the lease.
-    pub(crate) fn remove_run(&mut self, run: RunId) -> Option<LocalRunProgress> {
+    pub(crate) fn remove_run(&mut self, run: RunId) -> Option<LocalRunState> {
         let status = self.runs.remove(&run);
-        if let Some(LocalRunProgress::Ended(_)) = status {
+        if let Some(LocalRunState::Ended(_)) = status {
             self.unreported -= 1;
         }
         status
@@ -290,7 +290,7 @@ pub(crate) type CancelRequested = bool;
 
 /// Decides what follows from a renewal that was sent at `sent_at` (local clock) and returned these runs.
 pub(crate) fn renewal_actions(
-    lease: &HeldLease,
+    lease: &LeaseWithRuns,
     sent_at: u64,
     answer: &[RenewedRun],
 ) -> Vec<RenewalAction> {
@@ -299,20 +299,20 @@ pub(crate) fn renewal_actions(
         let run = renewed.run;
         let runs = renewed.state == RunState::Running;
         match lease.runs.get(&run) {
-            Some(LocalRunProgress::Unconfirmed) if runs => {
+            Some(LocalRunState::Unconfirmed) if runs => {
                 actions.push(RenewalAction::Launch(run, renewed.cancel_requested));
             }
-            Some(LocalRunProgress::Unconfirmed) => actions.push(RenewalAction::WaitAgain(run)),
-            Some(LocalRunProgress::Running(running))
+            Some(LocalRunState::Unconfirmed) => actions.push(RenewalAction::WaitAgain(run)),
+            Some(LocalRunState::Running(running))
                 if renewed.cancel_requested && running.stop_reason.is_none() =>
             {
                 actions.push(RenewalAction::Stop(run));
             }
             Some(
-                LocalRunProgress::Waiting { .. }
-                | LocalRunProgress::Starting
-                | LocalRunProgress::Running(_)
-                | LocalRunProgress::Ended(_),
+                LocalRunState::Waiting { .. }
+                | LocalRunState::Starting
+                | LocalRunState::Running(_)
+                | LocalRunState::Ended(_),
             ) => {}
             None if !runs => {}
             None => match lease.reported.get(&run) {
@@ -329,9 +329,9 @@ pub(crate) fn renewal_actions(
     let missing = |run: &RunId| answer.iter().all(|renewed| renewed.run != *run);
     for (run, status) in &lease.runs {
         match status {
-            LocalRunProgress::Waiting { .. }
-            | LocalRunProgress::Unconfirmed
-            | LocalRunProgress::Running(_)
+            LocalRunState::Waiting { .. }
+            | LocalRunState::Unconfirmed
+            | LocalRunState::Running(_)
                 if missing(run) =>
             {
                 actions.push(RenewalAction::DropRun(*run));
@@ -372,9 +372,9 @@ pub(crate) mod tests {
         }
     }
 
-    fn running(stopped: Option<StopReason>) -> LocalRunProgress {
+    fn running(stopped: Option<AttemptStopReason>) -> LocalRunState {
         let job = runnable_job(WorkSpec::new(WorkAction::Command(vec!["true".to_owned()])));
-        LocalRunProgress::Running(Box::new(RunningAttempt {
+        LocalRunState::Running(Box::new(RunningAttempt {
             key: AttemptKey::default(),
             job: Arc::new(job),
             liveness: AttemptLiveness::default(),
@@ -386,17 +386,17 @@ pub(crate) mod tests {
         }))
     }
 
-    /// A process that has ended frees its slot at once; a function that has returned frees it with its completion.
+    /// A process that has ended frees its slot immediately; a function that has returned frees it with its completion.
     #[test]
     fn ended_processes_free_their_slots_at_once() {
         let status = |what, pool| {
-            let LocalRunProgress::Running(mut running) = running(None) else {
+            let LocalRunState::Running(mut running) = running(None) else {
                 unreachable!("it is running")
             };
             running.job = Arc::new(runnable_job(WorkSpec::new(what)));
             running.liveness.mark_ended();
-            let runs = [(RunId(1), LocalRunProgress::Running(running))].into();
-            HeldLease { runs, pool, ..HeldLease::default() }
+            let runs = [(RunId(1), LocalRunState::Running(running))].into();
+            LeaseWithRuns { runs, pool, ..LeaseWithRuns::default() }
         };
         let command = status(WorkAction::Command(vec!["true".to_owned()]), SlotPool::Claimed);
         assert_eq!((command.used_slots(SlotPool::Claimed), command.unreported_ends()), (0, 1));
@@ -404,8 +404,8 @@ pub(crate) mod tests {
         assert_eq!((function.used_slots(SlotPool::Queue(0)), function.unreported_ends()), (1, 0));
     }
 
-    fn waiting() -> LocalRunProgress {
-        LocalRunProgress::Waiting { due_at: Timestamp::UNIX_EPOCH, not_before: 0 }
+    fn waiting() -> LocalRunState {
+        LocalRunState::Waiting { due_at: Timestamp::UNIX_EPOCH, not_before: 0 }
     }
 
     fn renewed_run(state: RunState, cancel_requested: bool) -> Vec<RenewedRun> {
@@ -417,38 +417,38 @@ pub(crate) mod tests {
         use RunState::{Assigned, Running};
         let ended = || {
             let finish = AttemptResult::default();
-            LocalRunProgress::Ended(Box::new(PendingReport::without_output(
+            LocalRunState::Ended(Box::new(PendingReport::without_output(
                 AttemptKey::default(),
                 finish,
                 0,
             )))
         };
         let run = RunId(1);
-        let table: [(Option<LocalRunProgress>, Vec<RenewedRun>, Vec<RenewalAction>); 15] = [
+        let table: [(Option<LocalRunState>, Vec<RenewedRun>, Vec<RenewalAction>); 15] = [
             (Some(waiting()), renewed_run(Assigned, false), vec![]),
             (Some(waiting()), vec![], vec![RenewalAction::DropRun(run)]),
-            (Some(LocalRunProgress::Starting), renewed_run(Assigned, false), vec![]),
-            (Some(LocalRunProgress::Starting), renewed_run(Running, false), vec![]),
-            (Some(LocalRunProgress::Starting), vec![], vec![]),
+            (Some(LocalRunState::Starting), renewed_run(Assigned, false), vec![]),
+            (Some(LocalRunState::Starting), renewed_run(Running, false), vec![]),
+            (Some(LocalRunState::Starting), vec![], vec![]),
             (
-                Some(LocalRunProgress::Unconfirmed),
+                Some(LocalRunState::Unconfirmed),
                 renewed_run(Running, false),
                 vec![RenewalAction::Launch(run, false)],
             ),
             (
-                Some(LocalRunProgress::Unconfirmed),
+                Some(LocalRunState::Unconfirmed),
                 renewed_run(Running, true),
                 vec![RenewalAction::Launch(run, true)],
             ),
             (
-                Some(LocalRunProgress::Unconfirmed),
+                Some(LocalRunState::Unconfirmed),
                 renewed_run(Assigned, false),
                 vec![RenewalAction::WaitAgain(run)],
             ),
-            (Some(LocalRunProgress::Unconfirmed), vec![], vec![RenewalAction::DropRun(run)]),
+            (Some(LocalRunState::Unconfirmed), vec![], vec![RenewalAction::DropRun(run)]),
             (Some(running(None)), renewed_run(Running, false), vec![]),
             (Some(running(None)), renewed_run(Running, true), vec![RenewalAction::Stop(run)]),
-            (Some(running(Some(StopReason::Timeout))), renewed_run(Running, true), vec![]),
+            (Some(running(Some(AttemptStopReason::Timeout))), renewed_run(Running, true), vec![]),
             (Some(running(None)), vec![], vec![RenewalAction::DropRun(run)]),
             (Some(ended()), vec![], vec![]),
             (None, renewed_run(Running, false), vec![]),
@@ -456,7 +456,7 @@ pub(crate) mod tests {
         for (status, answer, expected) in table {
             let context = format!("{status:?} {answer:?}");
             let runs = status.into_iter().map(|status| (run, status)).collect();
-            let lease = HeldLease { runs, ..HeldLease::default() };
+            let lease = LeaseWithRuns { runs, ..LeaseWithRuns::default() };
             assert_eq!(renewal_actions(&lease, 50, &answer), expected, "{context}");
         }
     }
@@ -473,31 +473,31 @@ pub(crate) mod tests {
             (ClaimStatus::Sent, None, vec![]),
         ] {
             let done = done.into_iter().map(|at| (RunId(1), at)).collect();
-            let lease = HeldLease { claim, reported: done, ..HeldLease::default() };
+            let lease = LeaseWithRuns { claim, reported: done, ..LeaseWithRuns::default() };
             assert_eq!(renewal_actions(&lease, 50, &answer), expected, "{claim:?}");
         }
     }
 
     #[test]
     fn timeout_and_silence_are_detected() {
-        let LocalRunProgress::Running(job) = running(None) else { unreachable!() };
+        let LocalRunState::Running(job) = running(None) else { unreachable!() };
         job.liveness.touch(20);
         assert_eq!(job.timeout_reason(49), None);
-        assert_eq!(job.timeout_reason(50), Some(StopReason::Silence));
+        assert_eq!(job.timeout_reason(50), Some(AttemptStopReason::Silence));
         assert_eq!(job.next_check_at(), Some(50));
         job.liveness.touch_progress(40);
         assert_eq!(
             (job.timeout_reason(44), job.timeout_reason(45)),
-            (None, Some(StopReason::Silence))
+            (None, Some(AttemptStopReason::Silence))
         );
         assert_eq!(job.next_check_at(), Some(45));
         job.liveness.touch(96);
         assert_eq!(job.timeout_reason(99), None);
-        assert_eq!(job.timeout_reason(100), Some(StopReason::Timeout));
+        assert_eq!(job.timeout_reason(100), Some(AttemptStopReason::Timeout));
         // An ended attempt is never stopped, even if its last lines are still to be read.
         job.liveness.mark_ended();
         assert_eq!((job.timeout_reason(1_000), job.next_check_at()), (None, None));
-        let LocalRunProgress::Running(job) = running(Some(StopReason::Cancel)) else {
+        let LocalRunState::Running(job) = running(Some(AttemptStopReason::Cancel)) else {
             unreachable!()
         };
         assert_eq!((job.timeout_reason(1_000), job.next_check_at()), (None, None));

@@ -6,11 +6,11 @@
 
 mod assigned_starts;
 mod claims;
-pub(crate) mod continue_when_detached;
+pub(crate) mod configured_slots_and_lanes;
+pub(crate) mod detach_procedure;
 pub(crate) mod lease_table;
 mod renewals;
 mod reports;
-pub(crate) mod slots_and_lanes;
 mod submit_and_claim;
 
 use std::collections::BTreeMap;
@@ -18,21 +18,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
 use tasuki_store::{CapturedOutput, Error, NewWorker, Store};
 use tokio::sync::{Notify, watch};
 
-use self::continue_when_detached::DetachState;
 use super::clock_and_random::{Clock, Random};
 use super::store_timeout::with_timeout;
 use crate::Wakeups;
 use crate::node::coordination::node_rpc::StartOrder;
-use crate::node::executor::attempt::{CompletionQueue, Executor};
-use crate::node::identity::WorkerIdentity;
+use crate::node::executor::attempt_data::{CompletionQueue, Executor};
 use crate::node::job_cache::JobCache;
-use crate::node::worker::lease_table::{ClaimStatus, HeldLease, LocalRunProgress, RunningAttempt};
-use crate::node::worker::slots_and_lanes::{ClaimLane, SlotCounts, SlotPool};
+use crate::node::worker::configured_slots_and_lanes::{ClaimLane, SlotCounts, SlotPool};
+use crate::node::worker::lease_table::{ClaimStatus, LeaseWithRuns, LocalRunState, RunningAttempt};
+use crate::node::worker_identity::WorkerIdentity;
+use detach_procedure::DetachState;
 
 /// Maximum drift between the local clock and the database clock from one heartbeat to the next, in microseconds.
 const MAX_DRIFT_PER_HEARTBEAT_MICROS: i64 = 200;
@@ -74,7 +74,7 @@ pub struct Worker {
 }
 
 struct State {
-    leases: BTreeMap<LeaseToken, HeldLease>,
+    leases: BTreeMap<LeaseToken, LeaseWithRuns>,
     settings: Arc<Settings>,
     /// Version of `settings`. `None`: the settings that it was created with.
     settings_version: Option<i64>,
@@ -100,7 +100,7 @@ struct State {
     lacked_slots: bool,
     /// Claims that were given up and may still take effect: when they were given up (local clock, microseconds), and
     /// the pool they would use.
-    late_claims: BTreeMap<LeaseToken, (u64, SlotPool)>,
+    unanswered_claims: BTreeMap<LeaseToken, (u64, SlotPool)>,
     /// Whether no lane had a due run at the last poll, and no wake-up has arrived since.
     nothing_due: bool,
     /// Captured output of attempts that the worker no longer leases; it is still to be stored.
@@ -139,7 +139,7 @@ impl Worker {
             last_lane: None,
             likely_lane: None,
             lacked_slots: false,
-            late_claims: BTreeMap::new(),
+            unanswered_claims: BTreeMap::new(),
             nothing_due: false,
             unsaved_output: Vec::new(),
             last_lease_at: 0,
@@ -227,7 +227,7 @@ impl Worker {
     }
 
     /// Adds a lease and wakes the loops that wait for one.
-    fn add_lease(&self, state: &mut State, token: LeaseToken, lease: HeldLease) {
+    fn add_lease(&self, state: &mut State, token: LeaseToken, lease: LeaseWithRuns) {
         state.leases.insert(token, lease);
         state.last_lease_at = self.parts.clock.boottime();
         if self.lease_added.receiver_count() > 0 {
@@ -237,7 +237,7 @@ impl Worker {
 
     /// Waits for `interval`. If the worker holds no lease and got none for [`IDLE_AFTER_MICROS`], waits until it gets
     /// one: without leases there is nothing to check.
-    pub(crate) async fn wait_for_next_check(&self, interval: Duration) {
+    pub(crate) async fn wait_interval_or_next_lease(&self, interval: Duration) {
         // Subscribe before reading the state: a lease that is added afterwards is not missed.
         let mut lease_added = self.lease_added.subscribe();
         let is_idle = {
@@ -270,7 +270,7 @@ impl Worker {
     }
 
     /// Stops all running attempts.
-    pub(crate) fn stop_all(&self, reason: StopReason) {
+    pub(crate) fn stop_all(&self, reason: AttemptStopReason) {
         let mut state = self.state();
         for running in state.leases.values_mut().flat_map(running_attempts) {
             self.stop(running, reason);
@@ -321,7 +321,7 @@ impl Worker {
     /// lost, and late claims.
     async fn adopt_missed_runs(&self) -> Result<(), Error> {
         let mut missed: BTreeMap<LeaseToken, Vec<(RunId, Timestamp)>> = BTreeMap::new();
-        for leased in with_timeout(self.parts.store.list_leased_runs(self.id())).await? {
+        for leased in with_timeout(self.parts.store.list_leased_runs_of_worker(self.id())).await? {
             if leased.state == RunState::Running {
                 self.adopt_late_claim(leased.token);
             } else if leased.state == RunState::Assigned {
@@ -356,8 +356,8 @@ impl Worker {
 
     /// Tokens of the claims that were given up and may still take effect.
     #[cfg(test)]
-    pub(crate) fn late_claims(&self) -> Vec<LeaseToken> {
-        self.state().late_claims.keys().copied().collect()
+    pub(crate) fn unanswered_claims(&self) -> Vec<LeaseToken> {
+        self.state().unanswered_claims.keys().copied().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -376,27 +376,27 @@ impl Worker {
         if state.leases.contains_key(&token) {
             return false;
         }
-        let waiting = |due_at: Timestamp| LocalRunProgress::Waiting { due_at, not_before };
+        let waiting = |due_at: Timestamp| LocalRunState::Waiting { due_at, not_before };
         let runs = runs.iter().map(|&(run, due_at)| (run, waiting(due_at))).collect();
-        self.add_lease(&mut state, token, HeldLease { runs, ..HeldLease::default() });
+        self.add_lease(&mut state, token, LeaseWithRuns { runs, ..LeaseWithRuns::default() });
         true
     }
 
     /// Adopts a claim that took effect after it was given up. The next renewal returns its runs.
     fn adopt_late_claim(&self, token: LeaseToken) {
         let mut state = self.state();
-        if let Some((_, pool)) = state.late_claims.remove(&token) {
+        if let Some((_, pool)) = state.unanswered_claims.remove(&token) {
             let (claim, claimed) = (ClaimStatus::Unanswered, true);
             self.add_lease(
                 &mut state,
                 token,
-                HeldLease { claim, claimed, pool, ..HeldLease::default() },
+                LeaseWithRuns { claim, claimed, pool, ..LeaseWithRuns::default() },
             );
             self.parts.wakeups.wake_renew_loop();
         }
     }
 
-    fn stop(&self, running: &mut RunningAttempt, reason: StopReason) {
+    fn stop(&self, running: &mut RunningAttempt, reason: AttemptStopReason) {
         if running.liveness.has_ended() {
             return;
         }
@@ -415,18 +415,19 @@ fn used_slots(state: &State, pool: SlotPool) -> u32 {
     state.leases.values().map(|lease| lease.used_slots(pool)).sum::<usize>() as u32
 }
 
-fn running_attempts(lease: &mut HeldLease) -> impl Iterator<Item = &mut RunningAttempt> {
+fn running_attempts(lease: &mut LeaseWithRuns) -> impl Iterator<Item = &mut RunningAttempt> {
     lease.runs.values_mut().filter_map(|status| match status {
-        LocalRunProgress::Running(running) => Some(&mut **running),
-        LocalRunProgress::Waiting { .. }
-        | LocalRunProgress::Starting
-        | LocalRunProgress::Unconfirmed
-        | LocalRunProgress::Ended(_) => None,
+        LocalRunState::Running(running) => Some(&mut **running),
+        LocalRunState::Waiting { .. }
+        | LocalRunState::Starting
+        | LocalRunState::Unconfirmed
+        | LocalRunState::Ended(_) => None,
     })
 }
 
 fn drop_lease_if_empty(state: &mut State, token: LeaseToken) {
-    let empty = |lease: &HeldLease| lease.runs.is_empty() && lease.claim == ClaimStatus::Answered;
+    let empty =
+        |lease: &LeaseWithRuns| lease.runs.is_empty() && lease.claim == ClaimStatus::Answered;
     if state.leases.get(&token).is_some_and(empty) {
         state.leases.remove(&token);
     }

@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::exit::StopReason;
-use tasuki_core::{ErrorCode, LeaseToken, RunId};
+use tasuki_core::exit::AttemptStopReason;
+use tasuki_core::{AttemptErrorCode, LeaseToken, RunId};
 use tasuki_store::{Error, RenewResult, StartedRun};
 
 use super::super::store_timeout::with_timeout;
 use super::{Worker, drop_lease_if_empty, running_attempts};
-use crate::node::executor::attempt;
+use crate::node::executor::attempt_data;
 use crate::node::worker::lease_table::{
-    ClaimStatus, HeldLease, LocalRunProgress, PendingReport, RenewalAction, renewal_actions,
+    ClaimStatus, LeaseWithRuns, LocalRunState, PendingReport, RenewalAction, renewal_actions,
 };
 use crate::spawner::AttemptKey;
 
@@ -26,13 +26,13 @@ impl Worker {
         let interval = settings.lease_renew().as_micros() as u64;
         let tokens: Vec<LeaseToken> = {
             let state = self.state();
-            let is_due = |lease: &HeldLease| {
+            let is_due = |lease: &LeaseWithRuns| {
                 all || lease.claim == ClaimStatus::Unanswered
                     || lease.renewed_at.is_none_or(|renewed_at| sent_at >= renewed_at + interval)
                     || lease
                         .runs
                         .values()
-                        .any(|status| matches!(status, LocalRunProgress::Unconfirmed))
+                        .any(|status| matches!(status, LocalRunState::Unconfirmed))
             };
             let due = state.leases.iter().filter(|(_, lease)| {
                 lease.needs_renewal() && lease.claim != ClaimStatus::Sent && is_due(lease)
@@ -42,13 +42,13 @@ impl Worker {
         if tokens.is_empty() {
             return Ok(());
         }
-        let renewal = self.parts.store.renew_many(self.id(), &tokens, settings.lease_ttl());
+        let renewal = self.parts.store.renew(self.id(), &tokens, settings.lease_ttl());
         let answers = with_timeout(renewal).await?;
         for (token, answer) in tokens.into_iter().zip(answers) {
             match answer {
                 RenewResult::Gone => self.drop_lease(token),
                 RenewResult::Held { runs, .. } => {
-                    let until = sent_at + settings.kill_after().as_micros() as u64;
+                    let until = sent_at + settings.sigkill_after_last_renewal().as_micros() as u64;
                     self.parts.executor.set_lease_deadline(token, until);
                     let actions = {
                         let mut state = self.state();
@@ -69,13 +69,17 @@ impl Worker {
     pub(crate) fn enforce_deadlines(&self) -> Option<u64> {
         let now = self.parts.clock.boottime();
         let mut state = self.state();
-        let term_after = state.settings.term_after().as_micros() as u64;
-        let kill_after = state.settings.kill_after().as_micros() as u64;
+        let sigterm_after_last_renewal =
+            state.settings.sigterm_after_last_renewal().as_micros() as u64;
+        let sigkill_after_last_renewal =
+            state.settings.sigkill_after_last_renewal().as_micros() as u64;
         let mut next: Option<u64> = None;
         for lease in state.leases.values_mut() {
-            let stop_at = lease.renewed_at.map(|renewed_at| renewed_at + term_after);
+            let stop_at =
+                lease.renewed_at.map(|renewed_at| renewed_at + sigterm_after_last_renewal);
             let must_stop = stop_at.is_some_and(|at| at <= now);
-            let lease_ends_at = lease.renewed_at.map(|renewed_at| renewed_at + kill_after);
+            let lease_ends_at =
+                lease.renewed_at.map(|renewed_at| renewed_at + sigkill_after_last_renewal);
             let lease_ended = lease_ends_at.is_some_and(|at| at <= now);
             for running in running_attempts(lease) {
                 // The lease has ended and another worker may get the run soon, so there is no time for a grace.
@@ -83,7 +87,7 @@ impl Worker {
                     running.stop_grace = Duration::ZERO;
                 }
                 let reason =
-                    running.timeout_reason(now).or(must_stop.then_some(StopReason::Silence));
+                    running.timeout_reason(now).or(must_stop.then_some(AttemptStopReason::Silence));
                 if let Some(reason) = reason {
                     self.stop(running, reason);
                 }
@@ -104,17 +108,17 @@ impl Worker {
                 RenewalAction::Stop(run) => {
                     let mut state = self.state();
                     let lease = state.leases.get_mut(&token);
-                    if let Some(LocalRunProgress::Running(running)) =
+                    if let Some(LocalRunState::Running(running)) =
                         lease.and_then(|l| l.runs.get_mut(&run))
                     {
-                        self.stop(running, StopReason::Cancel);
+                        self.stop(running, AttemptStopReason::Cancel);
                     }
                 }
                 RenewalAction::DropRun(run) => self.drop_run(token, run),
                 RenewalAction::Launch(run, canceled) => launches.push((run, canceled)),
                 RenewalAction::WaitAgain(run) => {
                     let not_before = self.parts.clock.boottime();
-                    let waiting = LocalRunProgress::Waiting { due_at: Timestamp::MIN, not_before };
+                    let waiting = LocalRunState::Waiting { due_at: Timestamp::MIN, not_before };
                     self.set_status(token, run, waiting);
                     self.start_wakeup.notify_one();
                 }
@@ -125,7 +129,8 @@ impl Worker {
             self.mark_claim_answered(token);
             return;
         }
-        let Ok(running) = with_timeout(self.parts.store.list_started_runs(token)).await else {
+        let Ok(running) = with_timeout(self.parts.store.list_started_runs_of_lease(token)).await
+        else {
             return;
         };
         for run in running {
@@ -134,10 +139,10 @@ impl Worker {
                 Some(_) if !self.mark_starting_if_unconfirmed(token, run.id) => {}
                 Some((_, false)) => self.launch(token, vec![run]).await,
                 Some((_, true)) => {
-                    self.report_not_running(token, &run, StopReason::Cancel.error_code());
+                    self.report_not_running(token, &run, AttemptStopReason::Cancel.error_code());
                 }
                 None if not_running.contains(&run.id) => {
-                    self.report_not_running(token, &run, ErrorCode::HEARTBEAT_TIMEOUT);
+                    self.report_not_running(token, &run, AttemptErrorCode::HEARTBEAT_TIMEOUT);
                 }
                 None => {}
             }
@@ -151,11 +156,11 @@ impl Worker {
         let mut state = self.state();
         let Some(lease) = state.leases.get_mut(&token) else { return false };
         let unconfirmed = match lease.runs.get(&run) {
-            Some(status) => matches!(status, LocalRunProgress::Unconfirmed),
+            Some(status) => matches!(status, LocalRunState::Unconfirmed),
             None => lease.claim == ClaimStatus::Unanswered && !lease.reported.contains_key(&run),
         };
         if unconfirmed {
-            lease.set_run_status(run, LocalRunProgress::Starting);
+            lease.set_run_status(run, LocalRunState::Starting);
         }
         unconfirmed
     }
@@ -172,16 +177,21 @@ impl Worker {
     }
 
     /// Ends a run that is RUNNING in the database while nothing of it is or will be launched here.
-    pub(super) fn report_not_running(&self, token: LeaseToken, run: &StartedRun, code: ErrorCode) {
+    pub(super) fn report_not_running(
+        &self,
+        token: LeaseToken,
+        run: &StartedRun,
+        code: AttemptErrorCode,
+    ) {
         let failure = tasuki_core::exit::FailureRules::default().classify_code(code, None);
-        let result = attempt::failed_result(
+        let result = attempt_data::failed_result(
             failure,
             "the run was not running on its worker",
             self.random_u32(),
         );
         let key = AttemptKey { run: run.id.0, attempt: run.attempt_no };
         let report = PendingReport::without_output(key, result, self.parts.clock.boottime());
-        self.set_status(token, run.id, LocalRunProgress::Ended(Box::new(report)));
+        self.set_status(token, run.id, LocalRunState::Ended(Box::new(report)));
         self.parts.completions.wake_worker();
     }
 
@@ -191,11 +201,11 @@ impl Worker {
         let Some(lease) = state.leases.get_mut(&token) else { return };
         for running in running_attempts(lease) {
             tracing::warn!(run_id = running.key.run, worker_id = %self.id(), "lease lost: the attempt is killed");
-            self.parts.executor.stop(running.key, StopReason::Silence, Duration::ZERO);
+            self.parts.executor.stop(running.key, AttemptStopReason::Silence, Duration::ZERO);
         }
         // Starts and reports that are being written find out themselves that the lease is lost.
         lease.runs.retain(|_, status| {
-            matches!(status, LocalRunProgress::Starting | LocalRunProgress::Ended(_))
+            matches!(status, LocalRunState::Starting | LocalRunState::Ended(_))
         });
         let (unanswered, pool) = (lease.claim == ClaimStatus::Unanswered, lease.pool);
         lease.claim = ClaimStatus::Answered;
@@ -204,9 +214,9 @@ impl Worker {
             // The claim has had no effect yet, and may still have one.
             let now = self.parts.clock.boottime();
             state
-                .late_claims
+                .unanswered_claims
                 .retain(|_, (renewed_at, _)| now < *renewed_at + LATE_CLAIM_TTL_MICROS);
-            state.late_claims.insert(token, (now, pool));
+            state.unanswered_claims.insert(token, (now, pool));
         }
     }
 
@@ -214,10 +224,10 @@ impl Worker {
     pub(super) fn drop_run(&self, token: LeaseToken, run: RunId) {
         let mut state = self.state();
         if let Some(lease) = state.leases.get_mut(&token)
-            && let Some(LocalRunProgress::Running(running)) = lease.remove_run(run)
+            && let Some(LocalRunState::Running(running)) = lease.remove_run(run)
         {
             tracing::warn!(run_id = %run, worker_id = %self.id(), "run no longer leased: the attempt is killed");
-            self.parts.executor.stop(running.key, StopReason::Silence, Duration::ZERO);
+            self.parts.executor.stop(running.key, AttemptStopReason::Silence, Duration::ZERO);
         }
         drop_lease_if_empty(&mut state, token);
     }

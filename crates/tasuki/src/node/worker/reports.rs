@@ -8,8 +8,8 @@ use tasuki_store::{AttemptReport, CapturedOutput, Error, Outcome, StateAfterAtte
 
 use super::super::store_timeout::with_timeout;
 use super::{State, Worker, drop_lease_if_empty};
-use crate::node::executor::attempt::{self, Completion, ExecutionEnd};
-use crate::node::worker::lease_table::{HeldLease, LocalRunProgress, PendingReport};
+use crate::node::executor::attempt_data::{self, Completion, ExecutionEnd};
+use crate::node::worker::lease_table::{LeaseWithRuns, LocalRunState, PendingReport};
 use crate::spawner::AttemptKey;
 
 /// Reports to be written together.
@@ -58,7 +58,12 @@ impl Worker {
         let next = {
             let state = self.state();
             let unsaved_output = (!state.unsaved_output.is_empty()).then_some(0);
-            state.leases.values().filter_map(HeldLease::report_due_at).chain(unsaved_output).min()
+            state
+                .leases
+                .values()
+                .filter_map(LeaseWithRuns::report_due_at)
+                .chain(unsaved_output)
+                .min()
         };
         match next {
             Some(at) if at <= self.parts.clock.boottime() => {
@@ -175,7 +180,7 @@ impl Worker {
                 continue;
             };
             match lease.runs.get(&run) {
-                Some(LocalRunProgress::Running(running)) if running.key == key => {
+                Some(LocalRunState::Running(running)) if running.key == key => {
                     let (job, stop_reason) = (&running.job, running.stop_reason);
                     // The spawner sends the exits of several commands together, so they do not wait for others here.
                     let is_command = matches!(end, ExecutionEnd::Exited { .. });
@@ -183,10 +188,10 @@ impl Worker {
                     let succeeded =
                         stop_reason.is_none() && matches!(end, ExecutionEnd::Returned(Ok(_)));
                     let random = if succeeded { 0 } else { self.random_u32() };
-                    let result = attempt::attempt_result(job, end, stop_reason, random);
+                    let result = attempt_data::attempt_result(job, end, stop_reason, random);
                     let frees_claim = result.failure.is_some() || job.spec.concurrency.needs_hold();
                     let ended_at = if is_command { 0 } else { now };
-                    let status = LocalRunProgress::Ended(Box::new(PendingReport {
+                    let status = LocalRunState::Ended(Box::new(PendingReport {
                         key,
                         result,
                         output,
@@ -196,14 +201,14 @@ impl Worker {
                     lease.set_run_status(run, status);
                 }
                 // The completion arrived twice.
-                Some(LocalRunProgress::Ended(report)) if report.key == key => {}
+                Some(LocalRunState::Ended(report)) if report.key == key => {}
                 // The worker dropped the run before. That is also true if an old order has assigned it again since.
                 Some(
-                    LocalRunProgress::Waiting { .. }
-                    | LocalRunProgress::Starting
-                    | LocalRunProgress::Unconfirmed
-                    | LocalRunProgress::Running(_)
-                    | LocalRunProgress::Ended(_),
+                    LocalRunState::Waiting { .. }
+                    | LocalRunState::Starting
+                    | LocalRunState::Unconfirmed
+                    | LocalRunState::Running(_)
+                    | LocalRunState::Ended(_),
                 )
                 | None => self.release_or_keep_output(&mut state, key, output),
             }
@@ -223,7 +228,7 @@ impl Worker {
                 continue;
             }
             for (&run, status) in &lease.runs {
-                if let LocalRunProgress::Ended(report) = status {
+                if let LocalRunState::Ended(report) = status {
                     batch
                         .details
                         .push(ReportDetails { key: report.key, frees_claim: report.frees_claim });

@@ -144,7 +144,7 @@ fn the_first_sentence_names_the_origin() {
     assert_contains_all(
         &text,
         &[
-            "run 17 was created for slot 2026-11-15T20:59:00 of job report, which fires every day at 20:59 (Asia/Tokyo), at version 2 of the job, planned for 2026-11-15T11:59:00Z",
+            "run 17 was created for the fire time 2026-11-15T20:59:00 of job report, which fires every day at 20:59 (Asia/Tokyo), at version 2 of the job, planned for 2026-11-15T11:59:00Z",
         ],
     );
     for (origin, sentence) in [
@@ -188,7 +188,9 @@ fn a_waiting_run_names_what_it_waits_for() {
     );
     assert_contains_all(
         &explanation(&due, |context| context.hold_owner = Some(RunId(16))),
-        &["run 16 of the same job and scope owns the hold, so this run waits until that run ends"],
+        &[
+            "run 16 of the same job and scope is assigned or running, and the job allows only one run at a time, so this run waits until that run ends",
+        ],
     );
     assert_contains_all(
         &explanation(&due, |context| context.has_leader = false),
@@ -206,7 +208,9 @@ fn a_waiting_run_names_what_it_waits_for() {
     let lane = Run { lane: "function pay".to_owned(), ..due };
     assert_contains_all(
         &explanation(&lane, |_| {}),
-        &["the first of 2 active workers with a free slot for lane \"function pay\" claims it"],
+        &[
+            "the first of 2 active workers with a free slot for function pay (queue default, priority normal) claims it",
+        ],
     );
     assert_contains_all(
         &explanation(&lane, |context| context.active_workers = 0),
@@ -225,7 +229,7 @@ fn past(attempt_no: u32, outcome: AttemptOutcome) -> Execution {
         finished_at: Some(at("11:51:00")),
         exit_code: Some(1),
         exit_signal: None,
-        error_code: Some(tasuki_core::ErrorCode::UNEXPECTED_ERROR),
+        error_code: Some(tasuki_core::AttemptErrorCode::UNEXPECTED_ERROR),
         error_message: None,
         result: None,
         rows_affected: None,
@@ -348,8 +352,8 @@ fn a_leased_run_names_its_worker_and_the_reason() {
 
 #[test]
 fn an_ended_run_names_its_outcome_and_the_possible_actions() {
-    let final_ = "this state is final; rerun creates a new run";
-    let again = "retry gives it one more try, rerun creates a new run";
+    let final_ = "this state is final; `rerun` creates a new run";
+    let again = "`retry` gives it one more try, `rerun` creates a new run";
     let plain = run;
     let failed = Run {
         error_code: Some("NO_DATA".parse().unwrap()),
@@ -373,7 +377,7 @@ fn an_ended_run_names_its_outcome_and_the_possible_actions() {
         (plain(RunState::TimedOut), ["its last attempt exceeded the timeout", again]),
         (canceled, ["by ann, without having started: wrong day", final_]),
         (skipped("LATE"), ["it was later than its misfire policy allows", final_]),
-        (skipped("CONCURRENT"), ["the job forbids two at once", final_]),
+        (skipped("CONCURRENT"), ["the job forbids two runs at the same time", final_]),
         (
             expired,
             ["it EXPIRED at 2026-11-15T11:59:30Z, without having started: EXPIRES_AT", again],

@@ -38,7 +38,8 @@ fn node_process() {
             .allow_stale_reentry(true)
             .max_retries(1_000)
             .backoff(Duration::from_millis(50), Duration::from_millis(100));
-        let node = client.node(name).unwrap().handler(JOB, work).job(job).start().await.unwrap();
+        let node =
+            client.node_builder(name).unwrap().handler(JOB, work).job(job).start().await.unwrap();
         let stdin_closed = tokio::task::spawn_blocking(|| std::io::stdin().read(&mut [0]));
         tokio::select! {
             _ = stdin_closed => {}

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::node_processes::NodeProcess;
 
-/// The end of a call is reported at once and stored a moment later. A process that lives on for longer than this
+/// The end of a call is reported immediately and stored a moment later. A process that lives on for longer than this
 /// without storing the end has a fault.
 const MAX_REPORT_DELAY: Duration = Duration::from_secs(2);
 
@@ -80,7 +80,7 @@ fn find_violation(
 ) -> Option<&'static str> {
     let max_delay = MAX_REPORT_DELAY.as_micros() as u64;
     match (call.end, dead_at) {
-        (Some(end), _) if end > next.start => Some("two calls at once"),
+        (Some(end), _) if end > next.start => Some("two calls at the same time"),
         (_, None) => Some("called again although its process was not killed"),
         (_, Some(dead_at)) if dead_at > next.start => Some("called again while its process lived"),
         (Some(end), Some(dead_at)) if dead_at > end + max_delay => Some("its end was not stored"),
@@ -94,8 +94,8 @@ fn violations_are_found() {
     let table = [
         (None, Some(20), 30, None),
         (Some(15), Some(20), 30, None),
-        (Some(40), None, 30, Some("two calls at once")),
-        (Some(40), Some(50), 30, Some("two calls at once")),
+        (Some(40), None, 30, Some("two calls at the same time")),
+        (Some(40), Some(50), 30, Some("two calls at the same time")),
         (Some(15), None, 30, Some("called again although its process was not killed")),
         (None, None, 30, Some("called again although its process was not killed")),
         (None, Some(40), 30, Some("called again while its process lived")),

@@ -168,10 +168,10 @@ fn stop_right_after_start_ends_the_command() {
         fixture.start_captured(job, "exec sleep 1000");
         fixture.send(&SpawnerRequest::Stop {
             key: job,
-            why: StopReason::Cancel,
+            why: AttemptStopReason::Cancel,
             grace: 60 * SECOND,
         });
         let exit = fixture.expect_exit(job);
-        assert_eq!((exit.signal, exit.stop_reason), (Some(15), Some(StopReason::Cancel)));
+        assert_eq!((exit.signal, exit.stop_reason), (Some(15), Some(AttemptStopReason::Cancel)));
     }
 }

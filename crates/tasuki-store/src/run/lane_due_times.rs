@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use tasuki_core::RunId;
 
-use crate::db::instant::{micros, timestamp};
+use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, params};
 use crate::{Error, Store};
@@ -56,17 +56,17 @@ impl Store {
                 params! { positions: positions_json(positions).to_string() }
             }
         };
-        values.push(("horizon", micros(horizon).into()));
+        values.push(("horizon", duration_to_micros(horizon).into()));
         let rows = self.db.query(&LIST_LANE_DUE_TIMES, values).await?;
         let mut due_times =
             LaneDueTimes { clock: Timestamp::UNIX_EPOCH, due_at: vec![None; positions.len()] };
         for row in &rows {
-            due_times.clock = timestamp(row.int("clock")?)?;
+            due_times.clock = timestamp_from_micros(row.int("clock")?)?;
             let head = due_times.due_at.get_mut(row.int("lane_index")? as usize);
             let head = head.ok_or_else(|| {
                 Error::broken("the database returned a lane that was not requested")
             })?;
-            *head = row.opt_int("due_at")?.map(timestamp).transpose()?;
+            *head = row.opt_int("due_at")?.map(timestamp_from_micros).transpose()?;
         }
         Ok(due_times)
     }

@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use super::trigger_definition::TriggerArgs;
 use crate::failure::Failure;
-use crate::parse::{self, RunArguments};
+use crate::flag_values::{self, RunArguments};
 
 /// The flags that define a job.
 #[derive(Args)]
 #[command(group = ArgGroup::new("action"))]
-pub(crate) struct JobArgs {
+pub(crate) struct JobDefinitionFlags {
     #[command(flatten)]
     trigger: TriggerArgs,
 
@@ -41,8 +41,8 @@ pub(crate) struct JobArgs {
     /// Maximum duration of an attempt [default: the cluster setting]
     #[arg(long, value_name = "DURATION", help_heading = "Execution")]
     timeout: Option<String>,
-    /// Maximum time in which an attempt writes no output and its handler sends no heartbeat [default: the cluster
-    /// setting]
+    /// Maximum time without a sign of life of an attempt: output, or (of a function) a heartbeat of its handler
+    /// [default: the cluster setting]
     #[arg(long, value_name = "DURATION", help_heading = "Execution")]
     heartbeat_timeout: Option<String>,
     /// Time between SIGTERM and SIGKILL [default: the cluster setting]
@@ -66,7 +66,7 @@ pub(crate) struct JobArgs {
     /// Exit code or error code after which the run is not retried (repeatable)
     #[arg(long, value_name = "CODE", help_heading = "Execution")]
     fail_on: Vec<String>,
-    /// Name (error code) of an exit code, such as 3=NO_DATA (repeatable)
+    /// Error code for an exit code, such as 3=NO_DATA: exit code 3 means NO_DATA (repeatable)
     #[arg(long = "exit-code", value_name = "N=CODE", help_heading = "Execution")]
     exit_codes: Vec<String>,
     /// Policy if the previous run has not ended: forbid, allow, replace
@@ -90,31 +90,33 @@ pub(crate) struct JobArgs {
     command: Vec<String>,
 }
 
-impl JobArgs {
+impl JobDefinitionFlags {
     /// Refuses a definition that has nothing to run.
     pub(crate) fn check_has_action(&self, name: &str) -> Result<(), Failure> {
         if self.django.is_some() || self.function.is_some() || !self.command.is_empty() {
             return Ok(());
         }
-        Err(Failure::bad_usage(format!("job {name} has nothing to run: -- COMMAND is missing"))
-            .hint("example: tasuki job create hello --every 5s -- echo hi; alternatives are --django and --function"))
+        Err(Failure::bad_usage(format!(
+            "job {name} has nothing to run; add `-- COMMAND`, --django or --function"
+        ))
+        .hint("example: `tasuki job create hello --every 5s -- echo hi`"))
     }
 
     /// Returns the fields that have a flag. Values with parts are merged into those of `job`, the current job (null for
     /// a new one).
-    pub(crate) fn merge_into(&self, job: &Value) -> Result<Map<String, Value>, Failure> {
+    pub(crate) fn build_job_fields(&self, job: &Value) -> Result<Map<String, Value>, Failure> {
         let mut fields = Map::new();
         self.insert_action(&mut fields);
-        if let Some(trigger) = self.trigger.merge_into(&job["trigger"])? {
+        if let Some(trigger) = self.trigger.build_trigger(&job["trigger"])? {
             fields.insert("trigger".to_owned(), trigger);
         }
-        if let Some(args) = self.arguments.merge_into(&job["args"])? {
+        if let Some(args) = self.arguments.build_run_args(&job["args"])? {
             fields.insert("args".to_owned(), args);
         }
         if !self.env.is_empty() {
             let mut env = job["env"].as_object().cloned().unwrap_or_default();
             for input in &self.env {
-                let (name, value) = parse::pair("--env", input)?;
+                let (name, value) = flag_values::split_name_value("--env", input)?;
                 env.insert(name.to_owned(), json!(value));
             }
             fields.insert("env".to_owned(), Value::Object(env));
@@ -171,7 +173,7 @@ impl JobArgs {
         let list = |input: &Vec<String>| (!input.is_empty()).then(|| json!(input));
         let mut codes = Map::new();
         for input in &self.exit_codes {
-            let (exit, code) = parse::pair("--exit-code", input)?;
+            let (exit, code) = flag_values::split_name_value("--exit-code", input)?;
             codes.insert(exit.to_owned(), json!(code));
         }
         let input = [
@@ -210,12 +212,12 @@ mod tests {
     #[derive(Parser)]
     struct TestArgs {
         #[command(flatten)]
-        job_args: JobArgs,
+        job_args: JobDefinitionFlags,
     }
 
     fn merged(job: &Value, args: &[&str]) -> Result<Value, Failure> {
         let input = TestArgs::try_parse_from([&["x"], args].concat()).expect("the flags parse");
-        input.job_args.merge_into(job).map(Value::Object)
+        input.job_args.build_job_fields(job).map(Value::Object)
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tasuki_store::{Error, Store};
 use tokio::sync::Notify;
 
 use crate::node::coordination::node_rpc::{
-    CancelOrder, OrderResponse, Peer, PeerUnreachable, Peers,
+    CancelHint, OrderResponse, Peer, PeerUnreachable, Peers,
 };
 use crate::node::with_timeout;
 
@@ -188,11 +188,11 @@ async fn send_to_worker(
     let Some(row) = row.filter(|row| row.dead_at.is_none() && row.gone_at.is_none()) else {
         return Ok(true);
     };
-    let epoch = with_timeout(store.find_leader()).await?.epoch;
+    let epoch = with_timeout(store.get_leader_record()).await?.epoch;
     let peer = Peer { worker, address: row.address };
     let sent = async {
         if !hints.canceled_runs.is_empty() {
-            let order = CancelOrder { epoch, runs: hints.canceled_runs.iter().copied().collect() };
+            let order = CancelHint { epoch, runs: hints.canceled_runs.iter().copied().collect() };
             log_refusal(&peer, "cancel", &peers.cancel(&peer, &order).await?);
         }
         if hints.suspended {

@@ -36,57 +36,57 @@ impl BrokenRule {
 pub const RULES: &[SettingsRule] = &[
     SettingsRule {
         english: "{leader_ttl} must be at least three times {leader_renew}",
-        japanese: "{leader_ttl} は {leader_renew} の3倍以上でなければなりません",
+        japanese: "{leader_ttl} は {leader_renew} の3倍以上でなければならない",
         holds: |s| s.leader_ttl >= 3 * s.leader_renew,
     },
     SettingsRule {
         english: "{leader_ttl} must be at least 2 × {leader_renew} + {leader_margin}, or a leader would stop acting between two renewals",
-        japanese: "{leader_ttl} は {leader_renew} の2倍と {leader_margin} の和以上でなければなりません（そうでないと、リーダーが次の更新の前に動作を止めてしまいます）",
+        japanese: "{leader_ttl} は {leader_renew} の2倍と {leader_margin} の和以上でなければならない（そうでないと、リーダーが次の更新の前に動作を止めてしまう）",
         holds: |s| s.leader_ttl >= 2 * s.leader_renew + s.leader_margin,
     },
     SettingsRule {
         english: "{leader_stale} must be at least three times {leader_tick}, or the term of a healthy leader would be ended",
-        japanese: "{leader_stale} は {leader_tick} の3倍以上でなければなりません（そうでないと、正常なリーダーの任期が終わってしまいます）",
+        japanese: "{leader_stale} は {leader_tick} の3倍以上でなければならない（そうでないと、正常なリーダーの任期が終わってしまう）",
         holds: |s| s.leader_stale >= 3 * s.leader_tick,
     },
     SettingsRule {
         english: "{heartbeat_ttl} must be at least three times {heartbeat_interval}",
-        japanese: "{heartbeat_ttl} は {heartbeat_interval} の3倍以上でなければなりません",
+        japanese: "{heartbeat_ttl} は {heartbeat_interval} の3倍以上でなければならない",
         holds: |s| s.heartbeat_ttl >= 3 * s.heartbeat_interval,
     },
     SettingsRule {
         english: "{reassign_after} must be at least twice {leader_tick}, or the leader would reassign runs before they can start",
-        japanese: "{reassign_after} は {leader_tick} の2倍以上でなければなりません（そうでないと、実行が開始する前に別のワーカーに割り当てられてしまいます）",
+        japanese: "{reassign_after} は {leader_tick} の2倍以上でなければならない（そうでないと、実行が開始される前に別のワーカーに割り当てられてしまう）",
         holds: |s| s.reassign_after >= 2 * s.leader_tick,
     },
     SettingsRule {
         english: "{lease_ttl} must be at least four times {lease_renew}",
-        japanese: "{lease_ttl} は {lease_renew} の4倍以上でなければなりません",
+        japanese: "{lease_ttl} は {lease_renew} の4倍以上でなければならない",
         holds: |s| s.lease_ttl >= 4 * s.lease_renew,
     },
     SettingsRule {
         english: "2/3 × {lease_ttl} must be at least {outage_tolerance} + {lease_renew}, because a worker that cannot renew a lease sends SIGTERM after 2/3 × lease_ttl",
-        japanese: "{lease_ttl} の3分の2（実行中のプロセスに SIGTERM を送る時点）は {outage_tolerance} と {lease_renew} の和以上でなければなりません",
-        holds: |s| s.term_after() >= s.outage_tolerance + s.lease_renew,
+        japanese: "{lease_ttl} の3分の2（実行中のプロセスに SIGTERM を送る時点）は {outage_tolerance} と {lease_renew} の和以上でなければならない",
+        holds: |s| s.sigterm_after_last_renewal() >= s.outage_tolerance + s.lease_renew,
     },
     SettingsRule {
         english: "{lease_ttl} - {kill_margin} must be more than 2/3 × lease_ttl, because a worker that cannot renew a lease sends SIGTERM after 2/3 × lease_ttl and SIGKILL after lease_ttl - kill_margin",
-        japanese: "{lease_ttl} から {kill_margin} を引いた時点（SIGKILL を送る時点）は、lease_ttl の3分の2の時点（SIGTERM を送る時点）より後でなければなりません",
-        holds: |s| s.kill_after() > s.term_after(),
+        japanese: "{lease_ttl} から {kill_margin} を引いた時点（SIGKILL を送る時点）は、lease_ttl の3分の2の時点（SIGTERM を送る時点）より後でなければならない",
+        holds: |s| s.sigkill_after_last_renewal() > s.sigterm_after_last_renewal(),
     },
     SettingsRule {
         english: "{continuation_retry_count} times {continuation_retry_interval} must be at most half of {lease_ttl}",
-        japanese: "{continuation_retry_count} × {continuation_retry_interval} は {lease_ttl} の半分以下でなければなりません",
+        japanese: "{continuation_retry_count} × {continuation_retry_interval} は {lease_ttl} の半分以下でなければならない",
         holds: |s| 2 * s.continuation_retry_count * s.continuation_retry_interval <= s.lease_ttl,
     },
     SettingsRule {
         english: "{skip_late_after} must be at least {assign_ahead} plus {leader_ttl}, or runs would be skipped when the leader changes",
-        japanese: "{skip_late_after} は {assign_ahead} と {leader_ttl} の和以上でなければなりません（そうでないと、リーダーの交代時に実行がスキップされてしまいます）",
+        japanese: "{skip_late_after} は {assign_ahead} と {leader_ttl} の和以上でなければならない（そうでないと、リーダーの交代時に実行がスキップされてしまう）",
         holds: |s| s.skip_late_after >= s.assign_ahead + s.leader_ttl,
     },
     SettingsRule {
         english: "{retry_backoff_cap} must be at least {retry_backoff}",
-        japanese: "{retry_backoff_cap} は {retry_backoff} 以上でなければなりません",
+        japanese: "{retry_backoff_cap} は {retry_backoff} 以上でなければならない",
         holds: |s| s.retry_backoff_cap >= s.retry_backoff,
     },
 ];
@@ -104,7 +104,7 @@ impl SettingsRule {
                 0 => ("", part),
                 _ => part.split_once('}').expect("every brace in a rule is closed"),
             };
-            if let Some(value) = settings.get(name) {
+            if let Some(value) = settings.find_value_text(name) {
                 write!(message, "{name} ({value})").expect("writing to a string cannot fail");
             }
             message.push_str(rest);
@@ -210,7 +210,10 @@ mod tests {
     fn the_rules_name_the_same_settings_in_both_languages() {
         for rule in RULES {
             for name in rule.names() {
-                assert!(Settings::default().get(name).is_some(), "{name} is not a setting");
+                assert!(
+                    Settings::default().find_value_text(name).is_some(),
+                    "{name} is not a setting"
+                );
                 assert!(
                     rule.japanese.contains(&format!("{{{name}}}")),
                     "the Japanese rule lacks {name}"
@@ -221,7 +224,7 @@ mod tests {
         let message = problems[0].message(Language::Japanese);
         assert_eq!(
             message,
-            "heartbeat_ttl (2s) は heartbeat_interval (1s) の3倍以上でなければなりません"
+            "heartbeat_ttl (2s) は heartbeat_interval (1s) の3倍以上でなければならない"
         );
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::future::select_ok;
-use tasuki_core::exit::StopReason;
+use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{Error, NewWorker};
 
@@ -13,7 +13,7 @@ use super::super::store_timeout::with_timeout;
 use super::{Worker, running_attempts};
 use crate::node::coordination::node_rpc::{ContinuationRequest, Peer, Peers};
 use crate::node::leader::decisions;
-use crate::node::worker::lease_table::{ClaimStatus, LocalRunProgress};
+use crate::node::worker::lease_table::{ClaimStatus, LocalRunState};
 
 /// Extra time for continuation requests beyond the settings, for the writes before and after them.
 const CONFIRM_SLACK: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ impl Worker {
     }
 
     /// Waits until the procedure must go on: the worker was detached or declared dead.
-    pub(crate) async fn wait_for_detach_change(&self) {
+    pub(crate) async fn wait_for_detach(&self) {
         self.detach_wakeup.notified().await;
     }
 
@@ -117,7 +117,8 @@ impl Worker {
             DetachState::Settled(confirmed) => {
                 self.stop_except(&confirmed);
                 // Claims of the old id that took effect late are adopted by the heartbeat, or their leases expire.
-                let leased = with_timeout(self.parts.store.list_leased_runs(self.id())).await?;
+                let leased =
+                    with_timeout(self.parts.store.list_leased_runs_of_worker(self.id())).await?;
                 if !leased.is_empty() || !self.is_idle() || self.is_draining() {
                     return Ok(Some(now + retry_interval));
                 }
@@ -147,7 +148,7 @@ impl Worker {
         state.leases.values().any(|lease| {
             lease.claim != ClaimStatus::Answered
                 || lease.runs.values().any(|status| {
-                    matches!(status, LocalRunProgress::Starting | LocalRunProgress::Unconfirmed)
+                    matches!(status, LocalRunState::Starting | LocalRunState::Unconfirmed)
                 })
         })
     }
@@ -157,7 +158,7 @@ impl Worker {
         let state = self.state();
         let all = state.leases.iter().flat_map(|(token, lease)| {
             let live = lease.runs.iter().filter(
-                |(_, status)| matches!(status, LocalRunProgress::Running(running) if running.stop_reason.is_none()),
+                |(_, status)| matches!(status, LocalRunState::Running(running) if running.stop_reason.is_none()),
             );
             live.map(|(run, _)| (*run, *token))
         });
@@ -167,8 +168,10 @@ impl Worker {
     /// Finds the nodes that may confirm a continuation.
     async fn find_confirming_peers(&self) -> Result<Vec<Peer>, Error> {
         let store = &self.parts.store;
-        let (leader, workers) =
-            (with_timeout(store.find_leader()).await?, with_timeout(store.list_workers()).await?);
+        let (leader, workers) = (
+            with_timeout(store.get_leader_record()).await?,
+            with_timeout(store.list_workers()).await?,
+        );
         let ttl = self.settings().heartbeat_ttl();
         let confirming =
             decisions::workers_to_ask_for_continuation(&workers, &leader, self.id(), ttl)
@@ -188,7 +191,7 @@ impl Worker {
         with_timeout(self.parts.store.begin_confirming(runs, ttl)).await.map(drop)
     }
 
-    /// Asks all confirming nodes at once. Returns the runs that may go on; `None`: no answer in time.
+    /// Asks all confirming nodes at the same time. Returns the runs that may go on; `None`: no answer in time.
     async fn request_continuation(
         &self,
         peers: &dyn Peers,
@@ -200,7 +203,7 @@ impl Worker {
             return None;
         }
         let request = &ContinuationRequest { worker: self.id(), runs: runs.to_vec() };
-        // All at once: a node that does not answer must not use up the time of the others.
+        // All at the same time: a node that does not answer must not use up the time of the others.
         let attempts = confirming
             .iter()
             .map(|peer| Box::pin(async move { peers.confirm(peer, request).await }));
@@ -237,7 +240,7 @@ impl Worker {
             for running in running_attempts(lease) {
                 // Only once: a second stop could shorten the grace of the first one.
                 if running.stop_reason.is_none() && !confirmed.contains(&RunId(running.key.run)) {
-                    self.stop(running, StopReason::Detach);
+                    self.stop(running, AttemptStopReason::Detach);
                 }
             }
         }

@@ -1,11 +1,8 @@
-//! Workers, the leader, settings and the audit.
+//! Workers and the leader.
 
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::{Epoch, WorkerId};
-use tasuki_store::{
-    AuditEntry, AuditHead, CurrentSettings, LeaderRecord, SettingsChangeResult, Term, WorkerRecord,
-    Writer,
-};
+use tasuki_store::{LeaderRecord, Term, WorkerRecord, Writer};
 
 use super::{Actor, CurrentState, Error, Operator};
 
@@ -58,7 +55,7 @@ impl Operator {
     }
 
     /// One worker. An error if it does not exist.
-    pub async fn find_worker(&self, worker: WorkerId) -> Result<WorkerInfo, Error> {
+    pub async fn get_worker(&self, worker: WorkerId) -> Result<WorkerInfo, Error> {
         let not_found = || Error::not_found("worker", &worker);
         let found = self.store.find_worker(worker).await?.ok_or_else(not_found)?;
         self.worker_infos(vec![found]).await?.pop().ok_or_else(not_found)
@@ -101,10 +98,10 @@ impl Operator {
         applied: bool,
         done: &str,
     ) -> Result<WorkerInfo, Error> {
-        let info = self.find_worker(worker).await?;
+        let info = self.get_worker(worker).await?;
         if applied {
             self.notifier.wake_all();
-            self.notifier.hint_outbox().enqueue_suspend(worker);
+            self.notifier.outbox_of_worker_hints().enqueue_suspend(worker);
             return Ok(info);
         }
         let message = format!("worker {worker} is {} and cannot be {done}", info.state);
@@ -113,7 +110,7 @@ impl Operator {
 
     /// The current leader and recent leader terms.
     pub async fn leader_info(&self) -> Result<LeaderInfo, Error> {
-        let leader = self.store.find_leader().await?;
+        let leader = self.store.get_leader_record().await?;
         Ok(LeaderInfo { leader, terms: self.store.list_recent_terms(TERMS).await? })
     }
 
@@ -135,43 +132,5 @@ impl Operator {
             false => format!("the current epoch is {}, not {epoch}", info.leader.epoch),
         };
         Err(Error::lost(message, CurrentState::Leader(info)))
-    }
-
-    /// The current settings with their version.
-    pub async fn read_settings(&self) -> Result<CurrentSettings, Error> {
-        Ok(self.store.load_settings().await?)
-    }
-
-    /// Changes settings, all or none, if their version is still `expected_version`.
-    pub async fn change_settings(
-        &self,
-        by: &Actor,
-        expected_version: i64,
-        changes: &[(&str, &str)],
-    ) -> Result<CurrentSettings, Error> {
-        match self.store.change_settings(by.for_store(), expected_version, changes).await? {
-            SettingsChangeResult::Applied(current) => {
-                self.notifier.wake_all();
-                self.notifier.hint_outbox().enqueue_reload(current.version);
-                Ok(current)
-            }
-            SettingsChangeResult::Lost(current) => {
-                let message = format!(
-                    "the settings were changed by another request; their version is now {}",
-                    current.version
-                );
-                Err(Error::lost(message, CurrentState::Settings(current)))
-            }
-        }
-    }
-
-    /// Audit entries after this one, in order.
-    pub async fn list_audit(&self, after: i64, limit: u32) -> Result<Vec<AuditEntry>, Error> {
-        Ok(self.store.list_audit(after, limit).await?)
-    }
-
-    /// The newest entry of the audit.
-    pub async fn read_audit_head(&self) -> Result<AuditHead, Error> {
-        Ok(self.store.find_audit_head().await?)
     }
 }

@@ -139,7 +139,7 @@ fn cannot_read(file: &Path, error: &std::io::Error) -> Failure {
     let directory = file.parent().unwrap_or(file).display();
     match error.kind() {
         ErrorKind::NotFound => Failure::new(format!("no server is running with data directory {directory}"))
-            .hint("start one with tasuki up, or select another server with --url or TASUKI_URL"),
+            .hint("start one with `tasuki up`, or select another server with --url or TASUKI_URL"),
         ErrorKind::PermissionDenied => {
             Failure::new(format!("cannot read {}: {error}", file.display()))
                 .hint("the file belongs to the user who started tasuki; set TASUKI_URL and a token of your own in TASUKI_TOKEN")

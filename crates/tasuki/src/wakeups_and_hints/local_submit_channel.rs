@@ -1,7 +1,7 @@
 //! Channel through which this process submits tasks directly to the node in the same process.
 //!
 //! The node's worker can then create and claim a task in one statement. If no node runs here, or the worker
-//! cannot claim at once, the caller submits the tasks through the database as usual.
+//! cannot claim immediately, the caller submits the tasks through the database as usual.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,7 +14,7 @@ pub(crate) struct LocalSubmitSender {
     sender: Mutex<Option<mpsc::Sender<LocalSubmitRequest>>>,
 }
 
-/// Tasks submitted in this process that the worker may create and claim at once.
+/// Tasks submitted in this process that the worker may create and claim in one write.
 #[derive(Debug)]
 pub(crate) struct LocalSubmitRequest {
     /// The tasks to create.

@@ -4,7 +4,7 @@ use jiff::civil::Time;
 
 use super::dst::DstRule;
 use super::wall_clock_pattern::{ALL_MONTHS, Days, MonthDays, NumberSet, Pattern, Times, time};
-use super::{Recurrence, ScheduleKind, cron};
+use super::{Recurrence, ScheduleKind, parse_cron};
 use crate::InvalidInput;
 
 /// The recurrence that a value describes, and its default rule for clock changes.
@@ -19,7 +19,7 @@ pub(super) fn parse(
         ScheduleKind::Every => {
             return Ok((Recurrence::Interval(parse_interval(value)?), DstRule::PERIODIC));
         }
-        ScheduleKind::Cron => cron::parse(value)?,
+        ScheduleKind::Cron => parse_cron::parse(value)?,
         ScheduleKind::HourlyAt => {
             (pattern_of(Days::Every, parse_minutes(value)?), DstRule::PERIODIC)
         }

@@ -1,6 +1,6 @@
 //! Tests of the job cache: it is never outdated for long, and constant submitters never wait for reads.
 
-use tasuki_core::Role;
+use tasuki_core::AccessRole;
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_store::{BoxFuture, Fault, FaultInjector};
 use tokio::sync::Semaphore;
@@ -14,7 +14,7 @@ const JOB: &str = "tea";
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 fn admin() -> Actor {
-    Actor { name: "ann".to_owned(), address: None, role: Role::Admin }
+    Actor { name: "ann".to_owned(), address: None, role: AccessRole::Admin }
 }
 
 /// An operator on a new database with one job.
@@ -60,7 +60,7 @@ async fn a_constant_submitter_never_waits_for_a_read_of_the_job() {
 /// Disables the job through another operator, as another process would.
 async fn disable_job_elsewhere(operator: &Operator) {
     let other = Operator::new(operator.store.clone(), Wakeups::default());
-    let job = other.find_stored_job(JOB).await.unwrap();
+    let job = other.get_stored_job(JOB).await.unwrap();
     other.disable_job(&admin(), job.expected_version()).await.unwrap();
 }
 
@@ -123,7 +123,7 @@ async fn a_job_read_before_a_change_is_not_cached_after_it() {
     let slow = Operator { store: operator.store.with_fault_injector(line), ..operator.clone() };
     let reading = tokio::spawn(async move { slow.read_job(JOB).await.map(drop) });
     paused.requests.acquire().await.unwrap().forget();
-    let job = operator.find_stored_job(JOB).await.unwrap();
+    let job = operator.get_stored_job(JOB).await.unwrap();
     operator.disable_job(&admin(), job.expected_version()).await.unwrap();
     paused.permits.add_permits(1);
     reading.await.unwrap().unwrap();

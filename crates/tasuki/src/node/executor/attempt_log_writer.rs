@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, watch};
 
-use super::attempt::AttemptLiveness;
+use super::attempt_data::AttemptLiveness;
 use super::log_creation_batcher::LogCreationBatcher;
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
@@ -20,7 +20,7 @@ use crate::spawner::AttemptKey;
 
 /// How long lines are gathered before they are written; also the delay before a failed write is repeated.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(200);
-/// Buffered bytes that are written at once.
+/// Number of buffered bytes after which they are written without delay.
 const FLUSH_BYTES: usize = 64 << 10;
 /// Maximum of buffered bytes of one attempt. Reading of its pipes pauses above it.
 const MAX_BUFFERED_BYTES: usize = 256 << 10;
@@ -229,7 +229,7 @@ impl AttemptLog {
         }
     }
 
-    /// Marks the attempt as ended, so that the rest is written at once. Returns whether there ever was a line.
+    /// Marks the attempt as ended, so that the rest is written immediately. Returns whether there ever was a line.
     pub(crate) fn close(&self) -> bool {
         let stored = {
             let mut buffer = self.buffer();

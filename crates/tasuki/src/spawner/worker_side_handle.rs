@@ -34,8 +34,9 @@ pub struct SpawnerHandle {
 type EncodedRequest = (Vec<u8>, Vec<OwnedFd>);
 
 impl SpawnerHandle {
-    /// Starts a spawner with a command that calls [`run_spawner`](super::run_spawner) with its standard input. `on_events` gets the
-    /// events as they arrive, several at once if they arrive together. `None` is the last call: the spawner has ended.
+    /// Starts a spawner with a command that calls [`run_spawner`](super::run_spawner) with its standard input.
+    /// `on_events` gets the events as they arrive, several in one call if they arrive together. `None` is the last
+    /// call: the spawner has ended.
     pub fn start(
         mut command: Command,
         mut on_events: impl FnMut(Option<Vec<SpawnerEvent>>) + Send + 'static,

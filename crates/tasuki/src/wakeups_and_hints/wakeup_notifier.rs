@@ -1,4 +1,4 @@
-//! Wakes the loops of this process at once, and notifies other processes on the same database a moment later.
+//! Wakes the loops of this process immediately, and notifies other processes on the same database a moment later.
 //!
 //! All changes within [`MIN_INTERVAL`] share one notification. Notifications are hints: a process that misses one
 //! finds the change at its next poll.
@@ -11,7 +11,7 @@ use tasuki_store::{Notification, Store};
 use tokio::sync::mpsc;
 
 use crate::Wakeups;
-use crate::notify::worker_hint_outbox::HintOutbox;
+use crate::wakeups_and_hints::worker_hint_outbox::HintOutbox;
 
 /// Minimum interval between two notifications to other processes.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
@@ -49,8 +49,8 @@ impl Notifier {
     }
 
     /// Outbox of hints to workers.
-    pub(crate) fn hint_outbox(&self) -> &HintOutbox {
-        self.wakeups.hint_outbox()
+    pub(crate) fn outbox_of_worker_hints(&self) -> &HintOutbox {
+        self.wakeups.outbox_of_worker_hints()
     }
 
     /// Wakes the leader's planner: there is something to plan.
@@ -80,7 +80,7 @@ impl Notifier {
     fn notify_remote(&self, loops: u8) {
         let remote = &self.remote;
         // Where the database cannot notify, a coordinator does, if there is one.
-        if !remote.store.can_notify() && self.wakeups.coordinator_to_notify().is_none() {
+        if !remote.store.can_notify() && self.wakeups.notification_coordinator().is_none() {
             return;
         }
         remote.pending.fetch_or(loops, Ordering::Relaxed);
@@ -113,7 +113,7 @@ impl Remote {
                     wake_renew_loop: loops & LEASES > 0,
                     wake_election: false,
                 };
-                let sent = match (store.can_notify(), wakeups.coordinator_to_notify()) {
+                let sent = match (store.can_notify(), wakeups.notification_coordinator()) {
                     (true, _) | (_, None) => {
                         store.notify(notification).await.map_err(|error| error.to_string())
                     }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tasuki_core::{JobId, Scope};
 
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, Tx, params};
 use crate::{Error, ExpectedVersion, Store, job};
@@ -16,7 +16,7 @@ static DELETE: Sql = sql!("cursor/delete");
 
 /// A move of a cursor, made in the transaction that creates the runs of the slots that it passes.
 #[derive(Debug, Clone)]
-pub struct CursorMove {
+pub struct ScheduleCursorMove {
     /// Job whose schedule is planned, with the version that was read.
     pub job: ExpectedVersion,
     /// Scope that is planned.
@@ -29,7 +29,7 @@ pub struct CursorMove {
 
 /// A schedule cursor as its row stores it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cursor {
+pub struct ScheduleCursor {
     /// Job whose schedule is planned.
     pub job: JobId,
     /// Scope that is planned.
@@ -40,13 +40,13 @@ pub struct Cursor {
     pub job_version: i64,
 }
 
-impl Cursor {
+impl ScheduleCursor {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             job: JobId(row.int("job_id")?),
             scope: Scope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
             // A value beyond the range of timestamps means that the cursor is not planned now.
-            next_fire: timestamp(row.int("next_fire")?).unwrap_or(Timestamp::MAX),
+            next_fire: timestamp_from_micros(row.int("next_fire")?).unwrap_or(Timestamp::MAX),
             job_version: row.int("job_version")?,
         })
     }
@@ -58,25 +58,29 @@ impl Store {
         &self,
         until: Timestamp,
         max_cursors: u32,
-    ) -> Result<Vec<Cursor>, Error> {
+    ) -> Result<Vec<ScheduleCursor>, Error> {
         let page = params! { until: until.as_microsecond(), limit: max_cursors };
         let rows = self.db.query(&LIST_DUE, page).await?;
-        rows.iter().map(Cursor::from_row).collect()
+        rows.iter().map(ScheduleCursor::from_row).collect()
     }
 
     /// Lists all cursors of a job.
-    pub async fn list_cursors_of_job(&self, job: JobId) -> Result<Vec<Cursor>, Error> {
+    pub async fn list_cursors_of_job(&self, job: JobId) -> Result<Vec<ScheduleCursor>, Error> {
         let rows = self.db.query(&LIST_OF_JOB, params! { job_id: job.0 }).await?;
-        rows.iter().map(Cursor::from_row).collect()
+        rows.iter().map(ScheduleCursor::from_row).collect()
     }
 
     /// Deletes a cursor, so that its (job, scope) is not planned any more. `false`: the cursor has moved, or the job
     /// has changed since it was read.
-    pub async fn end_cursor(&self, job: ExpectedVersion, cursor: &Cursor) -> Result<bool, Error> {
+    pub async fn delete_schedule_cursor(
+        &self,
+        job: ExpectedVersion,
+        cursor: &ScheduleCursor,
+    ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;
         let (scope, from) = (cursor.scope.clone(), cursor.next_fire);
         let ended = job::lock_version(&mut tx, job).await?
-            && advance_cursor(&mut tx, &CursorMove { job, scope, from, to: None }).await?;
+            && advance_cursor(&mut tx, &ScheduleCursorMove { job, scope, from, to: None }).await?;
         match ended {
             true => tx.commit().await?,
             false => tx.rollback().await?,
@@ -86,7 +90,7 @@ impl Store {
 
     /// Creates a cursor, so that a (job, scope) is planned. `false`: it has a cursor already, which is not changed,
     /// or the job has been changed or deleted since it was read.
-    pub async fn create_cursor(
+    pub async fn create_schedule_cursor(
         &self,
         job: ExpectedVersion,
         scope: &Scope,
@@ -111,7 +115,10 @@ impl Store {
 }
 
 /// Moves or deletes a cursor, if it is still where it was read.
-pub(crate) async fn advance_cursor(tx: &mut Tx<'_>, cursor: &CursorMove) -> Result<bool, Error> {
+pub(crate) async fn advance_cursor(
+    tx: &mut Tx<'_>,
+    cursor: &ScheduleCursorMove,
+) -> Result<bool, Error> {
     let mut values = params! {
         job_id: cursor.job.job.0,
         scope_kind: cursor.scope.kind(),

@@ -30,11 +30,11 @@ impl ScopeProvider for Vec<Scope> {
 
 /// The jobs of this program that have a scope provider.
 #[derive(Default)]
-pub(crate) struct DataScopeProviders {
+pub(crate) struct JobScopeProviders {
     jobs: Vec<(String, Arc<dyn ScopeProvider>)>,
 }
 
-impl DataScopeProviders {
+impl JobScopeProviders {
     pub(crate) fn new(jobs: Vec<(String, Arc<dyn ScopeProvider>)>) -> Self {
         Self { jobs }
     }
@@ -64,12 +64,12 @@ async fn sync_job_scopes(store: &Store, name: &str, scopes: BTreeSet<Scope>) -> 
     let cursors = store.list_cursors_of_job(job.id).await?;
     for cursor in &cursors {
         if !scopes.contains(&cursor.scope) {
-            store.end_cursor(job.expected_version(), cursor).await?;
+            store.delete_schedule_cursor(job.expected_version(), cursor).await?;
         }
     }
     let planned: BTreeSet<&Scope> = cursors.iter().map(|cursor| &cursor.scope).collect();
     for scope in scopes.iter().filter(|scope| !planned.contains(scope)) {
-        store.create_cursor(job.expected_version(), scope, first).await?;
+        store.create_schedule_cursor(job.expected_version(), scope, first).await?;
     }
     Ok(())
 }

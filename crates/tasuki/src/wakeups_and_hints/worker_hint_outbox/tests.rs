@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
 use crate::node::coordination::node_rpc::{ContinuationRequest, StartOrder, WorkerStatus};
-use crate::operator::{Actor, Role};
+use crate::operator::{AccessRole, Actor};
 use crate::{Operator, Wakeups};
 
 /// A call that a worker received.
@@ -55,7 +55,7 @@ impl Peers for FakePeers {
     async fn cancel(
         &self,
         peer: &Peer,
-        order: &CancelOrder,
+        order: &CancelHint,
     ) -> Result<OrderResponse, PeerUnreachable> {
         self.record(Call::Cancel(peer.worker, order.epoch, order.runs.clone())).await
     }
@@ -119,8 +119,10 @@ impl Fixture {
     async fn send(&self) {
         let (wakeups, store, peers) =
             (self.wakeups.clone(), self.store.clone(), self.peers.clone());
-        tokio::spawn(async move { wakeups.hint_outbox().run_sender(&store, &*peers).await });
-        while !self.wakeups.hint_outbox().state().has_sender {
+        tokio::spawn(
+            async move { wakeups.outbox_of_worker_hints().run_sender(&store, &*peers).await },
+        );
+        while !self.wakeups.outbox_of_worker_hints().state().has_sender {
             tokio::task::yield_now().await;
         }
     }
@@ -148,17 +150,17 @@ async fn hints_added_during_a_call_are_sent_together() {
     let mut fixture = Fixture::new(1).await;
     fixture.send().await;
     let (wakeups, worker) = (fixture.wakeups.clone(), id(1));
-    wakeups.hint_outbox().enqueue_cancel(worker, RunId(1));
+    wakeups.outbox_of_worker_hints().enqueue_cancel(worker, RunId(1));
     assert_eq!(fixture.next_call().await, cancel(worker, [1]));
-    (2..1_000).for_each(|run| wakeups.hint_outbox().enqueue_cancel(worker, RunId(run)));
-    wakeups.hint_outbox().enqueue_suspend(worker);
+    (2..1_000).for_each(|run| wakeups.outbox_of_worker_hints().enqueue_cancel(worker, RunId(run)));
+    wakeups.outbox_of_worker_hints().enqueue_suspend(worker);
     fixture.respond(worker);
     // Not all runs are listed: a cancel hint for one run makes the worker check all its runs.
     assert_eq!(fixture.next_call().await, cancel(worker, 2..2 + MAX_RUNS_PER_CALL as i64));
     fixture.respond(worker);
     assert_eq!(fixture.next_call().await, Call::Drain(worker, EPOCH));
     fixture.respond(worker);
-    wakeups.hint_outbox().enqueue_cancel(worker, RunId(7));
+    wakeups.outbox_of_worker_hints().enqueue_cancel(worker, RunId(7));
     assert_eq!(fixture.next_call().await, cancel(worker, [7]));
 }
 
@@ -167,11 +169,11 @@ async fn an_unresponsive_worker_delays_no_other() {
     let mut fixture = Fixture::new(2).await;
     fixture.send().await;
     let (wakeups, slow, other) = (fixture.wakeups.clone(), id(1), id(2));
-    wakeups.hint_outbox().enqueue_suspend(slow);
+    wakeups.outbox_of_worker_hints().enqueue_suspend(slow);
     assert_eq!(fixture.next_call().await, Call::Drain(slow, EPOCH));
     for run in 1..100 {
-        wakeups.hint_outbox().enqueue_cancel(slow, RunId(run));
-        wakeups.hint_outbox().enqueue_cancel(other, RunId(run));
+        wakeups.outbox_of_worker_hints().enqueue_cancel(slow, RunId(run));
+        wakeups.outbox_of_worker_hints().enqueue_cancel(other, RunId(run));
         assert_eq!(fixture.next_call().await, cancel(other, [run]));
         fixture.respond(other);
     }
@@ -184,7 +186,7 @@ async fn the_number_of_concurrent_calls_is_limited() {
     let count = MAX_CONCURRENT_CALLS as u128 + 5;
     let mut fixture = Fixture::new(count).await;
     fixture.send().await;
-    fixture.wakeups.hint_outbox().enqueue_reload(9);
+    fixture.wakeups.outbox_of_worker_hints().enqueue_reload(9);
     let mut called = BTreeSet::new();
     for _ in 0..MAX_CONCURRENT_CALLS {
         let Call::Reload(worker, 9) = fixture.next_call().await else { panic!("another call") };
@@ -203,10 +205,10 @@ async fn the_number_of_concurrent_calls_is_limited() {
 #[tokio::test]
 async fn hints_without_a_sender_are_not_stored() {
     let mut fixture = Fixture::new(1).await;
-    fixture.wakeups.hint_outbox().enqueue_cancel(id(1), RunId(1));
-    fixture.wakeups.hint_outbox().enqueue_reload(1);
+    fixture.wakeups.outbox_of_worker_hints().enqueue_cancel(id(1), RunId(1));
+    fixture.wakeups.outbox_of_worker_hints().enqueue_reload(1);
     fixture.send().await;
-    fixture.wakeups.hint_outbox().enqueue_suspend(id(1));
+    fixture.wakeups.outbox_of_worker_hints().enqueue_suspend(id(1));
     assert_eq!(fixture.next_call().await, Call::Drain(id(1), EPOCH));
 }
 
@@ -215,11 +217,11 @@ async fn a_worker_that_has_left_is_not_called() {
     let mut fixture = Fixture::new(2).await;
     fixture.send().await;
     assert!(fixture.store.mark_worker_gone(id(1)).await.unwrap());
-    fixture.wakeups.hint_outbox().enqueue_suspend(id(1));
-    fixture.wakeups.hint_outbox().enqueue_reload(2);
+    fixture.wakeups.outbox_of_worker_hints().enqueue_suspend(id(1));
+    fixture.wakeups.outbox_of_worker_hints().enqueue_reload(2);
     assert_eq!(fixture.next_call().await, Call::Reload(id(2), 2));
     fixture.respond(id(2));
-    while !fixture.wakeups.hint_outbox().state().in_flight.is_empty() {
+    while !fixture.wakeups.outbox_of_worker_hints().state().in_flight.is_empty() {
         tokio::task::yield_now().await;
     }
     assert!(fixture.calls.is_empty());
@@ -230,7 +232,7 @@ async fn operator_actions_send_hints_to_the_workers_concerned() {
     let mut fixture = Fixture::new(3).await;
     fixture.send().await;
     let operator = Operator::new(fixture.store.clone(), fixture.wakeups.clone());
-    let by = Actor { name: "ann".to_owned(), address: None, role: Role::Admin };
+    let by = Actor { name: "ann".to_owned(), address: None, role: AccessRole::Admin };
     operator.drain_worker(&by, id(2)).await.unwrap();
     assert_eq!(fixture.next_call().await, Call::Drain(id(2), EPOCH));
     fixture.respond(id(2));
@@ -259,7 +261,7 @@ async fn unresponsive_workers_are_called_last() {
     let wakeups = fixture.wakeups.clone();
     let mut first = Vec::new();
     for version in [1, 2] {
-        wakeups.hint_outbox().enqueue_reload(version);
+        wakeups.outbox_of_worker_hints().enqueue_reload(version);
         for call in 0..many {
             let Call::Reload(worker, called_version) = fixture.next_call().await else {
                 panic!("only reload calls")
@@ -270,7 +272,7 @@ async fn unresponsive_workers_are_called_last() {
             }
         }
         fixture.respond(id(many));
-        while !fixture.wakeups.hint_outbox().state().in_flight.is_empty() {
+        while !fixture.wakeups.outbox_of_worker_hints().state().in_flight.is_empty() {
             tokio::task::yield_now().await;
         }
     }

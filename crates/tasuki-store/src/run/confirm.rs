@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tasuki_core::run::transition::Verb;
 use tasuki_core::{LeaseToken, RunId};
 
-use crate::db::instant::micros;
+use crate::db::instant::duration_to_micros;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Row, params};
 use crate::run::rare_transition_records;
@@ -38,7 +38,7 @@ impl ConfirmStep {
 
     fn timeout_micros(self) -> i64 {
         match self {
-            Self::Begin(timeout) => micros(timeout),
+            Self::Begin(timeout) => duration_to_micros(timeout),
             Self::End => 0,
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::{JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
 
-use crate::db::instant::{micros, timestamp};
+use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
 use crate::{DueRun, Error, Job, StartedRun, Store, to_uuid};
@@ -70,11 +70,11 @@ pub struct LeasedRun {
 
 impl WaitingRun {
     fn from_row(row: &Row) -> Result<Self, Error> {
-        let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
+        let instant = |name| row.opt_int(name)?.map(timestamp_from_micros).transpose();
         Ok(Self {
             due_run: DueRun {
                 run: RunId(row.int("run_id")?),
-                due_at: timestamp(row.int("due_at")?)?,
+                due_at: timestamp_from_micros(row.int("due_at")?)?,
                 attempt_no: row.int("attempt_no")? as u32,
                 exclusive: row.int("exclusive")? != 0,
             },
@@ -83,7 +83,7 @@ impl WaitingRun {
             job: JobId(row.int("job_id")?),
             job_version: row.int("job_version")?,
             scope: Scope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
-            scheduled_for: timestamp(row.int("scheduled_for")?)?,
+            scheduled_for: timestamp_from_micros(row.int("scheduled_for")?)?,
             origin: row.text("origin")?.parse()?,
             state: row.text("state")?.parse()?,
             tries: row.int("tries")? as u32,
@@ -100,15 +100,15 @@ impl LeasedRun {
             token: LeaseToken::from_bytes(row.uuid("token")?.into_bytes()),
             run: RunId(row.int("id")?),
             state: row.text("state")?.parse()?,
-            due_at: timestamp(row.int("due_at")?)?,
-            start_by: row.opt_int("start_by")?.map(timestamp).transpose()?,
+            due_at: timestamp_from_micros(row.int("due_at")?)?,
+            start_by: row.opt_int("start_by")?.map(timestamp_from_micros).transpose()?,
         })
     }
 }
 
 /// Which kinds of work are waiting for the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PendingWork {
+pub struct PendingLeaderWork {
     /// Current time of the database.
     pub clock: Timestamp,
     /// Whether a schedule has a slot before the horizon.
@@ -121,13 +121,19 @@ pub struct PendingWork {
 
 impl Store {
     /// Reads with one statement whether the leader has any work, including slots up to `horizon` from now.
-    pub async fn find_pending_work(&self, horizon: Duration) -> Result<PendingWork, Error> {
-        let rows = self.db.query(&FIND_PENDING_WORK, params! { horizon: micros(horizon) }).await?;
+    pub async fn get_pending_leader_work(
+        &self,
+        horizon: Duration,
+    ) -> Result<PendingLeaderWork, Error> {
+        let rows = self
+            .db
+            .query(&FIND_PENDING_WORK, params! { horizon: duration_to_micros(horizon) })
+            .await?;
         let row = rows
             .first()
             .ok_or_else(|| Error::broken("the query for pending work returned no row"))?;
-        Ok(PendingWork {
-            clock: timestamp(row.int("clock")?)?,
+        Ok(PendingLeaderWork {
+            clock: timestamp_from_micros(row.int("clock")?)?,
             slot_due: row.opt_int("next_fire")?.is_some(),
             event_waiting: row.opt_int("event_id")?.is_some(),
             run_waiting: row.opt_text("lane")?.is_some(),
@@ -180,7 +186,10 @@ impl Store {
     }
 
     /// Lists all runs that a worker holds, assigned and claimed ones.
-    pub async fn list_leased_runs(&self, worker: WorkerId) -> Result<Vec<LeasedRun>, Error> {
+    pub async fn list_leased_runs_of_worker(
+        &self,
+        worker: WorkerId,
+    ) -> Result<Vec<LeasedRun>, Error> {
         let rows = self
             .db
             .query(&LIST_RUNS_OF_WORKER, params! { worker_id: to_uuid(worker.as_bytes()) })
@@ -189,7 +198,10 @@ impl Store {
     }
 
     /// Lists the runs that are RUNNING under a token. A worker reads them after a start or a claim without a response.
-    pub async fn list_started_runs(&self, token: LeaseToken) -> Result<Vec<StartedRun>, Error> {
+    pub async fn list_started_runs_of_lease(
+        &self,
+        token: LeaseToken,
+    ) -> Result<Vec<StartedRun>, Error> {
         let rows = self
             .db
             .query(&LIST_STARTED_BY_TOKEN, params! { token: to_uuid(token.as_bytes()) })

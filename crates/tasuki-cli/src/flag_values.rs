@@ -25,16 +25,16 @@ pub(crate) struct RunArguments {
 
 impl RunArguments {
     /// Returns the arguments in `before` with the given ones added, or `None` if no argument was given.
-    pub(crate) fn merge_into(&self, before: &Value) -> Result<Option<Value>, Failure> {
+    pub(crate) fn build_run_args(&self, before: &Value) -> Result<Option<Value>, Failure> {
         if self.pairs.is_empty() && self.object.is_none() {
             return Ok(None);
         }
         let mut args = match &self.object {
-            Some(input) => json_object("--args", input)?,
+            Some(input) => parse_json_object_flag("--args", input)?,
             None => before.as_object().cloned().unwrap_or_default(),
         };
         for input in &self.pairs {
-            let (name, value) = pair("--arg", input)?;
+            let (name, value) = split_name_value("--arg", input)?;
             let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
             args.insert(name.to_owned(), value);
         }
@@ -42,42 +42,48 @@ impl RunArguments {
     }
 
     pub(crate) fn parse(&self) -> Result<Option<Value>, Failure> {
-        self.merge_into(&Value::Null)
+        self.build_run_args(&Value::Null)
     }
 }
 
 /// Splits `NAME=VALUE`.
-pub(crate) fn pair<'a>(flag: &str, input: &'a str) -> Result<(&'a str, &'a str), Failure> {
+pub(crate) fn split_name_value<'a>(
+    flag: &str,
+    input: &'a str,
+) -> Result<(&'a str, &'a str), Failure> {
     match input.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name, value)),
         _ => Err(Failure::bad_usage(format!("{flag}: found {input:?}, expected NAME=VALUE"))),
     }
 }
 
-pub(crate) fn json_object(flag: &str, input: &str) -> Result<Map<String, Value>, Failure> {
-    match json(flag, input)? {
+pub(crate) fn parse_json_object_flag(
+    flag: &str,
+    input: &str,
+) -> Result<Map<String, Value>, Failure> {
+    match parse_json_flag(flag, input)? {
         Value::Object(object) => Ok(object),
         _ => Err(Failure::bad_usage(format!("{flag}: found {input:?}, expected a JSON object"))),
     }
 }
 
-pub(crate) fn json(flag: &str, input: &str) -> Result<Value, Failure> {
+pub(crate) fn parse_json_flag(flag: &str, input: &str) -> Result<Value, Failure> {
     serde_json::from_str(input)
         .map_err(|error| Failure::bad_usage(format!("{flag}: not JSON: {error}")))
 }
 
 /// The direction of a duration that is given instead of an instant: `--since 1h` is in the past, `--at 1h` in the future.
 #[derive(Clone, Copy)]
-pub(crate) enum Direction {
+pub(crate) enum PastOrFuture {
     Past,
     Future,
 }
 
 /// Parses an instant (`2026-11-16T03:00:00Z`) or a duration relative to now.
-pub(crate) fn instant(
+pub(crate) fn parse_instant_flag(
     flag: &str,
     input: &str,
-    direction: Direction,
+    direction: PastOrFuture,
     now: Timestamp,
 ) -> Result<Timestamp, Failure> {
     if let Ok(instant) = input.parse() {
@@ -90,8 +96,8 @@ pub(crate) fn instant(
     let length = duration::parse_duration_field("instant", input).map_err(failure)?;
     let length = SignedDuration::try_from(length).unwrap_or(SignedDuration::MAX);
     let moved = match direction {
-        Direction::Past => now.checked_sub(length),
-        Direction::Future => now.checked_add(length),
+        PastOrFuture::Past => now.checked_sub(length),
+        PastOrFuture::Future => now.checked_add(length),
     };
     moved.map_err(|_| {
         Failure::bad_usage(format!(
@@ -101,18 +107,19 @@ pub(crate) fn instant(
 }
 
 /// Parses an optional value as [`instant`] does and returns it in the format of the API.
-pub(crate) fn parse_optional_instant(
+pub(crate) fn instant_flag_to_api_text(
     flag: &str,
     input: Option<&str>,
-    direction: Direction,
+    direction: PastOrFuture,
     now: Timestamp,
 ) -> Result<Option<String>, Failure> {
-    let read = |input| instant(flag, input, direction, now).map(|instant| instant.to_string());
+    let read =
+        |input| parse_instant_flag(flag, input, direction, now).map(|instant| instant.to_string());
     input.map(read).transpose()
 }
 
 /// Parses a scope such as `tenant/42`.
-pub(crate) fn scope(input: &str) -> Result<Value, Failure> {
+pub(crate) fn parse_scope_flag(input: &str) -> Result<Value, Failure> {
     let (kind, id) = input.split_once('/').ok_or_else(|| {
         Failure::bad_usage(format!("--scope: found {input:?}, expected KIND/ID such as tenant/42"))
     })?;
@@ -152,10 +159,12 @@ mod tests {
     #[test]
     fn durations_are_relative_to_now() {
         let now: Timestamp = "2026-11-16T03:00:00Z".parse().unwrap();
-        let read = |input, direction| instant("--at", input, direction, now).unwrap().to_string();
-        assert_eq!(read("1h", Direction::Future), "2026-11-16T04:00:00Z");
-        assert_eq!(read("1h", Direction::Past), "2026-11-16T02:00:00Z");
-        assert_eq!(read("2026-01-01T00:00:00+09:00", Direction::Past), "2025-12-31T15:00:00Z");
-        assert!(instant("--at", "soon", Direction::Future, now).is_err());
+        let read = |input, direction| {
+            parse_instant_flag("--at", input, direction, now).unwrap().to_string()
+        };
+        assert_eq!(read("1h", PastOrFuture::Future), "2026-11-16T04:00:00Z");
+        assert_eq!(read("1h", PastOrFuture::Past), "2026-11-16T02:00:00Z");
+        assert_eq!(read("2026-01-01T00:00:00+09:00", PastOrFuture::Past), "2025-12-31T15:00:00Z");
+        assert!(parse_instant_flag("--at", "soon", PastOrFuture::Future, now).is_err());
     }
 }

@@ -13,9 +13,9 @@ use crate::did_you_mean::did_you_mean;
 ///
 /// Offsets such as `+09:00` are not accepted: they have no rules for clock changes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Zone(TimeZone);
+pub struct IanaTimeZone(TimeZone);
 
-impl Zone {
+impl IanaTimeZone {
     /// Coordinated universal time.
     pub const UTC: Self = Self(TimeZone::UTC);
 
@@ -30,13 +30,13 @@ impl Zone {
     }
 }
 
-impl fmt::Display for Zone {
+impl fmt::Display for IanaTimeZone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Zone {
+impl FromStr for IanaTimeZone {
     type Err = InvalidInput;
 
     fn from_str(typed: &str) -> Result<Self, InvalidInput> {
@@ -72,7 +72,7 @@ mod tests {
         for (typed, name) in
             [("Asia/Tokyo", "Asia/Tokyo"), ("europe/berlin", "Europe/Berlin"), ("utc", "UTC")]
         {
-            assert_eq!(typed.parse::<Zone>().unwrap().name(), name);
+            assert_eq!(typed.parse::<IanaTimeZone>().unwrap().name(), name);
         }
     }
 
@@ -92,9 +92,9 @@ mod tests {
             "Factory",
             &"x".repeat(100_000),
         ] {
-            assert_eq!(wrong.parse::<Zone>().unwrap_err().field, "time zone", "{wrong:?}");
+            assert_eq!(wrong.parse::<IanaTimeZone>().unwrap_err().field, "time zone", "{wrong:?}");
         }
-        let error = "Europe/Berln".parse::<Zone>().unwrap_err();
+        let error = "Europe/Berln".parse::<IanaTimeZone>().unwrap_err();
         assert_eq!(
             error.to_string(),
             "time zone: found \"Europe/Berln\", expected the IANA name of a zone; did you mean Europe/Berlin?"

@@ -8,9 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tasuki_store::Notification;
 use tokio::sync::Notify;
 
-use crate::node::coordination::external_coordinator::Coordinator;
-use crate::notify::local_submit_channel::LocalSubmitSender;
-use crate::notify::worker_hint_outbox::HintOutbox;
+use crate::node::coordination::coordinator_trait::Coordinator;
+use crate::wakeups_and_hints::local_submit_channel::LocalSubmitSender;
+use crate::wakeups_and_hints::worker_hint_outbox::HintOutbox;
 
 /// Wakes the loops of the node in this process. Cheap to clone; does nothing if no node runs in this process.
 #[derive(Debug, Clone, Default)]
@@ -65,22 +65,22 @@ impl Wakeups {
     }
 
     /// Sets the coordinator that sends this process's notifications to other processes.
-    pub(crate) fn set_coordinator_to_notify(&self, coordinator: Arc<dyn Coordinator>) {
+    pub(crate) fn set_notification_coordinator(&self, coordinator: Arc<dyn Coordinator>) {
         *self.signals.remote.lock().unwrap_or_else(PoisonError::into_inner) = Some(coordinator);
     }
 
     /// The coordinator that sends this process's notifications to other processes, if one is set.
-    pub(crate) fn coordinator_to_notify(&self) -> Option<Arc<dyn Coordinator>> {
+    pub(crate) fn notification_coordinator(&self) -> Option<Arc<dyn Coordinator>> {
         self.signals.remote.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Outbox of hints to workers.
-    pub(crate) fn hint_outbox(&self) -> &HintOutbox {
+    pub(crate) fn outbox_of_worker_hints(&self) -> &HintOutbox {
         &self.signals.hints
     }
 
     /// Channel through which this process submits tasks directly to its own node.
-    pub(crate) fn local_submit_channel(&self) -> &LocalSubmitSender {
+    pub(crate) fn local_submit_sender(&self) -> &LocalSubmitSender {
         &self.signals.local_submit
     }
 
@@ -129,7 +129,7 @@ impl Wakeups {
     }
 
     /// Waits for a wake-up of the leader's recovery.
-    pub(crate) async fn recovery_wakeup(&self) {
+    pub(crate) async fn wait_for_recovery_wakeup(&self) {
         self.signals.recovery.notified().await;
     }
 
@@ -139,22 +139,22 @@ impl Wakeups {
     }
 
     /// Waits for a wake-up of the election loop.
-    pub(crate) async fn election_wakeup(&self) {
+    pub(crate) async fn wait_for_election_wakeup(&self) {
         self.signals.election.notified().await;
     }
 
     /// Waits for a wake-up of the planner.
-    pub(crate) async fn planner_wakeup(&self) {
+    pub(crate) async fn wait_for_planner_wakeup(&self) {
         self.signals.planner.notified().await;
     }
 
     /// Waits for a wake-up of the claim loop.
-    pub(crate) async fn claims_wakeup(&self) {
+    pub(crate) async fn wait_for_claim_wakeup(&self) {
         self.signals.claims.notified().await;
     }
 
     /// Waits for a wake-up of the renew loop.
-    pub(crate) async fn renew_loop_wakeup(&self) {
+    pub(crate) async fn wait_for_renew_wakeup(&self) {
         self.signals.leases.notified().await;
     }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tasuki_core::argv_template::merge_args;
-use tasuki_core::exit::{AttemptFailure, ProcessEnd, StopReason};
-use tasuki_core::{ErrorCode, InvalidInput, LeaseToken};
+use tasuki_core::exit::{AttemptStopReason, ClassifiedFailure, ProcessEnd};
+use tasuki_core::{AttemptErrorCode, InvalidInput, LeaseToken};
 use tasuki_store::{AttemptResult, CapturedOutput, StartedRun};
 use tokio::sync::Notify;
 
@@ -162,7 +162,7 @@ pub struct ResultFile {
     /// Progress of the job, any JSON.
     pub progress: Option<Value>,
     /// Error code, if it failed.
-    pub error_code: Option<ErrorCode>,
+    pub error_code: Option<AttemptErrorCode>,
     /// Reference to a log outside of tasuki, for example a URL.
     pub log_ref: Option<String>,
     /// The first problem of the file itself, for the error message.
@@ -173,7 +173,7 @@ pub struct ResultFile {
 pub(crate) fn attempt_result(
     job: &ParsedJobVersion,
     end: ExecutionEnd,
-    stop_reason: Option<StopReason>,
+    stop_reason: Option<AttemptStopReason>,
     random: u32,
 ) -> AttemptResult {
     let rules = &job.rules;
@@ -182,7 +182,7 @@ pub(crate) fn attempt_result(
             // The stop reason of the spawner counts, not the one of the worker: the command may have ended by itself
             // before the stop request arrived.
             let stop_reason =
-                exit.stop_reason.or(exit.lease_expired.then_some(StopReason::Silence));
+                exit.stop_reason.or(exit.lease_expired.then_some(AttemptStopReason::Silence));
             let process = match (exit.code, exit.signal) {
                 (Some(code), _) => ProcessEnd::Exited(code),
                 (None, signal) => ProcessEnd::Signaled(signal.unwrap_or_default()),
@@ -216,30 +216,33 @@ pub(crate) fn attempt_result(
             (None, Err(error)) => {
                 let failure = rules.classify_code(error.code, None);
                 let retryable = error.retryable.unwrap_or(failure.retryable);
-                failed_result(AttemptFailure { retryable, ..failure }, error.message, random)
+                failed_result(ClassifiedFailure { retryable, ..failure }, error.message, random)
             }
         },
         ExecutionEnd::NotStarted(refusal) => {
             let (code, message) = match refusal {
-                LaunchRefusal::NotFound(why) => (ErrorCode::NOT_FOUND, format!("not found: {why}")),
+                LaunchRefusal::NotFound(why) => {
+                    (AttemptErrorCode::NOT_FOUND, format!("not found: {why}"))
+                }
                 LaunchRefusal::NotExecutable(why) => {
-                    (ErrorCode::INVALID_INPUT, format!("cannot be executed: {why}"))
+                    (AttemptErrorCode::INVALID_INPUT, format!("cannot be executed: {why}"))
                 }
                 LaunchRefusal::TemporaryFailure(why) => {
-                    (ErrorCode::UNEXPECTED_ERROR, format!("could not be started now: {why}"))
+                    (AttemptErrorCode::UNEXPECTED_ERROR, format!("could not be started now: {why}"))
                 }
                 LaunchRefusal::LeaseExpired => {
                     let why = "the lease expired before the attempt was launched";
-                    (ErrorCode::HEARTBEAT_TIMEOUT, why.to_owned())
+                    (AttemptErrorCode::HEARTBEAT_TIMEOUT, why.to_owned())
                 }
-                LaunchRefusal::AlreadyRunning => {
-                    (ErrorCode::UNEXPECTED_ERROR, "the attempt is already running".to_owned())
-                }
+                LaunchRefusal::AlreadyRunning => (
+                    AttemptErrorCode::UNEXPECTED_ERROR,
+                    "the attempt is already running".to_owned(),
+                ),
             };
             failed_result(rules.classify_code(code, None), message, random)
         }
         ExecutionEnd::InvalidArguments(refused) => failed_result(
-            rules.classify_code(ErrorCode::INVALID_INPUT, None),
+            rules.classify_code(AttemptErrorCode::INVALID_INPUT, None),
             refused.to_string(),
             random,
         ),
@@ -248,20 +251,20 @@ pub(crate) fn attempt_result(
 
 /// Result of an attempt that failed without an exit code.
 pub(crate) fn failed_result(
-    failure: AttemptFailure,
+    failure: ClassifiedFailure,
     message: impl Into<String>,
     random: u32,
 ) -> AttemptResult {
     AttemptResult {
         error_message: Some(truncate_message(message.into())),
         random,
-        ..AttemptResult::failed(failure)
+        ..AttemptResult::from_failure(failure)
     }
 }
 
 fn failure_message(
     exit: ProcessExit,
-    stop_reason: Option<StopReason>,
+    stop_reason: Option<AttemptStopReason>,
     result_file: &ResultFile,
 ) -> String {
     let mut message = match (stop_reason, exit.code, exit.signal) {
@@ -277,15 +280,15 @@ fn failure_message(
     truncate_message(message)
 }
 
-fn stop_message(stop_reason: StopReason) -> &'static str {
+fn stop_message(stop_reason: AttemptStopReason) -> &'static str {
     match stop_reason {
-        StopReason::Timeout => "stopped: it ran longer than its timeout",
-        StopReason::Silence => {
+        AttemptStopReason::Timeout => "stopped: it ran longer than its timeout",
+        AttemptStopReason::Silence => {
             "stopped: no output or heartbeat in time, or its lease could not be renewed"
         }
-        StopReason::Cancel => "stopped: the run was canceled",
-        StopReason::Drain => "stopped: its worker is being drained",
-        StopReason::Detach => "stopped: its worker was detached",
+        AttemptStopReason::Cancel => "stopped: the run was canceled",
+        AttemptStopReason::Drain => "stopped: its worker is being drained",
+        AttemptStopReason::Detach => "stopped: its worker was detached",
     }
 }
 
@@ -334,7 +337,7 @@ impl CompletionQueue {
         completions.extend(completion);
         let first = was_empty && !completions.is_empty();
         drop(completions);
-        // The worker takes all completions at once, so only the first one needs to wake it.
+        // The worker takes all completions together, so only the first one needs to wake it.
         if first {
             self.wake_worker();
         }
@@ -374,7 +377,7 @@ pub trait Executor: Send + Sync {
     }
 
     /// Signals an attempt to stop, and kills it after the grace.
-    fn stop(&self, key: AttemptKey, why: StopReason, grace: Duration);
+    fn stop(&self, key: AttemptKey, why: AttemptStopReason, grace: Duration);
 
     /// Drops everything that is kept about an attempt, because its result is in the database.
     fn forget(&self, key: AttemptKey);

@@ -65,7 +65,7 @@ pub struct Presence {
 /// Marks that other workers set for a worker; returned when it publishes its presence. They are hints: the worker
 /// checks the database before it acts on them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PresenceReply {
+pub struct WorkerMarks {
     /// The worker was probably detached.
     pub detached: bool,
     /// The worker's term with this epoch was probably ended.
@@ -74,7 +74,7 @@ pub struct PresenceReply {
 
 /// The leader as last published.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LeaderSeen {
+pub struct PublishedLeader {
     /// Worker that leads.
     pub worker: WorkerId,
     /// Epoch of its term.
@@ -107,9 +107,9 @@ pub trait Coordinator: Send + Sync {
     async fn remove_leader(&self, worker: WorkerId) -> Result<(), CoordinatorUnreachable>;
 
     /// Reads the leader as last published. `None`: no leader is published, or this coordinator does not store it.
-    async fn find_leader(&self) -> Result<Option<LeaderSeen>, CoordinatorUnreachable>;
+    async fn find_leader(&self) -> Result<Option<PublishedLeader>, CoordinatorUnreachable>;
 
-    /// Sets a mark for a leader: its term was ended. The leader receives it in its next [`PresenceReply`].
+    /// Sets a mark for a leader: its term was ended. The leader receives it in its next [`WorkerMarks`].
     async fn mark_term_ended(
         &self,
         leader: WorkerId,
@@ -130,12 +130,12 @@ pub trait Coordinator: Send + Sync {
         &self,
         presence: &Presence,
         ttl: Duration,
-    ) -> Result<PresenceReply, CoordinatorUnreachable>;
+    ) -> Result<WorkerMarks, CoordinatorUnreachable>;
 
     /// Removes the presence of a worker that leaves.
     async fn remove_presence(&self, worker: WorkerId) -> Result<(), CoordinatorUnreachable>;
 
-    /// Sets a mark for a worker: it was detached. The worker receives it in its next [`PresenceReply`].
+    /// Sets a mark for a worker: it was detached. The worker receives it in its next [`WorkerMarks`].
     async fn mark_detached(
         &self,
         worker: WorkerId,
@@ -192,7 +192,7 @@ impl Coordinator for DatabaseOnly {
         Ok(())
     }
 
-    async fn find_leader(&self) -> Result<Option<LeaderSeen>, CoordinatorUnreachable> {
+    async fn find_leader(&self) -> Result<Option<PublishedLeader>, CoordinatorUnreachable> {
         Ok(None)
     }
 
@@ -213,8 +213,8 @@ impl Coordinator for DatabaseOnly {
         &self,
         _: &Presence,
         _: Duration,
-    ) -> Result<PresenceReply, CoordinatorUnreachable> {
-        Ok(PresenceReply::default())
+    ) -> Result<WorkerMarks, CoordinatorUnreachable> {
+        Ok(WorkerMarks::default())
     }
 
     async fn remove_presence(&self, _: WorkerId) -> Result<(), CoordinatorUnreachable> {
@@ -336,11 +336,11 @@ impl Coordinator for SimulatedCoordinator {
         Ok(())
     }
 
-    async fn find_leader(&self) -> Result<Option<LeaderSeen>, CoordinatorUnreachable> {
+    async fn find_leader(&self) -> Result<Option<PublishedLeader>, CoordinatorUnreachable> {
         let now = self.clock.boottime();
         Ok(self.state().leader.map(|(worker, epoch, published_at)| {
             let age = Duration::from_micros(now.saturating_sub(published_at));
-            LeaderSeen { worker, epoch, age }
+            PublishedLeader { worker, epoch, age }
         }))
     }
 
@@ -376,10 +376,10 @@ impl Coordinator for SimulatedCoordinator {
         &self,
         presence: &Presence,
         _: Duration,
-    ) -> Result<PresenceReply, CoordinatorUnreachable> {
+    ) -> Result<WorkerMarks, CoordinatorUnreachable> {
         let (now, worker) = (self.clock.boottime(), presence.worker);
         let state = self.state();
-        Ok(PresenceReply {
+        Ok(WorkerMarks {
             detached: state.detached.get(&worker).is_some_and(|expires_at| now < *expires_at),
             ended_term: state
                 .ended_term

@@ -1,9 +1,9 @@
 //! Executions: all attempts at a run, whether they are in the history or on the run's own row.
 
 use jiff::Timestamp;
-use tasuki_core::{AttemptOutcome, Epoch, ErrorCode, RunId, WorkerId};
+use tasuki_core::{AttemptErrorCode, AttemptOutcome, Epoch, RunId, WorkerId};
 
-use crate::db::instant::timestamp;
+use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Row, params};
 use crate::{Error, Store};
@@ -32,7 +32,7 @@ pub struct Execution {
     /// Signal that ended the process.
     pub exit_signal: Option<i64>,
     /// Class of the failure.
-    pub error_code: Option<ErrorCode>,
+    pub error_code: Option<AttemptErrorCode>,
     /// Error message, for humans.
     pub error_message: Option<String>,
     /// Result of the job, as JSON.
@@ -45,13 +45,13 @@ pub struct Execution {
 
 impl Execution {
     fn from_row(row: &Row) -> Result<Self, Error> {
-        let instant = |name| row.opt_int(name)?.map(timestamp).transpose();
+        let instant = |name| row.opt_int(name)?.map(timestamp_from_micros).transpose();
         Ok(Self {
             attempt_no: row.int("attempt_no")? as u32,
             outcome: row.opt_text("outcome")?.map(|text| text.parse()).transpose()?,
             worker: WorkerId::from_bytes(row.uuid("worker_id")?.into_bytes()),
             epoch: row.opt_int("epoch")?.map(Epoch),
-            assigned_at: timestamp(row.int("assigned_at")?)?,
+            assigned_at: timestamp_from_micros(row.int("assigned_at")?)?,
             started_at: instant("started_at")?,
             finished_at: instant("finished_at")?,
             exit_code: row.opt_int("exit_code")?,

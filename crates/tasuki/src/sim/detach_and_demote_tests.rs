@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tasuki_core::{ErrorCode, RunId, RunState};
+use tasuki_core::{AttemptErrorCode, RunId, RunState};
 use tasuki_store::{Fault, Run, Writer};
 
 use super::host::Tick;
 use super::regression_tests::create_due_run;
 use super::state::{SECOND, SimState};
 use super::steps::Simulation;
-use crate::node::coordination::external_coordinator::ClusterRole;
+use crate::node::coordination::coordinator_trait::ClusterRole;
 
 /// Runs a test with three nodes and an in-memory coordinator; the first node is leader.
 fn with_three_nodes(test: impl AsyncFnOnce(Simulation)) {
@@ -206,7 +206,7 @@ fn a_worker_without_an_answer_stops_its_runs_and_registers_again() {
             .await;
         assert!(!find_run(&simulation, id).await.state.is_leased());
         let executions = simulation.store.list_executions(id).await.expect("the database responds");
-        assert_eq!(executions[0].error_code, Some(ErrorCode::DETACHED));
+        assert_eq!(executions[0].error_code, Some(AttemptErrorCode::DETACHED));
         assert_ne!(worker_id(&simulation, host), before);
         assert_database_clean(&simulation).await;
     });
@@ -247,7 +247,8 @@ fn worker_checks_have_a_minimum_interval() {
         simulation.advance(ttl.as_micros() as u64 / 2 - 1_000);
         let leader =
             Arc::clone(&simulation.hosts[0].incarnation.as_ref().expect("the node runs").leader);
-        let next = leader.check_workers(&settings).await.expect("the database responds");
+        let next =
+            leader.detach_unresponsive_workers(&settings).await.expect("the database responds");
         assert_eq!(next, usual / 4, "a millisecond before the other heartbeats are too old");
     });
 }
@@ -284,7 +285,7 @@ fn a_database_outage_detaches_no_worker() {
 #[test]
 fn an_unseen_leader_that_answers_no_ping_is_demoted() {
     with_three_nodes(async |mut simulation| {
-        let first = simulation.store.find_leader().await.expect("the database responds");
+        let first = simulation.store.get_leader_record().await.expect("the database responds");
         let role = |simulation: &Simulation, host: usize| {
             simulation.hosts[host].incarnation.as_ref().expect("the node runs").leader.role()
         };
@@ -310,7 +311,7 @@ fn an_unseen_leader_that_answers_no_ping_is_demoted() {
                     .await;
                 }
             }
-            let now = simulation.store.find_leader().await.expect("the database responds");
+            let now = simulation.store.get_leader_record().await.expect("the database responds");
             match answers {
                 true => assert_eq!(now.epoch, first.epoch),
                 false => {
@@ -436,7 +437,7 @@ fn an_election_lock_without_a_leader_does_not_block_others() {
             )
             .await;
         }
-        let now = simulation.store.find_leader().await.expect("the database responds");
+        let now = simulation.store.get_leader_record().await.expect("the database responds");
         assert_eq!(
             (now.holder, now.lease_until > now.clock),
             (Some(worker_id(&simulation, 2)), true)
@@ -447,7 +448,7 @@ fn an_election_lock_without_a_leader_does_not_block_others() {
 #[test]
 fn a_demoted_leader_lets_others_go_first() {
     with_three_nodes(async |mut simulation| {
-        let first = simulation.store.find_leader().await.expect("the database responds");
+        let first = simulation.store.get_leader_record().await.expect("the database responds");
         assert!(
             simulation
                 .store
@@ -466,7 +467,7 @@ fn a_demoted_leader_lets_others_go_first() {
                 .await;
             }
         }
-        let now = simulation.store.find_leader().await.expect("the database responds");
+        let now = simulation.store.get_leader_record().await.expect("the database responds");
         assert!(now.lease_until > now.clock && now.holder != first.holder, "{now:?}");
     });
 }
@@ -478,7 +479,7 @@ fn a_leader_never_seen_is_not_demoted_for_an_earlier_one() {
         simulation.advance(10 * SECOND);
         // A leader without a coordinator and without an address.
         let lone_worker = worker_id(&simulation, 1);
-        let seen = simulation.store.find_leader().await.expect("the database responds").epoch;
+        let seen = simulation.store.get_leader_record().await.expect("the database responds").epoch;
         let ttl = Duration::from_secs(60);
         let epoch = simulation
             .store
@@ -490,7 +491,7 @@ fn a_leader_never_seen_is_not_demoted_for_an_earlier_one() {
             simulation.advance(SECOND);
             run_ticks(&mut simulation, 2, &[Tick::Heartbeat, Tick::CheckLeader]).await;
         }
-        let now = simulation.store.find_leader().await.expect("the database responds");
+        let now = simulation.store.get_leader_record().await.expect("the database responds");
         assert_eq!((Some(now.epoch), now.holder), (epoch, Some(lone_worker)));
     });
 }

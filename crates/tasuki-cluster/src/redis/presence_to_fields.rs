@@ -1,7 +1,7 @@
 //! The presence of a worker as the fields of a Redis hash, for monitoring. The names are those of the design document; a
-//! worker can run many jobs at once, so `current_job_run_ids` is a list.
+//! worker can run many jobs at the same time, so `current_job_run_ids` is a list.
 
-use tasuki::node::coordination::external_coordinator::Presence;
+use tasuki::node::coordination::coordinator_trait::Presence;
 
 /// Returns names and values of the fields. An absent value has no field. A script adds `last_heartbeat_ts`.
 pub(super) fn fields(presence: &Presence) -> Vec<(&'static str, String)> {
@@ -26,7 +26,7 @@ pub(super) fn fields(presence: &Presence) -> Vec<(&'static str, String)> {
 mod tests {
     use super::*;
 
-    use tasuki::node::coordination::external_coordinator::ClusterRole;
+    use tasuki::node::coordination::coordinator_trait::ClusterRole;
     use tasuki_core::{RunId, WorkerId};
 
     #[test]
