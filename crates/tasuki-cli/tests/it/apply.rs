@@ -309,7 +309,7 @@ fn errors_in_a_file_have_line_job_and_field() {
     jobs.toml:5: job "a": duplicate job name; the job in line 1 has the same name
     jobs.toml:1: jobs: unknown key; a job is a table named [[job]]
     jobs.toml:1: job: expected tables named [[job]]
-    jobs.toml:2: invalid TOML: string values must be quoted; expected literal string
+    jobs.toml:2: invalid TOML: string values must be quoted, expected literal string
     jobs.toml:3: invalid TOML: duplicate key
     "#);
     assert_eq!(fake.lines(), [] as [&str; 0]);

@@ -58,8 +58,9 @@ fn power_of_two_chunks<T>(mut rest: &[T]) -> impl Iterator<Item = &[T]> {
     })
 }
 
-/// Inserts runs without a key, which cannot exist already, and their due rows. Returns `None` if their ids are not
-/// consecutive; the caller must then roll back and insert them one by one.
+/// Inserts runs and their due rows, without looking for runs that exist already: a run with the same slot or idempotency
+/// key causes a duplicate key error. Returns `None` if the ids are not consecutive; the caller must then roll back and
+/// insert the runs one by one.
 ///
 /// The ids are consecutive on SQLite, which has one writer, and usually on MySQL, which reserves the ids of an insert
 /// of known length together. They are not in a MySQL cluster in which each server assigns every second id or fewer:
@@ -82,7 +83,7 @@ pub(crate) async fn insert_runs_without_lookup(
     Ok(Some(created))
 }
 
-/// Inserts runs like [`insert_batch`], but already RUNNING under the lease of the request and without due rows.
+/// Inserts runs like [`insert_runs_without_lookup`], but already RUNNING under the lease of the request and without due rows.
 /// Returns their ids.
 pub(crate) async fn insert_running(
     tx: &mut Tx<'_>,
