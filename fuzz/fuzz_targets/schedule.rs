@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use tasuki_core::Language;
 use tasuki_core::schedule::{
-    DstRuleOverrides, FoldRule, GapRule, PlannedSlot, Schedule, ScheduleKind,
+    DstRuleOverrides, FoldRule, GapRule, SlotKey, Schedule, ScheduleKind,
 };
 
 const ZONES: [&str; 6] = [
@@ -50,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
     let mut before = start;
     for fire in schedule.iter_fires_after(start).take(20) {
         assert!(fire.at > before, "{schedule}: {fire:?} is not after {before}");
-        assert_eq!(fire.slot.to_string().parse::<PlannedSlot>().as_ref(), Ok(&fire.slot));
+        assert_eq!(fire.slot.to_string().parse::<SlotKey>().as_ref(), Ok(&fire.slot));
         before = fire.at;
     }
     if before > start {

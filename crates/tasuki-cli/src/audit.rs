@@ -16,11 +16,11 @@ pub(crate) struct AuditCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     List(List),
     Head(Head),
 }
@@ -50,12 +50,12 @@ struct Head {}
 impl AuditCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         self.endpoint.with_client(now, async |client, style| match &self.verb {
-            Verb::List(List { after, limit }) => {
+            RunVerb::List(List { after, limit }) => {
                 let page = |next, limit| list_request(client, next, *after, limit);
                 let entries = pagination::fetch_items(*limit, page).await?;
                 Ok(style.render(&entries, render_list))
             }
-            Verb::Head(Head {}) => {
+            RunVerb::Head(Head {}) => {
                 let head = fetch_head(client).await?;
                 Ok(style.render(&head, |_, head| {
                     format!("{} {}\n", field_text(head, "seq"), field_text(head, "hash"))

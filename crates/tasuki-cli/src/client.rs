@@ -157,7 +157,7 @@ fn failure_from_problem(status: StatusCode, problem: &Value) -> Failure {
     let hint = text_of("hint").or(match text_of("code") {
         Some("unauthorized") => Some("the token is unknown, expired or revoked; create one with `tasuki token create` and pass it in TASUKI_TOKEN or --token-file"),
         Some("forbidden") => Some("the role of this token is too low; roles in ascending order: viewer, operator, author, admin"),
-        Some("conflict") => Some("nothing was changed: another request changed the object before this one, or the state of the object does not allow this action; check the state before you repeat the command"),
+        Some("conflict") => Some("this command changed nothing, because another request changed the object first, or because the state of the object does not allow this action; check the state before you repeat the command"),
         _ => None,
     });
     match hint {

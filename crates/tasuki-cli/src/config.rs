@@ -12,11 +12,11 @@ use crate::view::OutputStyle;
 #[derive(Args)]
 pub(crate) struct ConfigCommand {
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     /// Show the start-up configuration of a node and the source of each value
     #[command(after_help = "Examples:
   tasuki config show
@@ -35,7 +35,7 @@ struct Show {
 
 impl ConfigCommand {
     pub(crate) fn run(self, now: Timestamp) -> Result<String, Failure> {
-        let Verb::Show(show) = self.verb;
+        let RunVerb::Show(show) = self.verb;
         let layers = MergedConfig::read_and_merge(&show.flags, |name| std::env::var_os(name))?;
         let rows = CONFIG_KEYS.iter().map(|key| {
             let found = layers.get(key.name);

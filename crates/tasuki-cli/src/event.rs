@@ -19,11 +19,11 @@ pub(crate) struct EventCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     Emit(Emit),
     List(List),
     Show(Show),
@@ -84,9 +84,9 @@ struct Show {
 impl EventCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         self.endpoint.with_client(now, async |client, style| match &self.verb {
-            Verb::Emit(emit) => emit.run(client, style).await,
-            Verb::List(list) => list.run(client, style).await,
-            Verb::Show(Show { id }) => {
+            RunVerb::Emit(emit) => emit.run(client, style).await,
+            RunVerb::List(list) => list.run(client, style).await,
+            RunVerb::Show(Show { id }) => {
                 let event = client.get(format!("/events/{id}")).send().await?.body;
                 Ok(style.render(&event, render_details))
             }

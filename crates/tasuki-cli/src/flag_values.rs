@@ -119,7 +119,7 @@ pub(crate) fn instant_flag_to_api_text(
 }
 
 /// Parses a scope such as `tenant/42`.
-pub(crate) fn parse_scope_flag(input: &str) -> Result<Value, Failure> {
+pub(crate) fn parse_run_scope_flag(input: &str) -> Result<Value, Failure> {
     let (kind, id) = input.split_once('/').ok_or_else(|| {
         Failure::bad_usage(format!("--scope: found {input:?}, expected KIND/ID such as tenant/42"))
     })?;

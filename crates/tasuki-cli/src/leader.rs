@@ -16,11 +16,11 @@ pub(crate) struct LeaderCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     Show(Show),
     Demote(Demote),
 }
@@ -37,7 +37,7 @@ Examples:
   tasuki leader demote --reason 'its host is slow'
   tasuki leader demote --reason 'its host is slow' --yes")]
 struct Demote {
-    /// Reason, for the audit; it must not be empty
+    /// Reason, stored in the audit (required)
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
@@ -47,11 +47,11 @@ struct Demote {
 impl LeaderCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         self.endpoint.with_client(now, async |client, style| match &self.verb {
-            Verb::Show(Show {}) => {
+            RunVerb::Show(Show {}) => {
                 let leader = client.get("/leader").send().await?.body;
                 Ok(style.render(&leader, render_terms))
             }
-            Verb::Demote(demote) => demote.run(client, style).await,
+            RunVerb::Demote(demote) => demote.run(client, style).await,
         })
     }
 }

@@ -26,6 +26,7 @@ mod node_rpc_and_coordinator;
 mod pagination;
 #[cfg(test)]
 mod reference_page;
+mod release_unused_memory;
 mod run;
 mod run_node_until_stopped;
 mod schedule;
@@ -33,7 +34,6 @@ mod server_options;
 mod setting;
 mod task_submit;
 mod token;
-mod trim_memory;
 mod up;
 mod view;
 mod worker;

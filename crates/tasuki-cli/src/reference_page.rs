@@ -17,8 +17,9 @@ const PREFACE: &str = "\
 This page is generated from the `--help` texts.
 
 Most commands are a noun followed by a verb. Data goes to stdout, everything else to stderr. Exit codes: 0 success,
-1 refused or failed, 2 bad usage, 130 if Ctrl-C ends a command that waits for a run; the run itself continues. Colours
-are used on terminals only, and not if `NO_COLOR` is set.
+1 refused or failed, 2 bad usage, 130 if Ctrl-C interrupts `run wait`, `job trigger`, `task submit` or `run rerun` while
+the command waits for a run (the run itself continues). If Ctrl-C ends `run logs -f`, the exit code is 0. Colours are
+used on terminals only, and not if `NO_COLOR` is set.
 
 A command that uses the API takes the server and the token from the first of these sources that is set:
 

@@ -22,7 +22,7 @@ use crate::database_access::DatabaseOptions;
 use crate::demo_jobs;
 use crate::failure::Failure;
 use crate::node_rpc_and_coordinator::ClusterOptions;
-use crate::trim_memory::ProgramMemoryRanges;
+use crate::release_unused_memory::ProgramMemoryRanges;
 
 /// Maximum number of connections of a node to its database server.
 const MAX_CONNECTIONS: u32 = 8;

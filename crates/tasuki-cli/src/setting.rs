@@ -16,11 +16,11 @@ pub(crate) struct SettingCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     List(List),
     Get(Get),
     Set(Set),
@@ -62,16 +62,16 @@ struct Set {
 impl SettingCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         self.endpoint.with_client(now, async |client, style| match &self.verb {
-            Verb::List(list) => {
+            RunVerb::List(list) => {
                 let settings = client.get("/settings").send().await?.body;
                 Ok(style.render(&settings, |style, settings| list.table(style, settings)))
             }
-            Verb::Get(Get { name }) => {
+            RunVerb::Get(Get { name }) => {
                 let path = format!("/settings/{}", encode_path_segment(name)?);
                 let setting = client.get(path).send().await?.body;
                 Ok(style.render(&setting, |style, setting| render_details(style, name, setting)))
             }
-            Verb::Set(set) => set.run(client, style).await,
+            RunVerb::Set(set) => set.run(client, style).await,
         })
     }
 }

@@ -19,11 +19,11 @@ pub(crate) struct TaskCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     Submit(Submit),
 }
 
@@ -86,7 +86,7 @@ struct Submit {
 
 impl TaskCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        let Verb::Submit(submit) = &self.verb;
+        let RunVerb::Submit(submit) = &self.verb;
         self.endpoint.with_client(now, async |client, style| match &submit.file {
             None => submit.submit_one(client, style, now).await,
             Some(file) => {
@@ -121,7 +121,7 @@ impl Submit {
             }
         }
         if let Some(scope) = &self.scope {
-            body["scope"] = flag_values::parse_scope_flag(scope)?;
+            body["scope"] = flag_values::parse_run_scope_flag(scope)?;
         }
         for (name, input) in [("queue", &self.queue), ("priority", &self.priority)] {
             if let Some(input) = input {

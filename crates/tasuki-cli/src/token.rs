@@ -16,11 +16,11 @@ pub(crate) struct TokenCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     List(List),
     Create(Create),
     Revoke(Revoke),
@@ -70,12 +70,12 @@ struct Revoke {
 impl TokenCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         self.endpoint.with_client(now, async |client, style| match &self.verb {
-            Verb::List(List {}) => {
+            RunVerb::List(List {}) => {
                 let tokens = client.get("/tokens").send().await?.body;
                 Ok(style.render(&tokens, |style, tokens| render_list(style, now, tokens)))
             }
-            Verb::Create(create) => create.run(client, style).await,
-            Verb::Revoke(revoke) => revoke.run(client, style, now).await,
+            RunVerb::Create(create) => create.run(client, style).await,
+            RunVerb::Revoke(revoke) => revoke.run(client, style, now).await,
         })
     }
 }

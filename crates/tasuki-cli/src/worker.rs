@@ -16,11 +16,11 @@ pub(crate) struct WorkerCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     List(List),
     Show(Show),
     Drain(Drain),
@@ -60,7 +60,7 @@ Examples:
 struct Detach {
     /// The worker's id
     id: String,
-    /// Reason, for the audit; it must not be empty
+    /// Reason, stored in the audit (required)
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
     #[command(flatten)]
@@ -70,15 +70,15 @@ struct Detach {
 impl WorkerCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
         self.endpoint.with_client(now, async |client, style| match &self.verb {
-            Verb::List(List {}) => {
+            RunVerb::List(List {}) => {
                 let workers = client.get("/workers").send().await?.body;
                 Ok(style.render(&workers, render_list))
             }
-            Verb::Show(Show { id }) => {
+            RunVerb::Show(Show { id }) => {
                 let worker = client.get(worker_path(id)?).send().await?.body;
                 Ok(style.render(&worker, render_details))
             }
-            Verb::Drain(Drain { id }) => {
+            RunVerb::Drain(Drain { id }) => {
                 let request = client.post(format!("{}/drain", worker_path(id)?)).body(json!({}));
                 let response = request.send().await?.body;
                 let output = format!(
@@ -86,7 +86,7 @@ impl WorkerCommand {
                 );
                 Ok(style.render(&response, |_, _| output))
             }
-            Verb::Detach(detach) => detach.run(client, style).await,
+            RunVerb::Detach(detach) => detach.run(client, style).await,
         })
     }
 }
@@ -97,8 +97,8 @@ impl Detach {
         let worker = client.get(worker_path(id)?).send().await?.body;
         let output = render_details(style, &worker);
         self.confirmation.require(&format!(
-            "this worker will be detached: it gets no new runs, and continues its running runs \
-             only if another node confirms this:\n\n{output}\n"
+            "this worker will be detached; it will get no new runs, and it will stop its running \
+             runs unless another node allows it to continue them. The worker:\n\n{output}\n"
         ))?;
         let request = client.post(format!("{}/detach", worker_path(id)?));
         let response = request.body(json!({ "reason": self.reason })).send().await?.body;

@@ -76,7 +76,7 @@ impl TokenSigner {
     }
 
     /// Creates a token with the own identity that is valid for [`TOKEN_LIFETIME`].
-    pub fn sign(&self) -> String {
+    pub fn create_own_token(&self) -> String {
         let lifetime = TOKEN_LIFETIME.as_secs() as i64;
         let expires = self.clock.wall_clock().as_second().saturating_add(lifetime);
         let (cluster, name) = (self.identity.cluster(), self.identity.name());

@@ -52,7 +52,7 @@ pub struct RunToAdmit {
 
 /// The active run that owns the hold.
 #[derive(Debug, Clone, Copy)]
-pub struct HoldOwner {
+pub struct RunWithHold {
     /// The id of the run.
     pub run: RunId,
     /// The state of the run: ASSIGNED or RUNNING.
@@ -87,7 +87,7 @@ pub enum ConcurrencyDecision {
 pub fn decide_concurrency(
     policy: ConcurrencyPolicy,
     waiting: &RunToAdmit,
-    owner: Option<&HoldOwner>,
+    owner: Option<&RunWithHold>,
 ) -> ConcurrencyDecision {
     let Some(owner) = owner.filter(|_| policy.needs_hold()) else {
         return ConcurrencyDecision::Proceed;
@@ -135,8 +135,8 @@ mod tests {
         }
     }
 
-    fn owner() -> HoldOwner {
-        HoldOwner {
+    fn owner() -> RunWithHold {
+        RunWithHold {
             run: RunId(10),
             state: RunState::Running,
             scheduled_for: Timestamp::from_second(100).unwrap(),
@@ -149,7 +149,7 @@ mod tests {
     fn the_decision_follows_the_policy() {
         let skip = ConcurrencyDecision::Skip(SkipReason::Concurrent);
         let later = Timestamp::from_second(900).unwrap();
-        let assigned = HoldOwner { state: RunState::Assigned, ..owner() };
+        let assigned = RunWithHold { state: RunState::Assigned, ..owner() };
         let table = [
             ("no other run", Forbid, waiting(), None, ConcurrencyDecision::Proceed),
             ("no other run", Replace, waiting(), None, ConcurrencyDecision::Proceed),
@@ -174,7 +174,7 @@ mod tests {
                 "the owner is not due yet",
                 Forbid,
                 waiting(),
-                Some(HoldOwner { is_due: false, ..assigned }),
+                Some(RunWithHold { is_due: false, ..assigned }),
                 ConcurrencyDecision::Wait,
             ),
             (
@@ -237,21 +237,21 @@ mod tests {
                 "a cancel is requested only once",
                 Replace,
                 waiting(),
-                Some(HoldOwner { cancel_requested: true, ..owner() }),
+                Some(RunWithHold { cancel_requested: true, ..owner() }),
                 ConcurrencyDecision::Wait,
             ),
             (
                 "the older run does not replace",
                 Replace,
                 waiting(),
-                Some(HoldOwner { scheduled_for: later, ..owner() }),
+                Some(RunWithHold { scheduled_for: later, ..owner() }),
                 ConcurrencyDecision::Wait,
             ),
             (
                 "the id decides between equal times",
                 Replace,
                 waiting(),
-                Some(HoldOwner { scheduled_for: waiting().scheduled_for, ..owner() }),
+                Some(RunWithHold { scheduled_for: waiting().scheduled_for, ..owner() }),
                 ConcurrencyDecision::Replace(RunId(10)),
             ),
         ];

@@ -38,7 +38,7 @@ pub use id::{Epoch, EventId, JobId, JobName, LeaseToken, NodeName, RunId, Scope,
 pub use invalid_input::InvalidInput;
 pub use queue_lane::{Lane, Priority, QueueName};
 pub use run::{AttemptOutcome, Origin, RunState};
-pub use schedule::{PlannedSlot, Schedule};
+pub use schedule::{Schedule, SlotKey};
 pub use settings::Settings;
 pub use text_language::Language;
 pub use work_spec::WorkSpec;

@@ -31,7 +31,7 @@ pub use audit::verify::{AuditVerification, ChainError};
 pub use audit::{AuditActor, AuditEntry, AuditHead};
 pub use cluster::leader::{LeaderRecord, Term};
 pub use cluster::notify::{Notification, NotificationListener};
-pub use cluster::worker::{HeartbeatReply, NewWorker, WorkerRecord};
+pub use cluster::worker::{NewWorker, WorkerHeartbeatReply, WorkerRecord};
 pub use db::migrate::Migration;
 pub use db::sql::Dialect;
 pub use db::{AppTransaction, BoxFuture, Fault, FaultInjector};
@@ -40,10 +40,10 @@ pub use emitted_events::{EmitResult, Event, NewEvent};
 pub use error::Error;
 pub use job::schedule_cursor::{ScheduleCursor, ScheduleCursorMove};
 pub use job::{
-    ExpectedVersion, Job, JobChangeResult, JobCreateResult, JobDefinition, JobSpec, JobVersion,
-    Trigger,
+    ExpectedVersion, Job, JobChangeResult, JobCreateResult, JobDefinition, JobVersion,
+    JobVersionSpec, Trigger,
 };
-pub use logs::create_short_logs::CapturedOutput;
+pub use logs::create_short_logs::FirstOutputLines;
 pub use logs::{LogAppendResult, LogLine, LogPage, OutputStream};
 pub use outcome::{LostWrite, Outcome};
 pub use retention::{PrunePosition, PruneResult, PrunedWorkers};

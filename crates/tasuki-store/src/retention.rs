@@ -51,7 +51,7 @@ pub struct PrunePosition {
 
 impl PrunePosition {
     /// Returns the position before all runs that are planned for this instant or later.
-    pub fn scheduled_from(at: Timestamp) -> Self {
+    pub fn before_runs_scheduled_at(at: Timestamp) -> Self {
         Self { at: at.as_microsecond(), id: 0 }
     }
 }

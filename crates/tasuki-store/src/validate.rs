@@ -83,7 +83,7 @@ pub(crate) fn replace_nul(text: &str) -> Cow<'_, str> {
 }
 
 /// Returns an upper bound for the size of a text as a JSON string, in bytes, without its quotes.
-pub(crate) fn json_byte_size(text: Option<&str>) -> usize {
+pub(crate) fn max_json_string_bytes(text: Option<&str>) -> usize {
     let escaped_size = |byte: u8| match byte {
         b'"' | b'\\' => 2,
         0..0x20 => 6,
@@ -140,7 +140,7 @@ mod tests {
     fn json_byte_size_is_an_upper_bound() {
         for text in ["", "plain", "\"a\\b\"\n\u{1}\u{7f}", "日本"] {
             let quoted = serde_json::to_string(text).unwrap();
-            assert!(json_byte_size(Some(text)) + 2 >= quoted.len(), "{quoted}");
+            assert!(max_json_string_bytes(Some(text)) + 2 >= quoted.len(), "{quoted}");
         }
     }
 }

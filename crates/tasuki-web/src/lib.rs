@@ -11,7 +11,7 @@ mod auth;
 mod input;
 mod openapi;
 mod problem;
-mod route;
+mod route_entry;
 mod serve;
 
 use axum::Router;
@@ -24,7 +24,7 @@ pub use serve::serve;
 
 /// Creates the router of the REST API, ready for [`serve()`].
 pub fn router(operator: Operator) -> Router {
-    let (routes, document) = openapi::build_router_and_document(api::routes());
+    let (routes, document) = openapi::build_router_and_document(api::list_routes_with_roles());
     let routes = routes
         .merge(openapi::openapi_document_route(&document))
         .fallback(problem::unknown_path)
@@ -33,12 +33,12 @@ pub fn router(operator: Operator) -> Router {
     api::health_routes()
         .merge(routes)
         .layer(CatchPanicLayer::custom(problem::panic_response))
-        .layer(from_fn(route::add_security_headers))
+        .layer(from_fn(route_entry::add_security_headers))
         .with_state(operator)
 }
 
 /// Returns the OpenAPI document of [`router`], as it is served and as it is stored in the repository.
 pub fn build_openapi_text() -> String {
-    let (_, document) = openapi::build_router_and_document(api::routes());
+    let (_, document) = openapi::build_router_and_document(api::list_routes_with_roles());
     format!("{document:#}\n")
 }

@@ -18,7 +18,7 @@ use crate::problem::{
     PRECONDITION_REQUIRED, ProblemBody, TIMEOUT, TOO_LARGE, UNAUTHORIZED, UNAVAILABLE,
     UNSUPPORTED_MEDIA_TYPE,
 };
-use crate::route::RouteEntry;
+use crate::route_entry::RouteEntry;
 
 /// Path of the document.
 const DOCUMENT_PATH: &str = "/api/openapi.json";

@@ -8,7 +8,7 @@ use tasuki_core::{AccessRole, InvalidInput, Priority, RunId, Scope};
 use tasuki_store::{AppTransaction, CreatedRun, Execution, Store};
 
 use crate::node::{Config, Node, NodeBuilder};
-use crate::operator::{Actor, Error, EventDraft, RunInfo, TaskDraft, WaitResult};
+use crate::operator::{Actor, Error, EventDraft, RunOverview, TaskDraft, WaitResult};
 use crate::{Operator, Wakeups};
 
 /// Maximum number of database connections of a client that opens its own store.
@@ -122,7 +122,7 @@ impl Client {
     }
 
     /// The current state of one run. An error if it does not exist.
-    pub async fn get_run(&self, run: RunId) -> Result<RunInfo, Error> {
+    pub async fn get_run(&self, run: RunId) -> Result<RunOverview, Error> {
         self.operator.get_run(run).await
     }
 
@@ -141,12 +141,12 @@ impl Client {
     }
 
     /// Cancels a run: a waiting run ends immediately, a RUNNING run gets a cancel request.
-    pub async fn cancel(&self, run: RunId, reason: Option<&str>) -> Result<RunInfo, Error> {
+    pub async fn cancel(&self, run: RunId, reason: Option<&str>) -> Result<RunOverview, Error> {
         self.operator.cancel(&self.actor, run, reason).await.map(|(now, _)| now)
     }
 
     /// Gives an ended run that did not succeed one more try.
-    pub async fn retry(&self, run: RunId, reason: Option<&str>) -> Result<RunInfo, Error> {
+    pub async fn retry(&self, run: RunId, reason: Option<&str>) -> Result<RunOverview, Error> {
         self.operator.retry(&self.actor, run, reason).await
     }
 }

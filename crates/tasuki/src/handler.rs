@@ -15,10 +15,10 @@ use tasuki_store::OutputStream;
 
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
-use crate::node::executor::attempt_data::AttemptLiveness;
+use crate::node::executor::attempt_input_and_result::AttemptLiveness;
 use crate::node::executor::attempt_log_writer::AttemptLog;
 use crate::node::executor::functions::HandlerStopSignal;
-use crate::node::job_cache::ParsedJobVersion;
+use crate::node::job_version_cache::ParsedJobVersion;
 
 pub(crate) type HandlerFuture =
     Pin<Box<dyn Future<Output = Result<TaskSuccess, TaskError>> + Send>>;
@@ -41,7 +41,7 @@ impl HandlerRegistry {
         name: impl Into<String>,
         handler: impl Fn(A, Context) -> R + Send + Sync + 'static,
     ) where
-        A: HandlerArguments,
+        A: HandlerArgsFromJson,
         R: Future<Output = Result<D, TaskError>> + Send + 'static,
         D: Into<TaskSuccess>,
     {
@@ -71,12 +71,12 @@ impl HandlerRegistry {
 }
 
 /// The type of a handler's first parameter: any type that `serde` deserializes from a JSON object, or `()`.
-pub trait HandlerArguments: Sized {
+pub trait HandlerArgsFromJson: Sized {
     /// Deserializes the arguments of a run. The error is a message for users.
     fn from_json(args: Map<String, Value>) -> Result<Self, String>;
 }
 
-impl<A: DeserializeOwned> HandlerArguments for A {
+impl<A: DeserializeOwned> HandlerArgsFromJson for A {
     fn from_json(args: Map<String, Value>) -> Result<Self, String> {
         // A parameter type without data, such as `()`, accepts all arguments.
         if size_of::<A>() == 0

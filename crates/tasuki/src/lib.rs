@@ -12,7 +12,7 @@ mod wakeups_and_hints;
 
 pub use crate::wakeups_and_hints::wakeups::Wakeups;
 pub use client::{Client, NewTask};
-pub use handler::{Context, HandlerArguments, HandlerRegistry, TaskError, TaskSuccess};
+pub use handler::{Context, HandlerArgsFromJson, HandlerRegistry, TaskError, TaskSuccess};
 pub use job_declaration::JobDeclaration;
 pub use node::{Node, ProviderError, ScopeProvider};
 pub use operator::{Error, Operator};

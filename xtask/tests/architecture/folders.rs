@@ -1,7 +1,7 @@
 // The rules of the modules. Included by `architecture.rs`.
 
 /// Folders that are compiled for tests only.
-const TEST_ONLY: [&str; 2] = ["tasuki/src/sim/", "tasuki/src/node/scenarios"];
+const TEST_ONLY: [&str; 2] = ["tasuki/src/sim/", "tasuki/src/node/manual_clock_tests"];
 
 const FOLDERS: [Folders; 4] = [
     Folders {
@@ -63,11 +63,11 @@ const FOLDERS: [Folders; 4] = [
         module: &["node"],
         rules: &[
             ("coordination", &["clock_and_random", "leader", "store_timeout", "worker"], "other nodes talk to the leader and the worker of this one"),
-            ("data_dir", &["clock_and_random", "executor", "job_cache"], "reports what an earlier incarnation could not report"),
-            ("executor", &["clock_and_random", "config", "job_cache"], "an executor runs attempts; it knows no leases and no leader"),
-            ("leader", &["clock_and_random", "coordination", "worker_identity", "job_cache", "store_timeout"], "the leader assigns runs to any worker, and has no access to its own"),
+            ("data_dir", &["clock_and_random", "executor", "job_version_cache"], "reports what an earlier incarnation could not report"),
+            ("executor", &["clock_and_random", "config", "job_version_cache"], "an executor runs attempts; it knows no leases and no leader"),
+            ("leader", &["clock_and_random", "coordination", "worker_identity", "job_version_cache", "store_timeout"], "the leader assigns runs to any worker, and has no access to its own"),
             ("loops", &["clock_and_random", "coordination", "executor", "leader", "outage_log", "worker"], "intervals, backoff and stopping of all ticks"),
-            ("worker", &["clock_and_random", "coordination", "executor", "worker_identity", "job_cache", "leader", "store_timeout"], "a worker holds leases and runs attempts"),
+            ("worker", &["clock_and_random", "coordination", "executor", "worker_identity", "job_version_cache", "leader", "store_timeout"], "a worker holds leases and runs attempts"),
         ],
     },
 ];

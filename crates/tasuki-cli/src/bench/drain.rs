@@ -24,7 +24,7 @@ const HANDLER: &str = "bench drain";
 ///
 /// The tasks call a function that does nothing; each run is guarded, leased and stored. The measurement lasts from the
 /// start of the node until the database shows that every run has ended. The plain loop claims and finishes the same
-/// number of rows in tables of its own, alternating with the node. The first round of both is a warm-up.
+/// number of rows in tables of its own, alternating with the node. Both start with a warm-up that is not measured.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -68,7 +68,7 @@ impl BenchDrainCommand {
 
     async fn measure(&self, fixture: &BenchFixture) -> Result<String, Error> {
         let (batch, connections) =
-            (self.bare_batch, fixture.baseline.usable_connections(self.bare_connections));
+            (self.bare_batch, fixture.baseline.concurrent_writers(self.bare_connections));
         let limit = format!("plain SQL, batch {batch}, {connections} connections");
         let measure_node =
             async || measure_node_drain_rate(fixture, self.tasks, self.function_slots).await;
@@ -79,7 +79,7 @@ impl BenchDrainCommand {
         // Warm-up: a new PostgreSQL connection plans its first executions of a statement anew each time, with bad plans.
         measure_node_drain_rate(fixture, self.tasks.div_ceil(5), self.function_slots).await?;
         measure_baseline().await?;
-        let comparison = Comparison::new("drain by a node", limit, "runs/s");
+        let comparison = Comparison::without_measurements("drain by a node", limit, "runs/s");
         let comparison = comparison.measure(self.rounds, measure_node, measure_baseline).await?;
         let report = BenchReport {
             bench: "drain",

@@ -8,7 +8,7 @@ use tasuki_core::work_spec::WorkAction;
 use tasuki_store::{Error, Job, JobVersion, NewRun, PendingTask, SubmitBatcher, Writer};
 
 use super::baseline::{TASK_ARGS, per_second};
-use super::fixture::{BenchFixture, bench_task, run_in_parallel, with_bench_fixture};
+use super::fixture::{BenchFixture, bench_task, sum_of_concurrent_tasks, with_bench_fixture};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
 use crate::database_access::DatabaseOptions;
@@ -71,9 +71,9 @@ impl BenchEnqueueCommand {
             progress.add(1);
             rate
         };
-        let single = Comparison::new(
+        let single = Comparison::without_measurements(
             "submit one by one, acknowledged",
-            format!("plain inserts, {} callers", fixture.baseline.usable_connections(self.callers)),
+            format!("plain inserts, {} callers", fixture.baseline.concurrent_writers(self.callers)),
             "runs/s",
         );
         let single = single.measure(
@@ -84,7 +84,7 @@ impl BenchEnqueueCommand {
             },
         );
         let single = single.await?;
-        let bulk = Comparison::new(
+        let bulk = Comparison::without_measurements(
             "submit in bulk",
             format!("plain inserts, {} at a time", self.bulk),
             "runs/s",
@@ -114,7 +114,7 @@ impl BenchEnqueueCommand {
         let work = tokio::spawn(work);
         let (job, share) = (Arc::new(job.newest.clone()), self.tasks.div_ceil(self.callers));
         let started = Instant::now();
-        let done = run_in_parallel(self.callers, move || {
+        let done = sum_of_concurrent_tasks(self.callers, move || {
             let (enqueuer, job) = (enqueuer.clone(), Arc::clone(&job));
             async move {
                 for _ in 0..share {

@@ -150,10 +150,10 @@ impl BenchFireCommand {
         });
         let builder = fixture::bench_node_builder(store, Some(SLOTS), wake)?.functions(functions);
         if self.kind == Kind::Function {
-            return Ok((fixture::start_node(builder).await?, None));
+            return Ok((fixture::start_bench_node(builder).await?, None));
         }
         let (builder, folder) = fixture::enable_command_execution(builder)?;
-        Ok((fixture::start_node(builder).await?, Some(folder)))
+        Ok((fixture::start_bench_node(builder).await?, Some(folder)))
     }
 
     /// Creates the jobs and runs that will fire.

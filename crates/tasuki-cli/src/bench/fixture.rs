@@ -13,7 +13,7 @@ use tasuki_core::work_spec::{Dispatch, WorkAction, WorkSpec};
 use tasuki_core::{InvalidInput, LeaseToken, WorkerId};
 use tasuki_store::{
     AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, Job, JobCreateResult,
-    JobDefinition, JobSpec, NewRun, NewWorker, PrunePosition, Store, Trigger, Writer,
+    JobDefinition, JobVersionSpec, NewRun, NewWorker, PrunePosition, Store, Trigger, Writer,
 };
 
 use super::baseline::{Baseline, TASK_ARGS};
@@ -142,7 +142,7 @@ impl BenchFixture {
         create_bench_job(
             &self.store,
             &name,
-            JobSpec { lane, ..single_attempt_spec(&work) },
+            JobVersionSpec { lane, ..single_attempt_spec(&work) },
             Trigger::Task,
             None,
         )
@@ -248,7 +248,7 @@ impl BenchFixture {
         wake: &Wakeups,
     ) -> Result<Node, Error> {
         let builder = bench_node_builder(&self.store, None, wake)?.functions(functions);
-        start_node(match slots {
+        start_bench_node(match slots {
             Some(slots) => builder.queue("default", slots),
             None => builder,
         })
@@ -350,7 +350,7 @@ pub(crate) fn enable_command_execution(
     Ok((builder.commands(home, spawner), folder))
 }
 
-pub(crate) async fn start_node(builder: NodeBuilder) -> Result<Node, Error> {
+pub(crate) async fn start_bench_node(builder: NodeBuilder) -> Result<Node, Error> {
     builder.start().await.map_err(|error| match error {
         NodeError::Store(error) => error,
         other => Error::Broken(other.to_string()),
@@ -383,8 +383,8 @@ pub(crate) fn bench_task(job: &Job) -> NewRun<'_> {
 }
 
 /// A job specification with one attempt and no concurrency limit.
-pub(crate) fn single_attempt_spec(work: &WorkSpec) -> JobSpec {
-    JobSpec {
+pub(crate) fn single_attempt_spec(work: &WorkSpec) -> JobVersionSpec {
+    JobVersionSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
         lane: work.lane_for_dispatch(work.kind().default_dispatch()),
@@ -403,7 +403,7 @@ pub(crate) fn single_attempt_spec(work: &WorkSpec) -> JobSpec {
 pub(crate) async fn create_bench_job(
     store: &Store,
     name: &str,
-    spec: JobSpec,
+    spec: JobVersionSpec,
     trigger: Trigger,
     next_fire: Option<Timestamp>,
 ) -> Result<Job, Error> {
@@ -422,7 +422,10 @@ fn unique_number() -> u128 {
 }
 
 /// Runs `work` in `tasks_count` concurrent tasks and returns the sum of their results.
-pub(crate) async fn run_in_parallel<F, W>(tasks_count: u32, mut work: W) -> Result<u64, Error>
+pub(crate) async fn sum_of_concurrent_tasks<F, W>(
+    tasks_count: u32,
+    mut work: W,
+) -> Result<u64, Error>
 where
     W: FnMut() -> F,
     F: Future<Output = Result<u64, Error>> + Send + 'static,

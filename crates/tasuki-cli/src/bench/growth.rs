@@ -28,7 +28,7 @@ const FUTURE_OFFSET: SignedDuration = SignedDuration::from_hours(24);
 ///
 /// Creates three databases next to the given one and drops them at the end: one empty, one with runs that are due
 /// tomorrow, one with ended runs. A node processes the same number of tasks in each, in alternating order, and these
-/// tasks are deleted again. The first round is a warm-up. The user needs the permission to create databases.
+/// tasks are deleted again. A warm-up round comes first. The user needs the permission to create databases.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -38,7 +38,7 @@ pub(crate) struct BenchGrowthCommand {
     #[command(flatten)]
     pub(crate) database: DatabaseOptions,
 
-    /// Number of future runs in one database, and of ended runs in another
+    /// Number of runs in each of two temporary databases: future runs in one, ended runs in the other
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     present: u32,
 
@@ -92,7 +92,7 @@ impl BenchGrowthCommand {
         let [empty, ahead, ended] = [&empty.fixture, &ahead.fixture, &ended.fixture];
         self.fill_with_future_runs(ahead).await?;
         self.fill_with_ended_runs(ended).await?;
-        let comparison = |what, limit| Comparison::new(what, limit, "runs/s");
+        let comparison = |what, limit| Comparison::without_measurements(what, limit, "runs/s");
         let limit = "drain in an empty database";
         let mut with_ahead = comparison("drain beside future runs", limit);
         let mut with_ended = comparison("drain beside ended runs", limit);
@@ -127,7 +127,7 @@ impl BenchGrowthCommand {
 
     /// Measures the drain in a database, then deletes the drained runs, so that every round starts with the same rows.
     async fn drain(&self, fixture: &BenchFixture) -> Result<f64, Error> {
-        let from = PrunePosition::scheduled_from(fixture.store.read_clock().await?);
+        let from = PrunePosition::before_runs_scheduled_at(fixture.store.read_clock().await?);
         let rate = measure_node_drain_rate(fixture, self.tasks, SLOTS).await?;
         fixture.prune(from, &Progress::new("clean up", u64::from(self.tasks))).await?;
         fixture.store.analyze_tables().await?;

@@ -80,7 +80,7 @@ impl BenchLatencyCommand {
             true => Client::new(fixture.store.clone()).node_builder("bench"),
             false => client.node_builder("bench"),
         };
-        let node = fixture::start_node(node?.functions(functions)).await?;
+        let node = fixture::start_bench_node(node?.functions(functions)).await?;
         let samples = self.collect_samples(fixture, &job, &client, &mut starts).await;
         node.stop().await;
         Ok(self.render(fixture, &samples?))

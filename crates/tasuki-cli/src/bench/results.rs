@@ -15,7 +15,11 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    pub(crate) fn new(what: &'static str, limit: impl Into<String>, unit: &'static str) -> Self {
+    pub(crate) fn without_measurements(
+        what: &'static str,
+        limit: impl Into<String>,
+        unit: &'static str,
+    ) -> Self {
         Self { what, limit: limit.into(), unit, ours: Vec::new(), baseline: Vec::new() }
     }
 
@@ -199,8 +203,11 @@ mod tests {
     #[test]
     fn the_ratio_is_the_median_of_the_ratios_of_all_rounds() {
         let (ours, baseline) = (vec![10.0, 40.0, 30.0], vec![20.0, 40.0, 120.0]);
-        let comparison =
-            Comparison { ours, baseline, ..Comparison::new("drain", "bare", "runs/s") };
+        let comparison = Comparison {
+            ours,
+            baseline,
+            ..Comparison::without_measurements("drain", "bare", "runs/s")
+        };
         assert_eq!(median_min_max(&comparison.ratios()), [0.5, 0.25, 1.0]);
         assert_eq!(comparison.json()["tasuki"]["median"], 30.0);
     }

@@ -11,7 +11,7 @@ use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{Epoch, LeaseToken, WorkerId};
 use tasuki_store::{
     AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, JobKind,
-    JobSpec, JobVersion, NewRun, NewWorker, Store, SubmitBatcher, Trigger, Writer,
+    JobVersion, JobVersionSpec, NewRun, NewWorker, Store, SubmitBatcher, Trigger, Writer,
 };
 
 use super::baseline::TASK_ARGS;
@@ -372,7 +372,7 @@ impl StoreFixture {
         W: Fn(Arc<Self>) -> F,
         F: Future<Output = Result<u64, Error>> + Send + 'static,
     {
-        fixture::run_in_parallel(tasks_count, || work(Arc::clone(self))).await
+        fixture::sum_of_concurrent_tasks(tasks_count, || work(Arc::clone(self))).await
     }
 }
 
@@ -381,7 +381,7 @@ fn task(job: &JobVersion) -> NewRun<'_> {
 }
 
 async fn job(store: &Store, name: &str, lane: &str, kind: JobKind) -> Result<JobVersion, Error> {
-    let spec = JobSpec {
+    let spec = JobVersionSpec {
         kind,
         lane: lane.to_owned(),
         max_attempts: 4,

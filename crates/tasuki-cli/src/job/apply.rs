@@ -287,7 +287,7 @@ impl ApplyReport {
         let count = count_with_noun(self.refused.len(), "job");
         let message = format!("the server refused the changes of {count}");
         Err(Failure::new(message).with_stdout(output).hint(
-            "all other changes were applied; to see the refused ones, run `tasuki job apply` again",
+            "all other changes were applied; repeat the command with --dry-run to see the changes that are left",
         ))
     }
 }

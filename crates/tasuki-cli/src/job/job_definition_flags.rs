@@ -6,7 +6,7 @@
 use clap::{ArgGroup, Args};
 use serde_json::{Map, Value, json};
 
-use super::trigger_definition::TriggerArgs;
+use super::trigger_flags::TriggerArgs;
 use crate::failure::Failure;
 use crate::flag_values::{self, RunArguments};
 

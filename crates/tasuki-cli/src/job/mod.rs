@@ -8,7 +8,7 @@ mod job_definition_flags;
 mod job_fields;
 mod normalize;
 mod trigger;
-mod trigger_definition;
+mod trigger_flags;
 mod view;
 
 use clap::{Args, Subcommand};
@@ -30,11 +30,11 @@ pub(crate) struct JobCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     List(List),
     Show(Show),
     Create(Create),
@@ -150,7 +150,7 @@ Examples:
 struct Pause {
     /// The job's name
     name: String,
-    /// Reason, shown with the job; it must not be empty
+    /// Reason, shown with the job (required)
     #[arg(long, default_value = "", hide_default_value = true)]
     reason: String,
     /// End of the pause: an instant, or a duration from now [default: until resumed]
@@ -200,7 +200,7 @@ struct Preview {
 
 impl JobCommand {
     pub(crate) fn run(&self, now: Timestamp) -> Result<String, Failure> {
-        if let Verb::Create(create) = &self.verb {
+        if let RunVerb::Create(create) = &self.verb {
             create.job_args.check_has_action(&create.name)?;
         }
         self.endpoint
@@ -208,7 +208,7 @@ impl JobCommand {
     }
 }
 
-impl Verb {
+impl RunVerb {
     async fn run(
         &self,
         client: &ApiClient,

@@ -58,7 +58,7 @@ impl Trigger {
             body["scheduled_for"] = json!(at);
         }
         if let Some(scope) = &self.scope {
-            body["scope"] = flag_values::parse_scope_flag(scope)?;
+            body["scope"] = flag_values::parse_run_scope_flag(scope)?;
         }
         let request = client.post(format!("{}/trigger", job_path(&self.name)?)).body(body);
         let response = request.idempotency_key(self.key.as_deref()).send().await?;

@@ -29,11 +29,11 @@ pub(crate) struct RunCommand {
     #[command(flatten)]
     endpoint: Endpoint,
     #[command(subcommand)]
-    verb: Verb,
+    verb: RunVerb,
 }
 
 #[derive(Subcommand)]
-enum Verb {
+enum RunVerb {
     List(List),
     Show(Show),
     Logs(logs::Logs),
@@ -72,8 +72,8 @@ struct List {
     /// Only runs whose planned time is before WHEN: an instant, or a duration before now
     #[arg(long, value_name = "WHEN")]
     until: Option<String>,
-    /// Include runs whose planned time is in the future. Not needed with --state, with --until, or if --since is an
-    /// instant in the future: then these runs are always included
+    /// Include runs whose planned time is in the future. Without this option they are omitted, except with --state,
+    /// with --until (which sets its own limit), or if --since is an instant in the future
     #[arg(long)]
     planned: bool,
     /// Maximum number of runs
@@ -156,7 +156,7 @@ impl RunCommand {
     }
 }
 
-impl Verb {
+impl RunVerb {
     async fn run(
         &self,
         client: &ApiClient,

@@ -262,7 +262,7 @@ fn a_conflict_is_reported_and_other_changes_are_applied() {
     assert_snapshot!(after_plan, @r"
     error: the server refused the changes of 1 job
 
-    hint: all other changes were applied; to see the refused ones, run `tasuki job apply` again
+    hint: all other changes were applied; repeat the command with --dry-run to see the changes that are left
     ");
     assert_eq!(job_server.names(), ["hello", "日次"]);
 }

@@ -163,7 +163,7 @@ on_each_database! {
             database.run_script(&format!("insert into tasuki_run (id, job_id, job_version, origin, lane, exclusive, max_attempts, tries_allowed, scheduled_for, created_at) values ({id}, 1, 1, 'task', '', 0, 1, 1, 1, 1)"));
         }
         let words = database.tasuki(&["doctor"]);
-        let expected = "FOUND     I19       rule: a waiting run, and no other run, is in the due table; an assigned or running run, and no other run, has a lease
+        let expected = "FOUND     I19       rule: the due table contains all waiting runs and no other runs; all assigned or running runs have a lease, and no other runs have one
                     error: a waiting run is not in the due table, or its due row differs from the run (12: run 1, run 2, run 3, run 4, run 5, run 6, run 7, run 8, run 9, run 10, …)
 error: 1 finding
 

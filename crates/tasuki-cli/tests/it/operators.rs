@@ -103,7 +103,7 @@ fn workers() {
     exit 0
     detached worker 11111111-2222-4333-8444-555555555555
     --
-    this worker will be detached: it gets no new runs, and continues its running runs only if another node confirms this:
+    this worker will be detached; it will get no new runs, and it will stop its running runs unless another node allows it to continue them. The worker:
 
     worker          11111111-2222-4333-8444-555555555555
     state           dead

@@ -43,7 +43,7 @@ fn refusals_show_the_message_of_the_server() {
     --
     error: job hello has version 4, not 3
 
-    hint: nothing was changed: another request changed the object before this one, or the state of the object does not allow this action; check the state before you repeat the command
+    hint: this command changed nothing, because another request changed the object first, or because the state of the object does not allow this action; check the state before you repeat the command
     ");
     assert_snapshot!(fake.output(&["job", "show", "anything"]), @r"
     exit 1

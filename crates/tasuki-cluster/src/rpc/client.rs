@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tasuki::node::clock_and_random::Clock;
 use tasuki::node::coordination::node_rpc::{
-    CancelHint, ContinuationRequest, ORDER_TIMEOUT, OrderResponse, PING_TIMEOUT, Peer,
+    CancelHint, ContinueAfterDetachRequest, ORDER_TIMEOUT, OrderResponse, PING_TIMEOUT, Peer,
     PeerUnreachable, Peers, StartOrder, WorkerStatus,
 };
 use tasuki_core::{Epoch, RunId, WorkerId};
@@ -103,7 +103,8 @@ impl RpcPeers {
         let mut request = Request::new(message);
         request.set_timeout(deadline);
         if let RpcAuthMethod::Token(tokens) = &self.security {
-            let header = AsciiMetadataValue::try_from(format!("Bearer {}", tokens.sign()));
+            let header =
+                AsciiMetadataValue::try_from(format!("Bearer {}", tokens.create_own_token()));
             let mut header = header.map_err(|error| PeerUnreachable(error.to_string()))?;
             header.set_sensitive(true);
             request.metadata_mut().insert("authorization", header);
@@ -233,7 +234,7 @@ impl Peers for RpcPeers {
     async fn confirm(
         &self,
         peer: &Peer,
-        request: &ContinuationRequest,
+        request: &ContinueAfterDetachRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         let message = convert::confirm_request(peer.worker, request);
         let send =

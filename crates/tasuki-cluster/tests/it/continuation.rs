@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tasuki::node::clock_and_random::RealClock;
 use tasuki::node::coordination::node_rpc::{
-    ContinuationRequest, Peer, PeerUnreachable, Peers as _,
+    ContinueAfterDetachRequest, Peer, PeerUnreachable, Peers as _,
 };
 use tasuki::node::{Config, Node};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
@@ -54,7 +54,7 @@ impl TestCluster {
         worker: WorkerId,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         let runs = vec![(RunId(1), LeaseToken::from_random(1))];
-        caller.confirm(&self.peer, &ContinuationRequest { worker, runs }).await
+        caller.confirm(&self.peer, &ContinueAfterDetachRequest { worker, runs }).await
     }
 
     async fn expect_refused(&self, caller: &RpcPeers, worker: WorkerId) {

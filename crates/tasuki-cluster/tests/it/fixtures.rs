@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use tasuki::node::clock_and_random::{Clock, RealClock};
 use tasuki::node::coordination::coordinator_trait::ClusterRole;
 use tasuki::node::coordination::node_rpc::{
-    CancelHint, ContinuationRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers as _,
-    StartOrder, WorkerStatus,
+    CancelHint, ContinueAfterDetachRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable,
+    Peers as _, StartOrder, WorkerStatus,
 };
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::tls::dev::{DevAuthority, ValidityPeriod};
@@ -42,7 +42,7 @@ pub(crate) enum ReceivedRequest {
     Start(StartOrder),
     Cancel(CancelHint),
     Drain(Epoch),
-    Confirm(ContinuationRequest),
+    Confirm(ContinueAfterDetachRequest),
     Reload(i64),
 }
 
@@ -119,7 +119,10 @@ impl NodeRpc for FakeNode {
         Ok(true)
     }
 
-    async fn confirm(&self, request: ContinuationRequest) -> Result<Vec<RunId>, PeerUnreachable> {
+    async fn confirm(
+        &self,
+        request: ContinueAfterDetachRequest,
+    ) -> Result<Vec<RunId>, PeerUnreachable> {
         self.received.lock().unwrap().push(ReceivedRequest::Confirm(request.clone()));
         match request.runs.first() {
             Some((run, _)) => Ok(vec![*run]),

@@ -169,7 +169,7 @@ async fn rpc_tls_an_observer_may_read_but_not_send_orders() {
     let peers = pair.client_with(&folder);
     assert_eq!(ping_until_response(&peers, &pair.peer).await, pair.node.id);
     assert!(peers.status(&pair.peer).await.is_ok());
-    let request = tasuki::node::coordination::node_rpc::ContinuationRequest {
+    let request = tasuki::node::coordination::node_rpc::ContinueAfterDetachRequest {
         worker: pair.node.id,
         runs: Vec::new(),
     };

@@ -58,7 +58,8 @@ async fn rpc_token_a_token_is_valid_for_a_minute() {
     let folder = keys(KEY, None);
     let clock = OffsetClock::new(0);
     let ours = tokens_at(&folder, node_identity("here"), clock.clone());
-    let token = tokens_at(&folder, node_identity("there"), Arc::new(FrozenClock::now())).sign();
+    let token =
+        tokens_at(&folder, node_identity("there"), Arc::new(FrozenClock::now())).create_own_token();
     let (life, skew) = (TOKEN_LIFETIME.as_secs() as i64, MAX_CLOCK_SKEW.as_secs() as i64);
     // One second of tolerance on each side, because the clock advances during the test.
     let cases = [
@@ -106,7 +107,7 @@ impl Clock for FrozenClock {
 async fn rpc_token_an_invalid_token_is_refused() {
     let folder = keys(KEY, None);
     let ours = tokens(&folder, node_identity("here"));
-    let token = tokens(&folder, observer_identity()).sign();
+    let token = tokens(&folder, observer_identity()).create_own_token();
     assert_eq!(ours.verify(&token), Ok(observer_identity()));
     let (payload, signature) = token.rsplit_once(':').unwrap();
     let invalid = [
@@ -125,10 +126,13 @@ async fn rpc_token_an_invalid_token_is_refused() {
     for token in invalid {
         assert!(ours.verify(&token).is_err(), "{token:?}");
     }
-    let other_key = tokens(&keys(OTHER_KEY, None), observer_identity()).sign();
+    let other_key = tokens(&keys(OTHER_KEY, None), observer_identity()).create_own_token();
     assert!(ours.verify(&other_key).is_err(), "another key");
     let other_cluster = Identity::new("other", PeerRole::Node, "a").unwrap();
-    assert!(ours.verify(&tokens(&folder, other_cluster).sign()).is_err(), "another cluster");
+    assert!(
+        ours.verify(&tokens(&folder, other_cluster).create_own_token()).is_err(),
+        "another cluster"
+    );
 }
 
 #[tokio::test]
@@ -145,7 +149,7 @@ async fn rpc_token_a_short_key_is_refused() {
     let ours = tokens(&folder, node_identity("here"));
     folder.write("current", "too short");
     wait_until("the short key is refused", || ours.refused_reloads() == 1).await;
-    assert!(ours.verify(&ours.sign()).is_ok(), "the previous key stays in use");
+    assert!(ours.verify(&ours.create_own_token()).is_ok(), "the previous key stays in use");
 }
 
 struct TokenServer {
@@ -251,7 +255,7 @@ async fn rpc_token_no_call_fails_while_keys_are_replaced() {
 
 fn with_token<T>(tokens: &TokenSigner, message: T) -> Request<T> {
     let mut request = Request::new(message);
-    let header = format!("Bearer {}", tokens.sign()).parse().unwrap();
+    let header = format!("Bearer {}", tokens.create_own_token()).parse().unwrap();
     request.metadata_mut().insert("authorization", header);
     request
 }

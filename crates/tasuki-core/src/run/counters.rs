@@ -58,7 +58,7 @@ impl RunCounters {
     /// The counters after a RUNNING run was lost (T8). If other runs were lost with it, the run gets one
     /// additional try, once, and is isolated from then on. A job with a single attempt gets none: its
     /// owner decided that it must not start twice.
-    pub fn after_loss(self, loss: LossKind, max_attempts: u32) -> Self {
+    pub fn with_extra_try_after_shared_loss(self, loss: LossKind, max_attempts: u32) -> Self {
         match loss {
             LossKind::Shared if max_attempts > 1 && !self.isolated => {
                 Self { tries_allowed: self.tries_allowed + 1, isolated: true, ..self }
@@ -102,23 +102,26 @@ mod tests {
 
     #[test]
     fn a_shared_loss_gives_one_additional_try_only_once() {
-        let first = RunCounters::new(2).after_claim().after_loss(LossKind::Shared, 2);
+        let first =
+            RunCounters::new(2).after_claim().with_extra_try_after_shared_loss(LossKind::Shared, 2);
         assert_eq!((first.tries, first.tries_allowed, first.isolated), (1, 3, true));
         // The run is isolated now. Even if a stale observation reports a shared loss, it uses up a try.
-        let second = first.after_claim().after_loss(LossKind::Shared, 2);
+        let second = first.after_claim().with_extra_try_after_shared_loss(LossKind::Shared, 2);
         assert_eq!((second.tries, second.tries_allowed), (2, 3));
     }
 
     #[test]
     fn a_job_with_one_attempt_gets_no_additional_try() {
-        let lost = RunCounters::new(1).after_claim().after_loss(LossKind::Shared, 1);
+        let lost =
+            RunCounters::new(1).after_claim().with_extra_try_after_shared_loss(LossKind::Shared, 1);
         assert!(!lost.has_tries_left());
         assert!(!lost.isolated);
     }
 
     #[test]
     fn a_single_loss_uses_up_its_try() {
-        let lost = RunCounters::new(2).after_claim().after_loss(LossKind::Single, 2);
+        let lost =
+            RunCounters::new(2).after_claim().with_extra_try_after_shared_loss(LossKind::Single, 2);
         assert_eq!((lost.tries, lost.tries_allowed, lost.isolated), (1, 2, false));
     }
 
@@ -143,8 +146,8 @@ mod tests {
                     0 if run.has_tries_left() => run.after_claim(),
                     1 => run.after_assign().after_release(),
                     2 if run.has_tries_left() => run.after_assign().after_start(),
-                    3 if run.tries > 0 => run.after_loss(LossKind::Shared, max),
-                    4 if run.tries > 0 => run.after_loss(LossKind::Single, max),
+                    3 if run.tries > 0 => run.with_extra_try_after_shared_loss(LossKind::Shared, max),
+                    4 if run.tries > 0 => run.with_extra_try_after_shared_loss(LossKind::Single, max),
                     5 if !run.has_tries_left() => run.with_one_more_try(),
                     _ => run,
                 };

@@ -13,7 +13,7 @@ use crate::string_enum::string_enum;
 
 string_enum! {
     /// An operation on a run. It has the same name in SQL files, methods, logs, metrics, REST and CLI.
-    pub enum Verb, "verb" {
+    pub enum RunVerb, "verb" {
         /// The leader or the API creates the run.
         Create = "create",
         /// The leader assigns the run to a worker.
@@ -45,7 +45,7 @@ string_enum! {
     }
 }
 
-impl Verb {
+impl RunVerb {
     /// Whether some transition of this verb starts from `state`.
     pub fn applies_to(self, state: RunState) -> bool {
         TRANSITIONS
@@ -96,7 +96,7 @@ pub struct TransitionRow {
     /// The number by which documents and tests cite the transition: `T0` to `T15`.
     pub number: &'static str,
     /// The operation.
-    pub verb: Verb,
+    pub verb: RunVerb,
     /// The changes of state.
     pub state_effects: &'static [StateEffect],
     /// Who performs the operation.
@@ -111,7 +111,7 @@ pub struct TransitionRow {
 pub const TRANSITIONS: &[TransitionRow] = &[
     TransitionRow {
         number: "T0",
-        verb: Verb::Create,
+        verb: RunVerb::Create,
         state_effects: &[StateEffect::Create(Pending)],
         actor: "leader (time, event); API (task, trigger, rerun)",
         guard: "F for the leader; the cursor and the job are unchanged since they were read; unique keys (a conflict returns the existing run)",
@@ -119,7 +119,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T1",
-        verb: Verb::Assign,
+        verb: RunVerb::Assign,
         state_effects: &[StateEffect::Change(WAITING, &[Assigned])],
         actor: "leader",
         guard: "F; due row deleted; state and attempt_no as read; no cancel requested; due within assign_ahead; skip_at not passed; worker active and with a free slot; hold acquired if the policy needs it",
@@ -127,7 +127,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T1c",
-        verb: Verb::Claim,
+        verb: RunVerb::Claim,
         state_effects: &[StateEffect::Change(WAITING, &[Running])],
         actor: "worker, jobs with dispatch `claim`",
         guard: "worker active, neither detached nor draining; due row deleted; state; due_at <= clock; neither skip_at nor expires_at passed; no cancel requested; hold acquired if the policy needs it",
@@ -135,7 +135,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T2",
-        verb: Verb::Start,
+        verb: RunVerb::Start,
         state_effects: &[StateEffect::Change(&[Assigned], &[Running])],
         actor: "worker",
         guard: "lease found by token; token; state; the run's worker is the caller and not detached; no cancel requested; due_at <= clock < start_by (if clock < due_at, the result is NotYet instead of Lost)",
@@ -143,7 +143,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T3",
-        verb: Verb::Renew,
+        verb: RunVerb::Renew,
         state_effects: &[StateEffect::Keep(LEASED)],
         actor: "worker",
         guard: "lease found by token",
@@ -151,7 +151,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T4",
-        verb: Verb::Finish,
+        verb: RunVerb::Finish,
         state_effects: &[StateEffect::Change(&[Running], &[Succeeded])],
         actor: "worker",
         guard: "token; state (a success has precedence over a requested cancel)",
@@ -159,7 +159,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T5",
-        verb: Verb::Finish,
+        verb: RunVerb::Finish,
         state_effects: &[StateEffect::Change(&[Running], &[RetryWait])],
         actor: "worker",
         guard: "token; state; no cancel requested; failure retryable; tries left",
@@ -167,7 +167,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T6",
-        verb: Verb::Finish,
+        verb: RunVerb::Finish,
         state_effects: &[StateEffect::Change(&[Running], &[Failed, TimedOut, Expired])],
         actor: "worker",
         guard: "token; state; no cancel requested",
@@ -175,7 +175,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T7",
-        verb: Verb::Orphan,
+        verb: RunVerb::Orphan,
         state_effects: &[StateEffect::Change(&[Assigned], &[Orphaned])],
         actor: "leader",
         guard: "F; token as read; state; start_by < clock, or worker detached or gone",
@@ -183,7 +183,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T7w",
-        verb: Verb::Release,
+        verb: RunVerb::Release,
         state_effects: &[StateEffect::Change(&[Assigned], &[Orphaned])],
         actor: "worker, draining or without a free slot",
         guard: "token; state",
@@ -191,7 +191,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T8",
-        verb: Verb::Recover,
+        verb: RunVerb::Recover,
         state_effects: &[
             StateEffect::Change(&[Running], &[RetryWait, Expired, Failed, Canceled]),
             StateEffect::Change(&[Assigned], &[Orphaned]),
@@ -202,7 +202,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T9",
-        verb: Verb::Cancel,
+        verb: RunVerb::Cancel,
         state_effects: &[StateEffect::Change(
             &[Pending, Orphaned, RetryWait, Assigned],
             &[Canceled],
@@ -213,7 +213,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T10",
-        verb: Verb::Cancel,
+        verb: RunVerb::Cancel,
         state_effects: &[StateEffect::Keep(&[Running])],
         actor: "API; `replace`",
         guard: "state; no cancel requested yet; F for the leader",
@@ -221,7 +221,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T11",
-        verb: Verb::Finish,
+        verb: RunVerb::Finish,
         state_effects: &[StateEffect::Change(&[Running], &[Canceled])],
         actor: "worker, after its process tree is gone",
         guard: "token; state; cancel requested",
@@ -229,7 +229,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T12",
-        verb: Verb::Skip,
+        verb: RunVerb::Skip,
         state_effects: &[StateEffect::Change(&[Pending, Orphaned], &[Skipped])],
         actor: "leader",
         guard: "F; due row deleted; tries = 0; skip_at < clock (LATE), or the run is due, the policy is `forbid` and the hold is owned by a run that is RUNNING or due (CONCURRENT)",
@@ -237,7 +237,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T13",
-        verb: Verb::Expire,
+        verb: RunVerb::Expire,
         state_effects: &[StateEffect::Change(WAITING, &[Expired])],
         actor: "leader",
         guard: "F; due row deleted; expires_at < clock, or max_releases reached without a start",
@@ -245,7 +245,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T14",
-        verb: Verb::Retry,
+        verb: RunVerb::Retry,
         state_effects: &[StateEffect::Change(&[Failed, TimedOut, Expired], &[RetryWait])],
         actor: "API",
         guard: "state (a succeeded run cannot be retried by accident)",
@@ -253,7 +253,7 @@ pub const TRANSITIONS: &[TransitionRow] = &[
     },
     TransitionRow {
         number: "T15",
-        verb: Verb::Confirm,
+        verb: RunVerb::Confirm,
         state_effects: &[StateEffect::Keep(&[Running])],
         actor: "worker",
         guard: "token; state; for CONFIRMING -> NONE also: the deadline has not passed",
@@ -379,26 +379,26 @@ mod tests {
 
     #[test]
     fn every_verb_is_in_the_table_and_applies_to_the_right_states() {
-        let applies = |verb: Verb| -> Vec<RunState> {
+        let applies = |verb: RunVerb| -> Vec<RunState> {
             RunState::ALL.iter().copied().filter(|&state| verb.applies_to(state)).collect()
         };
         let expected = [
-            (Verb::Create, vec![]),
-            (Verb::Assign, vec![Pending, Orphaned, RetryWait]),
-            (Verb::Claim, vec![Pending, Orphaned, RetryWait]),
-            (Verb::Start, vec![Assigned]),
-            (Verb::Renew, vec![Assigned, Running]),
-            (Verb::Finish, vec![Running]),
-            (Verb::Orphan, vec![Assigned]),
-            (Verb::Release, vec![Assigned]),
-            (Verb::Recover, vec![Assigned, Running]),
-            (Verb::Cancel, vec![Pending, Assigned, Running, Orphaned, RetryWait]),
-            (Verb::Skip, vec![Pending, Orphaned]),
-            (Verb::Expire, vec![Pending, Orphaned, RetryWait]),
-            (Verb::Retry, vec![Failed, TimedOut, Expired]),
-            (Verb::Confirm, vec![Running]),
+            (RunVerb::Create, vec![]),
+            (RunVerb::Assign, vec![Pending, Orphaned, RetryWait]),
+            (RunVerb::Claim, vec![Pending, Orphaned, RetryWait]),
+            (RunVerb::Start, vec![Assigned]),
+            (RunVerb::Renew, vec![Assigned, Running]),
+            (RunVerb::Finish, vec![Running]),
+            (RunVerb::Orphan, vec![Assigned]),
+            (RunVerb::Release, vec![Assigned]),
+            (RunVerb::Recover, vec![Assigned, Running]),
+            (RunVerb::Cancel, vec![Pending, Assigned, Running, Orphaned, RetryWait]),
+            (RunVerb::Skip, vec![Pending, Orphaned]),
+            (RunVerb::Expire, vec![Pending, Orphaned, RetryWait]),
+            (RunVerb::Retry, vec![Failed, TimedOut, Expired]),
+            (RunVerb::Confirm, vec![Running]),
         ];
-        assert_eq!(expected.len(), Verb::ALL.len());
+        assert_eq!(expected.len(), RunVerb::ALL.len());
         for (verb, states) in expected {
             assert!(TRANSITIONS.iter().any(|row| row.verb == verb), "{verb} has no row");
             assert_eq!(applies(verb), states, "{verb}");
@@ -407,11 +407,11 @@ mod tests {
 
     #[test]
     fn target_states_follow_from_the_table() {
-        assert_eq!(Verb::Renew.target_states(Running), [Running]);
-        assert_eq!(Verb::Cancel.target_states(Running), [Running]);
-        assert_eq!(Verb::Recover.target_states(Assigned), [Orphaned]);
-        assert_eq!(Verb::Recover.target_states(Running), [RetryWait, Failed, Canceled, Expired]);
-        assert!(Verb::Retry.target_states(Succeeded).is_empty());
+        assert_eq!(RunVerb::Renew.target_states(Running), [Running]);
+        assert_eq!(RunVerb::Cancel.target_states(Running), [Running]);
+        assert_eq!(RunVerb::Recover.target_states(Assigned), [Orphaned]);
+        assert_eq!(RunVerb::Recover.target_states(Running), [RetryWait, Failed, Canceled, Expired]);
+        assert!(RunVerb::Retry.target_states(Succeeded).is_empty());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use jiff::civil::DateTime;
 use jiff::{Timestamp, Zoned};
 
 use super::dst::GapRule;
-use super::{Fire, PlannedSlot, Recurrence, Schedule, next_fire};
+use super::{Fire, Recurrence, Schedule, SlotKey, next_fire};
 
 /// The next fires of a schedule.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ impl PreviewRow {
     }
 
     /// The slot of a fire; `None` for a skipped time.
-    pub fn slot(&self) -> Option<PlannedSlot> {
+    pub fn slot(&self) -> Option<SlotKey> {
         match self {
             Self::Fire { fire, .. } => Some(fire.slot),
             Self::Skipped { .. } => None,

@@ -153,7 +153,7 @@ settings! {
     /// When heartbeat_ttl has passed without a heartbeat, the leader calls the worker. If the worker
     /// answers no call for this additional time, the leader detaches it.
     worker_detach_grace: Duration = s(5), ms(0), s(600),
-        "heartbeat_ttl を過ぎてもハートビートがないワーカーを、リーダーが呼び出す。この時間のあいだ一度も応答がなければ、リーダーはワーカーを切り離す。";
+        "heartbeat_ttl を過ぎてもハートビートがないワーカーを、リーダーが呼び出す。そこからさらに worker_detach_grace のあいだ一度も応答がなければ、リーダーはワーカーを切り離す。";
     /// Maximum time between the due time of a run (or its assignment, if that is later) and its start.
     /// After this time the leader takes the run back from the worker and assigns it again.
     reassign_after: Duration = s(15), ms(20), s(3_600),

@@ -73,7 +73,7 @@ pub struct WorkerRecord {
 
 /// The response to a heartbeat: the worker's row, and whether there is anything else for the worker to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HeartbeatReply {
+pub struct WorkerHeartbeatReply {
     /// The worker's row.
     pub worker: WorkerRecord,
     /// The database's clock when the row was read.
@@ -124,7 +124,7 @@ impl WorkerRecord {
     }
 }
 
-impl HeartbeatReply {
+impl WorkerHeartbeatReply {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             worker: WorkerRecord::from_row(row)?,
@@ -157,7 +157,7 @@ impl Store {
     pub async fn record_heartbeat(
         &self,
         worker: WorkerId,
-    ) -> Result<Option<HeartbeatReply>, Error> {
+    ) -> Result<Option<WorkerHeartbeatReply>, Error> {
         let key = params! { id: to_uuid(worker.as_bytes()) };
         let rows = match self.db.dialect() {
             Dialect::Sqlite | Dialect::Postgres => self.db.write_returning(&HEARTBEAT, key).await?,
@@ -166,7 +166,7 @@ impl Store {
                 false => Vec::new(),
             },
         };
-        rows.first().map(HeartbeatReply::from_row).transpose()
+        rows.first().map(WorkerHeartbeatReply::from_row).transpose()
     }
 
     /// Changes the numbers of slots of a worker. `false`: the worker is dead or gone.

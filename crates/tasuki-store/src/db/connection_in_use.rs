@@ -150,13 +150,13 @@ impl<D: ServerDatabase> Drop for ServerConnection<D> {
 }
 
 /// A connection with an open transaction: ours, or one of the application.
-pub(crate) enum ServerTx<'a, D: ServerDatabase> {
+pub(crate) enum OwnedOrBorrowedTx<'a, D: ServerDatabase> {
     Owned(ServerConnection<D>),
     /// The application began this transaction, and only the application ends it.
     Borrowed(&'a mut D::Connection),
 }
 
-impl<D: ServerDatabase> ServerTx<'_, D> {
+impl<D: ServerDatabase> OwnedOrBorrowedTx<'_, D> {
     /// See [`ServerConnection::begin_exchange`].
     pub(crate) fn begin_exchange(&mut self) -> &mut D::Connection {
         match self {

@@ -5,7 +5,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use crate::db::sql::{Dialect, Sql, load_sql_text, sql};
+use crate::db::sql::{Dialect, Sql, sql, text_or_mutant};
 use crate::db::{Params, Tx, params};
 use crate::{Error, Store};
 
@@ -127,7 +127,7 @@ async fn apply_pending(tx: &mut Tx<'_>) -> Result<Vec<&'static Migration>, Error
             checksum: migration.checksum(),
         };
         tx.execute(&INSERT, params).await?;
-        tx.execute_script(&load_sql_text(migration.text)).await?;
+        tx.execute_script(&text_or_mutant(migration.text)).await?;
         tx.execute(&MARK_APPLIED, params! { version: migration.version }).await?;
     }
     Ok(pending)

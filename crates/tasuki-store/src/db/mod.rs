@@ -13,7 +13,7 @@ use crate::Error;
 pub(crate) use crate::db::bind::{Params, params};
 use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, values_in_statement_order};
 use crate::db::connect::{BEGIN_SNAPSHOT, Pools};
-use crate::db::connection_in_use::{ServerConnection, ServerTx};
+use crate::db::connection_in_use::{OwnedOrBorrowedTx, ServerConnection};
 pub(crate) use crate::db::row::Row;
 use crate::db::sql::{Dialect, Sql};
 use crate::db::sqlite_group_commit::{BoundScript, ScriptCall};
@@ -30,7 +30,7 @@ pub(crate) mod sqlite_group_commit;
 mod tx;
 
 #[cfg(feature = "mutants")]
-mod sql_mutants;
+mod replace_sql_with_mutants;
 
 pub use tx::AppTransaction;
 pub(crate) use tx::Tx;
@@ -143,12 +143,12 @@ impl Db {
             Pools::Sqlite { writer, .. } => {
                 TxConnection::Sqlite(SqliteTx::Owned(writer.begin_with("begin immediate").await?))
             }
-            Pools::Postgres(cache) => TxConnection::Postgres(ServerTx::Owned(
+            Pools::Postgres(cache) => TxConnection::Postgres(OwnedOrBorrowedTx::Owned(
                 ServerConnection::begin(cache, "begin").await?,
             )),
-            Pools::MySql(cache) => {
-                TxConnection::MySql(ServerTx::Owned(ServerConnection::begin(cache, "begin").await?))
-            }
+            Pools::MySql(cache) => TxConnection::MySql(OwnedOrBorrowedTx::Owned(
+                ServerConnection::begin(cache, "begin").await?,
+            )),
         };
         let fault_injector = self.fault_injector.clone();
         Ok(Tx { connection, now: self.now(), fault_injector, fault })
@@ -162,11 +162,13 @@ impl Db {
             }
             Pools::Postgres(cache) => {
                 let transaction = ServerConnection::begin(cache, BEGIN_SNAPSHOT).await?;
-                TxConnection::Postgres(ServerTx::Owned(transaction))
+                TxConnection::Postgres(OwnedOrBorrowedTx::Owned(transaction))
             }
             Pools::MySql(cache) => {
                 let begin = "set transaction isolation level repeatable read; start transaction with consistent snapshot, read only";
-                TxConnection::MySql(ServerTx::Owned(ServerConnection::begin(cache, begin).await?))
+                TxConnection::MySql(OwnedOrBorrowedTx::Owned(
+                    ServerConnection::begin(cache, begin).await?,
+                ))
             }
         };
         Ok(Tx { connection, now: self.now(), fault_injector: None, fault: Fault::None })

@@ -68,7 +68,7 @@ impl Sql {
     }
 
     fn text(&self, dialect: Dialect) -> String {
-        let text = load_sql_text(self.texts[dialect as usize]);
+        let text = text_or_mutant(self.texts[dialect as usize]);
         match self.removed_clause {
             Some(clause) => text.replace(clause, ""),
             None => text.into_owned(),
@@ -100,11 +100,11 @@ impl Sql {
 
 /// Returns a text that was included at compile time; in a mutation test with the changes of the mutant.
 #[cfg(not(feature = "mutants"))]
-pub(crate) fn load_sql_text(text: &'static str) -> Cow<'static, str> {
+pub(crate) fn text_or_mutant(text: &'static str) -> Cow<'static, str> {
     Cow::Borrowed(text)
 }
 #[cfg(feature = "mutants")]
-pub(crate) use crate::db::sql_mutants::mutate as load_sql_text;
+pub(crate) use crate::db::replace_sql_with_mutants::mutate as text_or_mutant;
 
 /// Includes `sql/<name>.sql` for all databases, or one file for each database.
 macro_rules! sql {

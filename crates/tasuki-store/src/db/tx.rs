@@ -11,7 +11,7 @@ use sqlx::{
 use super::{Db, Fault, FaultInjector, Params, Row, fetch_rows, wrap_rows};
 use crate::Error;
 use crate::db::bind::{bind_mysql, bind_postgres, bind_sqlite, values_in_statement_order};
-use crate::db::connection_in_use::ServerTx;
+use crate::db::connection_in_use::OwnedOrBorrowedTx;
 use crate::db::sql::{Dialect, Sql};
 
 /// A transaction of the application that tasuki writes into, so that both commit together. Made from a `&mut` of
@@ -33,7 +33,7 @@ macro_rules! from_sqlx {
         }
     )+};
 }
-from_sqlx!(Sqlite SqliteConnection SqliteTx, Postgres PgConnection ServerTx, MySql MySqlConnection ServerTx);
+from_sqlx!(Sqlite SqliteConnection SqliteTx, Postgres PgConnection OwnedOrBorrowedTx, MySql MySqlConnection OwnedOrBorrowedTx);
 
 /// A transaction. Dropping it without a commit rolls it back.
 pub(crate) struct Tx<'a> {
@@ -48,8 +48,8 @@ pub(crate) struct Tx<'a> {
 /// The driver's connection or transaction behind a [`Tx`].
 pub(super) enum TxConnection<'a> {
     Sqlite(SqliteTx<'a>),
-    Postgres(ServerTx<'a, Postgres>),
-    MySql(ServerTx<'a, MySql>),
+    Postgres(OwnedOrBorrowedTx<'a, Postgres>),
+    MySql(OwnedOrBorrowedTx<'a, MySql>),
 }
 
 /// A transaction on SQLite: ours, or one of the application.

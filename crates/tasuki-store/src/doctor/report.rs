@@ -85,7 +85,7 @@ const CHECKS: [(&str, &str); 18] = [
     ("I18", "an event that has runs is marked as processed, and records the number of its runs"),
     (
         "I19",
-        "a waiting run, and no other run, is in the due table; an assigned or running run, and no other run, has a lease",
+        "the due table contains all waiting runs and no other runs; all assigned or running runs have a lease, and no other runs have one",
     ),
 ];
 

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tasuki_core::{InvalidInput, JobId, JobName, RunId};
 
-use super::cancel_runs_and_move_cursors::{self, CanceledRuns};
+use super::cancel_future_runs_and_move_cursors::{self, CanceledRuns};
 use super::{Job, JobDefinition, JobVersion, definition, insert_version};
 use crate::audit::{self, AuditAction, AuditActor};
 use crate::db::instant::timestamp_from_micros;
@@ -91,7 +91,7 @@ impl Store {
                 (Some(before), after)
             }
         };
-        cancel_runs_and_move_cursors::move_cursors(&mut tx, &after, next_fire).await?;
+        cancel_future_runs_and_move_cursors::move_cursors(&mut tx, &after, next_fire).await?;
         let act = AuditAction {
             action: "create",
             object: format!("job {}", after.id),
@@ -222,14 +222,16 @@ impl Store {
             }
         };
         let after = update_job(&mut tx, &before, after, row_clock(row)?).await?;
-        let canceled = match cancel_runs_and_move_cursors::invalidates_future_runs(&before, &after)
-        {
-            true => {
-                cancel_runs_and_move_cursors::reschedule(&mut tx, &after, next_fire, action, by)
+        let canceled =
+            match cancel_future_runs_and_move_cursors::invalidates_future_runs(&before, &after) {
+                true => {
+                    cancel_future_runs_and_move_cursors::reschedule(
+                        &mut tx, &after, next_fire, action, by,
+                    )
                     .await?
-            }
-            false => CanceledRuns::default(),
-        };
+                }
+                false => CanceledRuns::default(),
+            };
         let mut after_json = definition::audit_json(&after);
         after_json["canceled_runs"] = canceled.runs.len().into();
         let act = AuditAction {

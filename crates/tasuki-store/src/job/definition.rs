@@ -10,7 +10,7 @@ use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::retry::Backoff;
 use tasuki_core::{InvalidInput, Schedule};
 
-use super::{Job, JobSpec, JobVersion};
+use super::{Job, JobVersion, JobVersionSpec};
 use crate::Error;
 use crate::db::instant::duration_to_micros;
 use crate::db::{Params, Row, params};
@@ -60,7 +60,7 @@ pub struct JobDefinition {
     /// Whether the job creates runs at all.
     pub enabled: bool,
     /// What its runs execute, and with which limits.
-    pub spec: JobSpec,
+    pub spec: JobVersionSpec,
 }
 
 impl JobDefinition {
@@ -120,7 +120,7 @@ impl JobDefinition {
     }
 }
 
-impl JobSpec {
+impl JobVersionSpec {
     fn check(&self) -> Result<(), InvalidInput> {
         if !check_json("spec", &self.spec)?.is_object() {
             return Err(InvalidInput::with_described_value("spec", "other JSON", "a JSON object"));

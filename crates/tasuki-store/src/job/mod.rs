@@ -4,7 +4,7 @@
 //! The spec of a job (what its runs execute) is copied into a job version whenever it changes, under the version
 //! number that the job then has. A job version never changes, and a run names the job version that it executes.
 
-mod cancel_runs_and_move_cursors;
+mod cancel_future_runs_and_move_cursors;
 mod create_edit_delete;
 mod definition;
 pub(crate) mod schedule_cursor;
@@ -43,7 +43,7 @@ const MAX_PAGE: u32 = 200;
 
 /// The spec of a job: what its runs execute, and with which limits. Each change of it creates a job version.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct JobSpec {
+pub struct JobVersionSpec {
     /// Kind of work: command, Django command or function.
     pub kind: WorkKind,
     /// The command and its limits, as JSON.
@@ -68,7 +68,7 @@ pub struct JobSpec {
     pub labels: BTreeSet<String>,
 }
 
-impl JobSpec {
+impl JobVersionSpec {
     fn from_row(row: &Row) -> Result<Self, Error> {
         let number = |name| row.int(name).map(|number| number as u32);
         let duration =
@@ -97,7 +97,7 @@ pub struct JobVersion {
     /// Number of the version.
     pub version: i64,
     /// What the runs of this version execute.
-    pub spec: JobSpec,
+    pub spec: JobVersionSpec,
 }
 
 /// A job as stored in the database, with its newest version.
@@ -163,7 +163,7 @@ impl Job {
     }
 
     /// Whether a slot or an event at this instant creates a run: the job is enabled, not paused and not deleted.
-    pub fn is_active_at(&self, at: Timestamp) -> bool {
+    pub fn creates_runs_at(&self, at: Timestamp) -> bool {
         let paused = self.paused_at.is_some() && self.paused_until.is_none_or(|until| at < until);
         self.enabled && !paused && self.deleted_at.is_none()
     }
@@ -174,7 +174,7 @@ impl Job {
         let newest = JobVersion {
             job: id,
             version: row.int("spec_version")?,
-            spec: JobSpec::from_row(row)?,
+            spec: JobVersionSpec::from_row(row)?,
         };
         Ok(Self {
             id,
@@ -260,7 +260,7 @@ impl Store {
         for row in self.db.query(&LIST_VERSIONS, lists).await? {
             let (job, version) = (JobId(row.int("job_id")?), row.int("version")?);
             if wanted.contains(&(job, version)) {
-                let spec = JobSpec::from_row(&row)?;
+                let spec = JobVersionSpec::from_row(&row)?;
                 found.push((row.text("name")?, JobVersion { job, version, spec }));
             }
         }
@@ -309,22 +309,22 @@ async fn insert_version(tx: &mut Tx<'_>, new: &JobVersion) -> Result<(), Error> 
 }
 
 /// The limits of a job version that decide whether a run is retried after it was lost or released.
-pub(crate) struct RetryLimits {
+pub(crate) struct LostAndReleasedRunRules {
     pub(crate) max_releases: u32,
     pub(crate) backoff: tasuki_core::retry::Backoff,
     pub(crate) retry_lost: bool,
 }
 
-pub(crate) async fn get_job_retry_limits(
+pub(crate) async fn get_lost_and_released_run_rules(
     tx: &mut Tx<'_>,
     job: JobId,
     version: i64,
-) -> Result<RetryLimits, Error> {
+) -> Result<LostAndReleasedRunRules, Error> {
     let rows = tx.query(&FIND_VERSION, params! { job_id: job.0, version: version }).await?;
     let row =
         rows.first().ok_or_else(|| Error::broken(format!("job {job} has no version {version}")))?;
     let duration = |name| row.int(name).map(|micros| Duration::from_micros(micros.max(0) as u64));
-    Ok(RetryLimits {
+    Ok(LostAndReleasedRunRules {
         max_releases: row.int("max_releases")? as u32,
         backoff: tasuki_core::retry::Backoff::new(
             duration("backoff_us")?,

@@ -15,7 +15,7 @@ static INSERT_MANY: Sql = sql!("log/insert_many", ".postgres", ".postgres", ".po
 
 /// The first lines of an attempt's output. For most attempts these are the whole output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CapturedOutput {
+pub struct FirstOutputLines {
     /// The run.
     pub run: RunId,
     /// The number of the attempt, from 1.
@@ -24,7 +24,7 @@ pub struct CapturedOutput {
     pub lines: Vec<LogLine>,
 }
 
-impl CapturedOutput {
+impl FirstOutputLines {
     /// Whether the lines fit into one chunk, so that [`Store::create_short_logs`] accepts them. `max_log_bytes` is the
     /// maximum size of a log, in bytes.
     pub fn fits_one_chunk(&self, max_log_bytes: i64) -> bool {
@@ -34,8 +34,8 @@ impl CapturedOutput {
     }
 
     /// Returns an upper bound for the size of the lines as JSON, in bytes.
-    pub(crate) fn json_byte_size(&self) -> usize {
-        self.lines.iter().map(|line| 32 + validate::json_byte_size(Some(&line.text))).sum()
+    pub(crate) fn max_json_string_bytes(&self) -> usize {
+        self.lines.iter().map(|line| 32 + validate::max_json_string_bytes(Some(&line.text))).sum()
     }
 
     /// Encodes the lines as one chunk. Returns the size of their text in bytes, and the chunk.
@@ -54,16 +54,16 @@ impl Store {
     /// Creates the logs of several attempts. Each output must fit into one chunk. Returns for each whether its log
     /// was created. `false`: the attempt does not exist any more, or it already has a log; [`Store::append_log`]
     /// tells these cases apart.
-    pub async fn create_short_logs(&self, logs: &[CapturedOutput]) -> Result<Vec<bool>, Error> {
+    pub async fn create_short_logs(&self, logs: &[FirstOutputLines]) -> Result<Vec<bool>, Error> {
         match self.dialect() {
             Dialect::Postgres => self.create_logs_batch(logs).await,
             Dialect::Sqlite | Dialect::MySql => self.create_logs_one_by_one(logs).await,
         }
     }
 
-    async fn create_logs_batch(&self, logs: &[CapturedOutput]) -> Result<Vec<bool>, Error> {
+    async fn create_logs_batch(&self, logs: &[FirstOutputLines]) -> Result<Vec<bool>, Error> {
         let (bytes, bodies): (Vec<i64>, Vec<String>) =
-            logs.iter().map(CapturedOutput::encode_chunk).unzip();
+            logs.iter().map(FirstOutputLines::encode_chunk).unzip();
         let params = params! {
             run_ids: logs.iter().map(|log| log.run.0).collect::<Vec<_>>(),
             attempts: logs.iter().map(|log| i64::from(log.attempt_no)).collect::<Vec<_>>(),
@@ -77,11 +77,11 @@ impl Store {
         }
         // If an attempt is in the list twice, only its first output was stored.
         let was_created =
-            |log: &CapturedOutput| created.remove(&(log.run.0, i64::from(log.attempt_no)));
+            |log: &FirstOutputLines| created.remove(&(log.run.0, i64::from(log.attempt_no)));
         Ok(logs.iter().map(was_created).collect())
     }
 
-    async fn create_logs_one_by_one(&self, logs: &[CapturedOutput]) -> Result<Vec<bool>, Error> {
+    async fn create_logs_one_by_one(&self, logs: &[FirstOutputLines]) -> Result<Vec<bool>, Error> {
         let mut results = Vec::with_capacity(logs.len());
         let mut tx = self.db.begin().await?;
         for log in logs {

@@ -2,7 +2,7 @@
 //! requested to stop it.
 
 use serde_json::json;
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{Epoch, RunId, RunState};
 
 use crate::audit::{self, AuditAction, AuditActor};
@@ -70,7 +70,7 @@ impl Store {
             let after =
                 if result == CancelResult::Canceled { RunState::Canceled } else { row.state };
             let action = AuditAction {
-                action: Verb::Cancel.as_str(),
+                action: RunVerb::Cancel.as_str(),
                 object: format!("run {run}"),
                 before: Some(json!({ "state": row.state.as_str() })),
                 after: Some(json!({
@@ -109,7 +109,7 @@ impl CancelRequest<'_> {
         NewTransitionRecord {
             run: row.id,
             attempt_no: row.counters.attempt_no,
-            verb: Verb::Cancel,
+            verb: RunVerb::Cancel,
             actor: self.by,
             reason: self.reason,
             epoch: self.epoch,

@@ -8,7 +8,7 @@ use tasuki_core::{LeaseToken, RunId, WorkerId};
 use crate::cluster::worker;
 use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Row, Tx, params};
-use crate::run::due_table::{self, DueRowClaim};
+use crate::run::due_table::{self, RunsToClaimFromDueRow};
 use crate::run::{lease, mysql_and_sqlite};
 use crate::{Error, StartedRun, Store, to_uuid};
 
@@ -156,7 +156,7 @@ async fn claim_locked_rows(
         if !skipped
             && (needs_no_hold || lease::acquire_hold(tx, &ACQUIRE_HOLD, run, request.token).await?)
         {
-            let range = DueRowClaim::from_row_up_to(remaining, row)?;
+            let range = RunsToClaimFromDueRow::from_row_with_max_runs(remaining, row)?;
             remaining -= range.claim_count;
             ranges.push(range);
         }
@@ -164,5 +164,5 @@ async fn claim_locked_rows(
     if !ranges.is_empty() && !mysql_and_sqlite::claim_ranges(tx, request, &ranges).await? {
         return Err(Error::broken("a run changed its state although its due row is locked"));
     }
-    Ok(ranges.into_iter().flat_map(DueRowClaim::ids).collect())
+    Ok(ranges.into_iter().flat_map(RunsToClaimFromDueRow::ids).collect())
 }

@@ -50,7 +50,7 @@ pub(crate) fn id_range_offsets() -> Params<'static> {
 
 /// A due row and the runs of it that a claim takes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct DueRowClaim {
+pub(crate) struct RunsToClaimFromDueRow {
     /// When the runs of the row are due, in microseconds since the Unix epoch.
     pub(crate) due_at: i64,
     /// First run id of the row.
@@ -61,9 +61,9 @@ pub(crate) struct DueRowClaim {
     pub(crate) is_split: bool,
 }
 
-impl DueRowClaim {
+impl RunsToClaimFromDueRow {
     /// Reads a due row and selects at most `max_runs` of its runs.
-    pub(crate) fn from_row_up_to(max_runs: i64, row: &Row) -> Result<Self, Error> {
+    pub(crate) fn from_row_with_max_runs(max_runs: i64, row: &Row) -> Result<Self, Error> {
         let (due_at, run, range_len) =
             (row.int("due_at")?, row.int("run_id")?, row.int("extra_runs")? + 1);
         Ok(Self {

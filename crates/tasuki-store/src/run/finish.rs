@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use tasuki_core::exit::ClassifiedFailure;
 use tasuki_core::retry::{RetryDecision, RunAtAttemptEnd, decide_retry};
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{AttemptErrorCode, AttemptOutcome, LeaseToken, RunId, RunState};
 
 use crate::db::instant::duration_to_micros;
@@ -14,7 +14,7 @@ use crate::db::sql::{Dialect, Sql, sql};
 use crate::db::{Params, Tx, params};
 use crate::run::lease;
 use crate::run::rare_transition_records::{self, NewTransitionRecord};
-use crate::{CapturedOutput, Error, Outcome, Run, Store, job, to_uuid, validate};
+use crate::{Error, FirstOutputLines, Outcome, Run, Store, job, to_uuid, validate};
 
 static LOCK: Sql = sql!("run/lock");
 static FAIL: Sql = sql!("run/fail");
@@ -65,7 +65,7 @@ pub struct AttemptReport {
     /// How the attempt ended.
     pub attempt_result: AttemptResult,
     /// Captured output, if it is short and complete: it is saved together with the end.
-    pub output: Option<CapturedOutput>,
+    pub output: Option<FirstOutputLines>,
 }
 
 /// Result of reporting a batch of successes.
@@ -128,8 +128,8 @@ impl AttemptResult {
 
     /// Approximate size in a statement, in bytes, if it is a success.
     fn byte_size(&self) -> usize {
-        100 + validate::json_byte_size(self.result.as_deref())
-            + validate::json_byte_size(self.log_ref.as_deref())
+        100 + validate::max_json_string_bytes(self.result.as_deref())
+            + validate::max_json_string_bytes(self.log_ref.as_deref())
     }
 
     /// Column values that describe the end of the attempt.
@@ -163,7 +163,7 @@ impl AttemptReport {
     /// Approximate size in a statement, in bytes, if it is a success.
     fn byte_size(&self) -> usize {
         self.attempt_result.byte_size()
-            + self.output.as_ref().map_or(0, CapturedOutput::json_byte_size)
+            + self.output.as_ref().map_or(0, FirstOutputLines::max_json_string_bytes)
     }
 
     /// Changes the values so that every database can store them.
@@ -311,7 +311,7 @@ impl Store {
             let record = NewTransitionRecord {
                 run,
                 attempt_no: row.counters.attempt_no,
-                verb: Verb::Finish,
+                verb: RunVerb::Finish,
                 actor: "worker",
                 reason: Some("a late report was refused"),
                 epoch: None,
@@ -341,7 +341,7 @@ async fn end_failed_attempt(
     failure: &ClassifiedFailure,
     result: &AttemptResult,
 ) -> Result<RunState, Error> {
-    let limits = job::get_job_retry_limits(tx, run.job, run.job_version).await?;
+    let limits = job::get_lost_and_released_run_rules(tx, run.job, run.job_version).await?;
     let attempt_end = RunAtAttemptEnd {
         counters: run.counters,
         max_attempts: run.max_attempts,

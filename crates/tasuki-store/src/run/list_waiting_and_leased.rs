@@ -180,7 +180,7 @@ impl Store {
     }
 
     /// Lists all assigned runs that are still leased. Claimed runs are not in the list, because they use other slots.
-    pub async fn list_assignments(&self) -> Result<Vec<LeasedRun>, Error> {
+    pub async fn list_assigned_runs_of_all_workers(&self) -> Result<Vec<LeasedRun>, Error> {
         let rows = self.db.query(&LIST_ASSIGNMENTS, params! {}).await?;
         rows.iter().map(LeasedRun::from_row).collect()
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 use tasuki_core::RunId;
 use tasuki_core::RunState;
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 
 use crate::audit::{self, AuditAction, AuditActor};
 use crate::db::params;
@@ -42,7 +42,7 @@ impl Store {
         let record = NewTransitionRecord {
             run,
             attempt_no: row.counters.attempt_no,
-            verb: Verb::Retry,
+            verb: RunVerb::Retry,
             actor: by.name,
             reason,
             epoch: None,
@@ -51,7 +51,7 @@ impl Store {
         rare_transition_records::insert_transition_record(&mut tx, record).await?;
         let allowed = row.counters.tries_allowed;
         let action = AuditAction {
-            action: Verb::Retry.as_str(),
+            action: RunVerb::Retry.as_str(),
             object: format!("run {run}"),
             before: Some(json!({ "state": row.state.as_str(), "tries_allowed": allowed })),
             after: Some(json!({

@@ -8,7 +8,6 @@
 pub(crate) mod assign;
 pub(crate) mod cancel;
 pub(crate) mod claim;
-pub(crate) mod confirm;
 pub(crate) mod create;
 pub(crate) mod due_table;
 pub(crate) mod finish;
@@ -18,6 +17,7 @@ pub(crate) mod list;
 pub(crate) mod list_executions;
 pub(crate) mod list_waiting_and_leased;
 pub(crate) mod manual_retry;
+pub(crate) mod mark_confirming;
 pub(crate) mod mysql_and_sqlite;
 pub(crate) mod new_run;
 pub(crate) mod postgres;

@@ -10,7 +10,7 @@ use crate::db::instant::duration_to_micros;
 use crate::db::sql::{Dialect, Sql, sql, sqlite_script};
 use crate::db::{Params, Row, Tx, params};
 use crate::run::create::new_run_params;
-use crate::run::due_table::DueRowClaim;
+use crate::run::due_table::RunsToClaimFromDueRow;
 use crate::run::finish::SucceededBatch;
 use crate::run::lease;
 use crate::{
@@ -123,10 +123,10 @@ async fn insert_rows(tx: &mut Tx<'_>, runs: &[NewRun<'_>]) -> Result<(i64, i64),
 pub(crate) async fn claim_ranges(
     tx: &mut Tx<'_>,
     request: &ClaimRequest<'_>,
-    ranges: &[DueRowClaim],
+    ranges: &[RunsToClaimFromDueRow],
 ) -> Result<bool, Error> {
-    let ids: Vec<i64> = ranges.iter().copied().flat_map(DueRowClaim::ids).collect();
-    let (split, whole): (Vec<&DueRowClaim>, Vec<&DueRowClaim>) =
+    let ids: Vec<i64> = ranges.iter().copied().flat_map(RunsToClaimFromDueRow::ids).collect();
+    let (split, whole): (Vec<&RunsToClaimFromDueRow>, Vec<&RunsToClaimFromDueRow>) =
         ranges.iter().partition(|range| range.is_split);
     let mut all_split = true;
     for range in split {

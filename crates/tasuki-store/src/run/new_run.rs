@@ -1,7 +1,7 @@
 //! [`NewRun`]: the values from which a run is created.
 
 use jiff::Timestamp;
-use tasuki_core::{EventId, Origin, PlannedSlot, RunId, Scope};
+use tasuki_core::{EventId, Origin, RunId, Scope, SlotKey};
 
 use crate::JobVersion;
 use crate::run::due_table;
@@ -18,7 +18,7 @@ pub struct NewRun<'a> {
     /// Planned instant; `None` is now.
     pub scheduled_for: Option<Timestamp>,
     /// Slot, if a schedule creates the run. A second run for the same job, scope and slot finds this one.
-    pub slot: Option<PlannedSlot>,
+    pub slot: Option<SlotKey>,
     /// Key that identifies the request: a second request with the same key finds this run. 1 to 191 characters,
     /// without spaces at either end.
     pub idempotency_key: Option<String>,

@@ -4,7 +4,7 @@
 
 use jiff::Timestamp;
 use sha2::{Digest as _, Sha256};
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{Epoch, LeaseToken, RunId};
 
 use crate::db::instant::timestamp_from_micros;
@@ -22,7 +22,7 @@ pub struct TransitionRecord {
     /// Number of the attempt during which it happened; 0 before the first attempt.
     pub attempt_no: u32,
     /// Verb of the transition.
-    pub verb: Verb,
+    pub verb: RunVerb,
     /// Name of the actor.
     pub actor: String,
     /// Reason, for humans.
@@ -59,7 +59,7 @@ impl Store {
 pub(crate) struct NewTransitionRecord<'a> {
     pub(crate) run: RunId,
     pub(crate) attempt_no: u32,
-    pub(crate) verb: Verb,
+    pub(crate) verb: RunVerb,
     pub(crate) actor: &'a str,
     pub(crate) reason: Option<&'a str>,
     pub(crate) epoch: Option<Epoch>,
@@ -88,7 +88,7 @@ pub(crate) async fn insert_transition_record(
 /// inserts the records.
 pub(crate) async fn insert_transition_records(
     tx: &mut Tx<'_>,
-    verb: Verb,
+    verb: RunVerb,
     actor: &str,
     reason: &str,
     runs: Vec<serde_json::Value>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tasuki_core::exit::ClassifiedFailure;
 use tasuki_core::retry::{RunAtAttemptEnd, decide_retry};
 use tasuki_core::run::LossKind;
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{AttemptErrorCode, AttemptOutcome, Epoch, LeaseToken, RunId, RunState};
 
 use crate::cluster::leader;
@@ -67,7 +67,7 @@ impl Store {
                         &mut tx,
                         &row,
                         expired.token,
-                        Verb::Recover,
+                        RunVerb::Recover,
                         "leader",
                         Some(epoch),
                     )
@@ -95,8 +95,11 @@ async fn end_lost_attempt(
     epoch: Epoch,
     random: u32,
 ) -> Result<RunState, Error> {
-    let limits = job::get_job_retry_limits(tx, run.job, run.job_version).await?;
-    let run = Run { counters: run.counters.after_loss(loss, run.max_attempts), ..run };
+    let limits = job::get_lost_and_released_run_rules(tx, run.job, run.job_version).await?;
+    let run = Run {
+        counters: run.counters.with_extra_try_after_shared_loss(loss, run.max_attempts),
+        ..run
+    };
     let attempt_end = RunAtAttemptEnd {
         counters: run.counters,
         max_attempts: run.max_attempts,
@@ -115,7 +118,7 @@ async fn end_lost_attempt(
         tx,
         &run,
         token,
-        Verb::Recover,
+        RunVerb::Recover,
         "leader",
         Some("its lease expired"),
         Some(epoch),

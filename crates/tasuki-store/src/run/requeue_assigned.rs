@@ -3,7 +3,7 @@
 //! The leader orphans a run whose worker did not start it in time or must not start it. A worker releases a run that
 //! it cannot start. Both append the attempt as RELEASED and count it as a release, not as a try.
 
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{AttemptOutcome, Epoch, LeaseToken, RunId, RunState};
 
 use crate::cluster::leader;
@@ -33,7 +33,7 @@ impl Store {
             tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain_loss(run).await?));
         };
-        requeue_assigned(&mut tx, &row, token, Verb::Orphan, "leader", Some(epoch)).await?;
+        requeue_assigned(&mut tx, &row, token, RunVerb::Orphan, "leader", Some(epoch)).await?;
         tx.commit().await?;
         self.close_lease_if_empty(token).await?;
         Ok(Outcome::Applied(()))
@@ -50,7 +50,7 @@ impl Store {
             tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain_loss(run).await?));
         };
-        requeue_assigned(&mut tx, &row, token, Verb::Release, "worker", None).await?;
+        requeue_assigned(&mut tx, &row, token, RunVerb::Release, "worker", None).await?;
         tx.commit().await?;
         self.close_lease_if_empty(token).await?;
         Ok(Outcome::Applied(()))
@@ -62,7 +62,7 @@ pub(crate) async fn requeue_assigned(
     tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
-    verb: Verb,
+    verb: RunVerb,
     actor: &str,
     epoch: Option<Epoch>,
 ) -> Result<(), Error> {
@@ -84,7 +84,7 @@ pub(crate) async fn record_transition(
     tx: &mut Tx<'_>,
     run: &Run,
     token: LeaseToken,
-    verb: Verb,
+    verb: RunVerb,
     actor: &str,
     reason: Option<&str>,
     epoch: Option<Epoch>,

@@ -1,7 +1,7 @@
 //! T12 and T13: the leader skips or expires a waiting run.
 
 use tasuki_core::run::SkipReason;
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{Epoch, RunId, RunState};
 
 use crate::cluster::leader;
@@ -47,7 +47,7 @@ impl Store {
             &row,
             allowed && condition_holds,
             RunState::Skipped,
-            Verb::Skip,
+            RunVerb::Skip,
             reason.as_str(),
             epoch,
         )
@@ -61,7 +61,8 @@ impl Store {
             tx.rollback().await?;
             return Ok(Outcome::Lost(self.explain_loss(run).await?));
         };
-        let limits = job::get_job_retry_limits(&mut tx, row.job, row.job_version).await?;
+        let limits =
+            job::get_lost_and_released_run_rules(&mut tx, row.job, row.job_version).await?;
         let reason = match row.counters.releases_exhausted(limits.max_releases) {
             true => Some("MAX_RELEASES"),
             false => has_row(&mut tx, &IS_EXPIRED, run).await?.then_some("EXPIRES_AT"),
@@ -72,7 +73,7 @@ impl Store {
             &row,
             reason.is_some(),
             RunState::Expired,
-            Verb::Expire,
+            RunVerb::Expire,
             reason_text,
             epoch,
         )
@@ -87,7 +88,7 @@ impl Store {
         run: &Run,
         condition_holds: bool,
         state: RunState,
-        verb: Verb,
+        verb: RunVerb,
         reason: &str,
         epoch: Epoch,
     ) -> Result<Outcome<()>, Error> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{LeaseToken, RunId, RunState};
 use tasuki_store::{AttemptResult, BoxFuture, Fault, FaultInjector, NewRun, Writer};
 
@@ -90,8 +90,8 @@ contract! {
         assert!(transitions.iter().all(|transition| transition.actor == "worker" && transition.token_hash.as_ref() == Some(&hash)));
         let summaries: Vec<_> = transitions.iter().map(|transition| (transition.verb, transition.attempt_no, transition.reason.as_deref())).collect();
         assert_eq!(summaries, [
-            (Verb::Confirm, 2, Some("the worker requests to continue")),
-            (Verb::Confirm, 2, Some("the worker may continue")),
+            (RunVerb::Confirm, 2, Some("the worker requests to continue")),
+            (RunVerb::Confirm, 2, Some("the worker may continue")),
         ]);
     }
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{Epoch, EventId, Origin, RunId, RunState, WorkerId};
 use tasuki_store::{AssignRequest, Dialect, DueRun, NewRun, Severity, Store, Writer};
 
@@ -95,7 +95,7 @@ contract! {
             store.given_run_with(state, &one_run_at_a_time()).await;
         }
         assert_eq!(store.doctor_findings().await, [] as [String; 0]);
-        for &verb in Verb::ALL.iter().filter(|&&verb| verb != Verb::Create) {
+        for &verb in RunVerb::ALL.iter().filter(|&&verb| verb != RunVerb::Create) {
             for &state in RunState::ALL {
                 store.set_time(0);
                 try_verb(store, verb, state).await;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunState};
 use tasuki_store::{
-    AttemptResult, CreatedRun, Dialect, JobDefinition, JobSpec, NewRun, PendingTask, Store,
+    AttemptResult, CreatedRun, Dialect, JobDefinition, JobVersionSpec, NewRun, PendingTask, Store,
     SubmitBatcher, Trigger, Writer,
 };
 
@@ -145,7 +145,7 @@ contract! {
 
     /// MySQL compares "q" and "q " as equal, the other databases do not.
     async fn a_lane_with_surrounding_space_is_refused(store: TestStore) {
-        let spec = JobSpec { lane: "q ".to_owned(), ..in_queue().spec() };
+        let spec = JobVersionSpec { lane: "q ".to_owned(), ..in_queue().spec() };
         let definition = JobDefinition { trigger: Trigger::Task, enabled: true, spec };
         let refused = store.create_job("test", &"spaced".parse().unwrap(), &definition, None).await.unwrap_err();
         assert_eq!(refused.to_string(), "lane: found \"q \", expected no whitespace around it");

@@ -10,8 +10,8 @@ use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::{JobId, Origin, RunId, RunState, Schedule, Scope};
 use tasuki_store::{
     AssignRequest, AttemptResult, Dialect, Error, Job, JobChangeResult, JobCreateResult,
-    JobDefinition, JobSpec, NewRun, RunFilter, ScheduleCursor, ScheduleCursorMove, Store, Trigger,
-    Writer,
+    JobDefinition, JobVersionSpec, NewRun, RunFilter, ScheduleCursor, ScheduleCursorMove, Store,
+    Trigger, Writer,
 };
 
 use crate::fixtures::{
@@ -118,13 +118,13 @@ contract! {
             let to = at.last().map(|&last| last + SignedDuration::from_secs(10));
             (ScheduleCursorMove { job: job.expected_version(), scope: Scope::default(), from: after_noon(10), to }, at)
         };
-        let runs = |job: &Job, at: &[Timestamp]| -> Vec<(Timestamp, tasuki_core::PlannedSlot)> {
+        let runs = |job: &Job, at: &[Timestamp]| -> Vec<(Timestamp, tasuki_core::SlotKey)> {
             let schedule = job.parse_stored_schedule().unwrap().unwrap();
             let fire = |at: &Timestamp| schedule.next_after(*at - SignedDuration::from_secs(1)).unwrap();
             at.iter().map(|at| (*at, fire(at).slot)).collect()
         };
-        fn new_runs<'a>(job: &'a Job, slots: &[(Timestamp, tasuki_core::PlannedSlot)]) -> Vec<NewRun<'a>> {
-            let run = |&(at, slot): &(Timestamp, tasuki_core::PlannedSlot)| NewRun {
+        fn new_runs<'a>(job: &'a Job, slots: &[(Timestamp, tasuki_core::SlotKey)]) -> Vec<NewRun<'a>> {
+            let run = |&(at, slot): &(Timestamp, tasuki_core::SlotKey)| NewRun {
                 origin: Origin::Time,
                 slot: Some(slot),
                 scheduled_for: Some(at),
@@ -352,7 +352,7 @@ fn edit_during_planning(dialect: Dialect) {
                     answer => answer.unwrap(),
                 }
             });
-            let spec = JobSpec { max_attempts: 2 + round, ..RunOptions::default().spec() };
+            let spec = JobVersionSpec { max_attempts: 2 + round, ..RunOptions::default().spec() };
             let edit =
                 JobDefinition { spec, ..time_definition(every("1s"), &RunOptions::default()) };
             let changed = loop {

@@ -10,8 +10,8 @@ use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 use tasuki_core::schedule::{DstRuleOverrides, FoldRule, GapRule, ScheduleKind};
 use tasuki_core::{JobName, RunState, Schedule};
 use tasuki_store::{
-    AuditActor, Job, JobChangeResult, JobCreateResult, JobDefinition, JobKind, JobSpec, NewRun,
-    Store, Trigger, Writer,
+    AuditActor, Job, JobChangeResult, JobCreateResult, JobDefinition, JobKind, JobVersionSpec,
+    NewRun, Store, Trigger, Writer,
 };
 
 use crate::fixtures::{RunOptions, TestStore, contract, noon, run_both};
@@ -34,7 +34,7 @@ fn full_definition() -> JobDefinition {
             misfire: Some(MisfirePolicy::EveryWithin(Duration::from_secs(7200))),
         },
         enabled: true,
-        spec: JobSpec {
+        spec: JobVersionSpec {
             kind: JobKind::Django,
             spec: r#"{"command":"report","env":{"KEY":"hunter2"}}"#.to_owned(),
             lane: "slow".to_owned(),
@@ -118,13 +118,13 @@ contract! {
     async fn an_invalid_definition_is_refused_with_the_field_name(store: TestStore) {
         let spec = task_definition().spec;
         let wrong = [
-            (JobSpec { spec: "{".to_owned(), ..spec.clone() }, "spec: found something else, expected JSON"),
-            (JobSpec { spec: "[]".to_owned(), ..spec.clone() }, "spec: found other JSON, expected a JSON object"),
-            (JobSpec { max_attempts: 0, ..spec.clone() }, "max_attempts: found 0, expected 1 to 1000000"),
-            (JobSpec { max_releases: u32::MAX, ..spec.clone() }, "max_releases: found 4294967295, expected 1 to 1000000"),
-            (JobSpec { backoff: Duration::from_secs(901), ..spec.clone() }, "backoff cap: found 900s, expected at least the first delay, 901s"),
-            (JobSpec { jitter_percent: 101, ..spec.clone() }, "backoff jitter: found 101 %, expected 0 to 100 %"),
-            (JobSpec { labels: string_set(&[" "]), ..spec.clone() }, "label: found nothing, expected 1 to 191 visible characters"),
+            (JobVersionSpec { spec: "{".to_owned(), ..spec.clone() }, "spec: found something else, expected JSON"),
+            (JobVersionSpec { spec: "[]".to_owned(), ..spec.clone() }, "spec: found other JSON, expected a JSON object"),
+            (JobVersionSpec { max_attempts: 0, ..spec.clone() }, "max_attempts: found 0, expected 1 to 1000000"),
+            (JobVersionSpec { max_releases: u32::MAX, ..spec.clone() }, "max_releases: found 4294967295, expected 1 to 1000000"),
+            (JobVersionSpec { backoff: Duration::from_secs(901), ..spec.clone() }, "backoff cap: found 900s, expected at least the first delay, 901s"),
+            (JobVersionSpec { jitter_percent: 101, ..spec.clone() }, "backoff jitter: found 101 %, expected 0 to 100 %"),
+            (JobVersionSpec { labels: string_set(&[" "]), ..spec.clone() }, "label: found nothing, expected 1 to 191 visible characters"),
         ];
         for (spec, expected) in wrong {
             let definition = JobDefinition { spec, ..task_definition() };
@@ -146,7 +146,7 @@ contract! {
 
     async fn a_change_of_an_outdated_version_is_lost(store: TestStore) {
         let job = given_named_job(store, "report", &task_definition()).await;
-        let spec = JobSpec { max_attempts: 5, ..task_definition().spec };
+        let spec = JobVersionSpec { max_attempts: 5, ..task_definition().spec };
         let edit = JobDefinition { spec, ..task_definition() };
         let now = expect_applied(store.edit_job("ann", job.expected_version(), &edit, None).await.unwrap());
         assert_eq!((now.version, now.newest.version, now.newest.spec.max_attempts), (2, 2, 5));
@@ -197,13 +197,13 @@ contract! {
         let hour = noon() + SignedDuration::from_hours(1);
         let paused = expect_applied(store.pause_job("ann", job.expected_version(), "move", None).await.unwrap());
         assert_eq!((paused.paused_at, paused.paused_until, paused.paused_reason.as_deref()), (Some(noon()), None, Some("move")));
-        assert!(job.is_active_at(noon()) && !paused.is_active_at(hour));
+        assert!(job.creates_runs_at(noon()) && !paused.creates_runs_at(hour));
         store.set_time(10);
         let ending = expect_applied(store.pause_job("ann", paused.expected_version(), "move", Some(hour)).await.unwrap());
         assert_eq!((ending.paused_at, ending.paused_until), (Some(noon()), Some(hour)), "the pause began with the first call");
-        assert!(!ending.is_active_at(noon()) && ending.is_active_at(hour));
+        assert!(!ending.creates_runs_at(noon()) && ending.creates_runs_at(hour));
         let off = expect_applied(store.disable_job("ann", ending.expected_version()).await.unwrap());
-        assert!(!off.is_active_at(hour), "the end of a pause does not enable the job");
+        assert!(!off.creates_runs_at(hour), "the end of a pause does not enable the job");
         let resumed = expect_applied(store.resume_job("ann", off.expected_version(), None).await.unwrap());
         assert_eq!((resumed.paused_at, resumed.paused_until, &resumed.paused_reason), (None, None, &None));
         assert_eq!(store.find_job(&name("report")).await.unwrap(), Some(resumed));
@@ -217,7 +217,7 @@ contract! {
         assert_eq!(store.find_job(&name("report")).await.unwrap(), None);
         assert_eq!(store.list_jobs(None, 10).await.unwrap(), []);
         assert_eq!(store.find_job_by_id(job.id).await.unwrap(), Some(gone.clone()), "a deleted job can still be read by id");
-        assert_eq!((gone.deleted_at, gone.is_active_at(noon())), (Some(noon()), false));
+        assert_eq!((gone.deleted_at, gone.creates_runs_at(noon())), (Some(noon()), false));
         for lost in [
             store.edit_job("bob", gone.expected_version(), &full_definition(), None).await.unwrap(),
             store.enable_job("bob", gone.expected_version(), None).await.unwrap(),
@@ -229,7 +229,7 @@ contract! {
 
         let again = given_named_job(store, "report", &full_definition()).await;
         assert_eq!((again.id, again.version, again.newest.version), (job.id, 4, 4), "the job id and the version count continue");
-        assert!(again.is_active_at(noon()), "the job is neither deleted nor paused");
+        assert!(again.creates_runs_at(noon()), "the job is neither deleted nor paused");
         assert_eq!(store.find_job(&name("report")).await.unwrap(), Some(again));
         let entries = store.list_audit_entries_after(0, 10).await.unwrap();
         assert_eq!(entries.last().unwrap().action, "create");

@@ -2,7 +2,7 @@
 
 use tasuki_core::{AttemptErrorCode, RunId, RunState};
 use tasuki_store::{
-    AttemptReport, AttemptResult, CapturedOutput, LogAppendResult, LogLine, OutputStream,
+    AttemptReport, AttemptResult, FirstOutputLines, LogAppendResult, LogLine, OutputStream,
 };
 
 use crate::fixtures::{TestStore, contract, failed_result, noon, run_both};
@@ -33,7 +33,7 @@ contract! {
         }
         let lines = |texts: &[&str]| texts.iter().map(|text| line(text)).collect::<Vec<_>>();
         store.append_log(runs[1], 1, 0, &lines(&["was there"]), 1_000).await.unwrap().unwrap();
-        let first = |run, attempt_no, texts: &[&str]| CapturedOutput { run, attempt_no, lines: lines(texts) };
+        let first = |run, attempt_no, texts: &[&str]| FirstOutputLines { run, attempt_no, lines: lines(texts) };
         let logs = [
             first(runs[0], 1, &["one", "two \u{65e5}\u{672c}"]),
             first(runs[1], 1, &["too late"]),
@@ -65,7 +65,7 @@ contract! {
         for text in ["of a success", "of a failure", "of one that was lost", ""] {
             let run = store.given_run(RunState::Running).await;
             let lines = [text].into_iter().filter(|text| !text.is_empty()).map(line).collect();
-            let printed = Some(CapturedOutput { run: run.id, attempt_no: 1, lines });
+            let printed = Some(FirstOutputLines { run: run.id, attempt_no: 1, lines });
             let end = AttemptReport::new(run.token.unwrap(), run.id, AttemptResult::default());
             ends.push(AttemptReport { output: printed.filter(|printed| !printed.lines.is_empty()), ..end });
         }

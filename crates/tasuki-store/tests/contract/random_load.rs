@@ -8,8 +8,8 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::{AttemptErrorCode, Epoch, LeaseToken, RunId, RunState, WorkerId};
 use tasuki_store::{
     AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, JobCreateResult,
-    JobDefinition, JobKind, JobSpec, JobVersion, NewRun, NewWorker, Outcome, StateAfterAttempt,
-    Store, Trigger, Writer,
+    JobDefinition, JobKind, JobVersion, JobVersionSpec, NewRun, NewWorker, Outcome,
+    StateAfterAttempt, Store, Trigger, Writer,
 };
 
 use crate::fixtures::failed_result;
@@ -90,7 +90,7 @@ impl RandomLoad {
             ("", ConcurrencyPolicy::Allow),
             ("", ConcurrencyPolicy::Forbid),
         ] {
-            let spec = JobSpec {
+            let spec = JobVersionSpec {
                 kind: JobKind::Function,
                 spec: "{}".to_owned(),
                 lane: lane.to_owned(),

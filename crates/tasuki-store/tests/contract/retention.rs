@@ -73,7 +73,7 @@ contract! {
         let late = store.given_run(RunState::Succeeded).await;
         assert!(early.scheduled_for < late.scheduled_for);
         store.set_time(2 * DAY);
-        let from = PrunePosition::scheduled_from(late.scheduled_for);
+        let from = PrunePosition::before_runs_scheduled_at(late.scheduled_for);
         assert_eq!(store.prune_runs(AGE, from, 100).await.unwrap().deleted, 1);
         assert!(store.find_run(early.id).await.unwrap().is_some());
         assert_eq!(store.find_run(late.id).await.unwrap(), None);

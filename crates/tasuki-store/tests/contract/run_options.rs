@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_store::{JobKind, JobSpec};
+use tasuki_store::{JobKind, JobVersionSpec};
 
 /// Options of a test's job and run, besides the state of the run.
 #[derive(Debug, Clone)]
@@ -28,8 +28,8 @@ impl Default for RunOptions {
 }
 
 impl RunOptions {
-    pub(crate) fn spec(&self) -> JobSpec {
-        JobSpec {
+    pub(crate) fn spec(&self) -> JobVersionSpec {
+        JobVersionSpec {
             kind: JobKind::Command,
             spec: r#"{"command":["true"]}"#.to_owned(),
             lane: self.lane.to_owned(),

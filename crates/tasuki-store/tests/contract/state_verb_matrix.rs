@@ -1,7 +1,7 @@
 //! Every verb in every state: it is applied exactly where the transition table allows it.
 
 use tasuki_core::run::SkipReason;
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{AttemptErrorCode, RunState};
 use tasuki_store::{AttemptResult, RenewResult, Writer};
 
@@ -9,8 +9,8 @@ use crate::fixtures::{GRACE, RunOptions, TTL, TestStore, contract, failed_result
 
 contract! {
     async fn every_verb_is_applied_only_in_its_states(store: TestStore) {
-        for &verb in Verb::ALL {
-            if verb == Verb::Create {
+        for &verb in RunVerb::ALL {
+            if verb == RunVerb::Create {
                 continue; // a created run has no previous state
             }
             for &state in RunState::ALL {
@@ -23,12 +23,12 @@ contract! {
 }
 
 /// Applies a verb to a run in this state; all other conditions of the verb are met. Returns whether it was applied.
-pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> bool {
-    let lane = if verb == Verb::Claim { "queue" } else { "" };
+pub(crate) async fn try_verb(store: &TestStore, verb: RunVerb, state: RunState) -> bool {
+    let lane = if verb == RunVerb::Claim { "queue" } else { "" };
     let options = match verb {
         // Only a run with such a deadline can be skipped or expire.
-        Verb::Skip => RunOptions { skip_after: Some(5), ..RunOptions::default() },
-        Verb::Expire => RunOptions { expire_after: Some(5), ..RunOptions::default() },
+        RunVerb::Skip => RunOptions { skip_after: Some(5), ..RunOptions::default() },
+        RunVerb::Expire => RunOptions { expire_after: Some(5), ..RunOptions::default() },
         _ => RunOptions::default(),
     };
     let run = store.given_run_with(state, &options).await;
@@ -43,21 +43,21 @@ pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> 
     let before = store.read_run(run.id).await;
     let token = run.token.unwrap_or_else(|| store.new_token());
     match verb {
-        Verb::Create => unreachable!("the caller leaves create out"),
-        Verb::Assign => {
+        RunVerb::Create => unreachable!("the caller leaves create out"),
+        RunVerb::Assign => {
             store.set_time(40);
             store.try_assign(store.read_due_run(run.id).await).await.is_some()
         }
-        Verb::Claim => {
+        RunVerb::Claim => {
             store.set_time(40);
             store.try_claim("queue", 10).await.1.iter().any(|claimed| claimed.id == run.id)
         }
-        Verb::Start => store.try_start(token, run.id).await.is_applied(),
-        Verb::Renew => match store.renew_one(token).await {
+        RunVerb::Start => store.try_start(token, run.id).await.is_applied(),
+        RunVerb::Renew => match store.renew_one(token).await {
             RenewResult::Held { runs, .. } => runs.iter().any(|one| one.run == run.id),
             RenewResult::Gone => false,
         },
-        Verb::Finish => {
+        RunVerb::Finish => {
             let first = store
                 .finish_run(token, run.id, &AttemptResult::default())
                 .await
@@ -66,12 +66,12 @@ pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> 
             // A repeated report of an ended run is accepted, but it is not a transition.
             first && before.state == RunState::Running
         }
-        Verb::Orphan => {
+        RunVerb::Orphan => {
             store.set_time(20);
             store.orphan(store.epoch, run.id, token).await.unwrap().is_applied()
         }
-        Verb::Release => store.release(token, run.id).await.unwrap().is_applied(),
-        Verb::Recover => {
+        RunVerb::Release => store.release(token, run.id).await.unwrap().is_applied(),
+        RunVerb::Recover => {
             store.set_time(100);
             let expired = store.list_expired_leases(GRACE, 100).await.unwrap();
             let Some(lease) = expired.into_iter().find(|lease| lease.runs.contains(&run.id)) else {
@@ -80,17 +80,21 @@ pub(crate) async fn try_verb(store: &TestStore, verb: Verb, state: RunState) -> 
             let recovered = store.recover(store.epoch, &lease, GRACE, 0).await.unwrap().unwrap();
             recovered.iter().any(|one| one.run == run.id)
         }
-        Verb::Cancel => store.cancel(Writer::Api, run.id, "test", None).await.unwrap().is_applied(),
-        Verb::Skip => {
+        RunVerb::Cancel => {
+            store.cancel(Writer::Api, run.id, "test", None).await.unwrap().is_applied()
+        }
+        RunVerb::Skip => {
             store.set_time(10);
             store.skip(store.epoch, run.id, SkipReason::Late).await.unwrap().is_applied()
         }
-        Verb::Expire => {
+        RunVerb::Expire => {
             store.set_time(10);
             store.expire_waiting_run(store.epoch, run.id).await.unwrap().is_applied()
         }
-        Verb::Retry => store.retry_manually(run.id, "test", None).await.unwrap().is_applied(),
-        Verb::Confirm => !store.begin_confirming(&[(run.id, token)], TTL).await.unwrap().is_empty(),
+        RunVerb::Retry => store.retry_manually(run.id, "test", None).await.unwrap().is_applied(),
+        RunVerb::Confirm => {
+            !store.begin_confirming(&[(run.id, token)], TTL).await.unwrap().is_empty()
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::explain::query_text;
 use super::fixture::TestDatabase;
 use crate::{
     AttemptReport, AttemptResult, ClaimRequest, ClaimResult, JobCreateResult, JobDefinition,
-    JobKind, JobSpec, NewRun, NewWorker, Store, Trigger, Writer,
+    JobKind, JobVersionSpec, NewRun, NewWorker, Store, Trigger, Writer,
 };
 
 const RUNS: usize = 6_000;
@@ -54,7 +54,7 @@ async fn transitions_are_hot_updates() {
 }
 
 async fn enqueue(store: &Store) {
-    let spec = JobSpec {
+    let spec = JobVersionSpec {
         kind: JobKind::Function,
         spec: "{}".to_owned(),
         lane: "bulk".to_owned(),

@@ -50,7 +50,7 @@ impl RequestInput for NewEventInput {
 
 /// The result of emitting an event.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct EmittedEventView {
+pub(crate) struct EmitResultView {
     #[schema(minimum = 1)]
     id: i64,
     /// Whether the event existed before: the same source and dedupe key.
@@ -59,7 +59,7 @@ pub(crate) struct EmittedEventView {
 
 /// An event.
 #[derive(Serialize, ToSchema)]
-pub(crate) struct EventView {
+pub(crate) struct EmittedEventView {
     #[schema(minimum = 1)]
     id: i64,
     #[serde(rename = "type")]
@@ -82,7 +82,7 @@ pub(crate) struct EventView {
 /// A page of events, newest first.
 #[derive(Serialize, ToSchema)]
 pub(crate) struct EventPage {
-    items: Vec<EventView>,
+    items: Vec<EmittedEventView>,
     /// Value of `before` for the next page; null on the last page.
     next: Option<i64>,
 }
@@ -100,8 +100,8 @@ pub(crate) struct EventsQuery {
     limit: Option<String>,
 }
 
-fn event_view(event: tasuki_store::Event) -> EventView {
-    EventView {
+fn event_view(event: tasuki_store::Event) -> EmittedEventView {
+    EmittedEventView {
         id: event.id.0,
         kind: event.event_type,
         source: event.source,
@@ -117,14 +117,14 @@ fn event_view(event: tasuki_store::Event) -> EventView {
 
 /// Emits an event.
 #[utoipa::path(post, path = "/api/v1/events", tag = "events", request_body = NewEventInput, responses(
-    (status = 201, description = "a new event", body = EmittedEventView),
-    (status = 200, description = "the event that was emitted before with this key", body = EmittedEventView),
+    (status = 201, description = "a new event", body = EmitResultView),
+    (status = 200, description = "the event that was emitted before with this key", body = EmitResultView),
     (status = 404, description = "the job does not exist"),
 ))]
 pub(crate) async fn emit_event(
     State(operator): State<Operator>,
     JsonBody(body): JsonBody<NewEventInput>,
-) -> JsonResponse<EmittedEventView> {
+) -> JsonResponse<EmitResultView> {
     let draft = EventDraft {
         event_type: body.kind,
         source: body.source.unwrap_or_else(|| "api".to_owned()),
@@ -135,7 +135,7 @@ pub(crate) async fn emit_event(
     let emitted = operator.emit_event(&draft).await?;
     created_or_existing(
         emitted.existed,
-        EmittedEventView { id: emitted.event.0, existed: emitted.existed },
+        EmitResultView { id: emitted.event.0, existed: emitted.existed },
     )
 }
 
@@ -156,11 +156,11 @@ pub(crate) async fn list_events(
 
 /// Shows an event.
 #[utoipa::path(get, path = "/api/v1/events/{id}", tag = "events", params(("id" = i64, Path, minimum = 1)), responses(
-    (status = 200, description = "the event", body = EventView),
+    (status = 200, description = "the event", body = EmittedEventView),
 ))]
 pub(crate) async fn show_event(
     State(operator): State<Operator>,
     id: UnvalidatedPathParam,
-) -> Result<Json<EventView>, Problem> {
+) -> Result<Json<EmittedEventView>, Problem> {
     Ok(Json(event_view(operator.get_event(id.id("event")?).await?)))
 }

@@ -9,7 +9,7 @@ use crate::problem::Problem;
 
 /// Applies a merge patch (RFC 7396) to the JSON of a job, and parses the result like a new job. If the patch changes the kind of
 /// the trigger, schedule, policy or work, the old fields of that kind are removed.
-pub(crate) fn apply_merge_patch(
+pub(crate) fn apply_merge_patch_to_job(
     name: &str,
     job: Value,
     patch: &Map<String, Value>,

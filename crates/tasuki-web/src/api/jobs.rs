@@ -13,7 +13,7 @@ use tasuki_store::ExpectedVersion;
 use utoipa::{IntoParams, ToSchema};
 
 use super::job_input::NewJob;
-use super::job_patch::apply_merge_patch;
+use super::job_patch::apply_merge_patch_to_job;
 use super::job_view::{JobView, job_view};
 use crate::input::{
     ActionContext, IfMatchHeaderDoc, JsonBody, QueryParams, RequestInput, UnvalidatedPathParam,
@@ -196,7 +196,8 @@ pub(crate) async fn edit_job(
     JsonBody(patch): JsonBody<Map<String, Value>>,
 ) -> Result<impl IntoResponse, Problem> {
     let (job, expected) = request.find_job_and_version().await?;
-    let draft = apply_merge_patch(&request.target.0, as_input_json(&job)?, &patch)?.draft()?;
+    let draft =
+        apply_merge_patch_to_job(&request.target.0, as_input_json(&job)?, &patch)?.draft()?;
     changed_job_response(
         request.operator.edit_job(&request.actor, expected, &draft).await,
         &request.actor,

@@ -29,10 +29,10 @@ use tasuki::operator::AccessRole::{Admin, Author, Operator as OperatorRole, View
 use utoipa_axum::routes;
 
 use crate::problem::Problem;
-use crate::route::{RouteEntry, route_for_role, streaming_route_for_role};
+use crate::route_entry::{RouteEntry, route_for_role, streaming_route_for_role};
 
 /// Returns every route with the role that it needs.
-pub(crate) fn routes() -> Vec<RouteEntry> {
+pub(crate) fn list_routes_with_roles() -> Vec<RouteEntry> {
     vec![
         route_for_role(Author, routes!(jobs::create_job)),
         route_for_role(Viewer, routes!(jobs::list_jobs)),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use tasuki::operator::{RunDetail, RunInfo};
+use tasuki::operator::{RunDetail, RunOverview};
 use tasuki_core::{AttemptOutcome, Lane};
 use tasuki_store::{Execution, TransitionRecord};
 use utoipa::ToSchema;
@@ -125,7 +125,7 @@ pub(crate) struct RunTransitionView {
 }
 
 /// Converts a run to its JSON.
-pub(crate) fn run_view(info: &RunInfo) -> RunView {
+pub(crate) fn run_view(info: &RunOverview) -> RunView {
     let run = &info.run;
     let worker = run.worker.map(|worker| worker.to_string());
     let lane: Option<Lane> = run.lane.parse().ok();

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
-use tasuki_core::schedule::{ClockChange, Fire, PlannedSlot, PreviewRow};
+use tasuki_core::schedule::{ClockChange, Fire, PreviewRow, SlotKey};
 use tasuki_core::{InvalidInput, Language};
 use utoipa::ToSchema;
 
@@ -110,16 +110,16 @@ pub(crate) async fn preview_schedule(
 fn describe_fire(fire: &Fire, change: &ClockChange) -> String {
     let words = describe_clock_change(change);
     match fire.slot {
-        PlannedSlot::Wall { time, .. } if fire.shifted => {
+        SlotKey::Wall { time, .. } if fire.shifted => {
             format!(
                 "{} does not exist, so the job runs at the moment of the change ({words})",
                 time.time()
             )
         }
-        PlannedSlot::Wall { time, pass: 2 } => {
+        SlotKey::Wall { time, pass: 2 } => {
             format!("{} for the second time ({words})", time.time())
         }
-        PlannedSlot::Wall { .. } | PlannedSlot::Instant(_) => words,
+        SlotKey::Wall { .. } | SlotKey::Instant(_) => words,
     }
 }
 

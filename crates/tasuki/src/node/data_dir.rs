@@ -14,13 +14,13 @@ use tasuki_core::{NodeName, RunId, WorkerId};
 use tasuki_store::{AttemptReport, Error, Outcome, Store};
 
 use super::clock_and_random::{OsRandom, Random};
-use crate::node::executor::attempt_data::{self, ExecutionEnd};
+use crate::node::executor::attempt_input_and_result::{self, ExecutionEnd};
 use crate::node::executor::command_completion::output_lines;
 use crate::node::executor::commands::WorkerDir;
 use crate::node::executor::launch_spec::token_from_hex;
 use crate::node::executor::read_command_result_file::read_result_file;
 use crate::node::executor::work_dirs;
-use crate::node::job_cache::JobCache;
+use crate::node::job_version_cache::JobVersionCache;
 use crate::spawner::{AttemptKey, ProcessExit, ProcessOutput};
 
 /// Why a data directory cannot be used.
@@ -181,7 +181,7 @@ impl DataDirLock {
         random: &dyn Random,
         max_log_bytes: i64,
     ) -> Result<(), Error> {
-        let job_cache = JobCache::default();
+        let job_cache = JobVersionCache::default();
         let previous = self.list_previous_workers(current);
         let records_dir = |worker: &WorkerId| self.data.join("workers").join(worker.to_string());
         // All exits are reported before any worker is marked dead: a process that had several worker ids wrote all its
@@ -220,7 +220,7 @@ impl DataDirLock {
 
 async fn report_exit(
     store: &Store,
-    job_cache: &JobCache,
+    job_cache: &JobVersionCache,
     record: &ExitRecord,
     random: &dyn Random,
     max_log_bytes: i64,
@@ -241,12 +241,13 @@ async fn report_exit(
     else {
         return Ok(());
     };
-    let Some(job) = job_cache.get(store, row.job, row.job_version).await? else {
+    let Some(job) = job_cache.find_or_load(store, row.job, row.job_version).await? else {
         return Ok(());
     };
     let result_file = record.result.as_deref().map(read_result_file).unwrap_or_default();
     let end = ExecutionEnd::Exited { exit, result_file, output: None };
-    let result = attempt_data::attempt_result(&job, end, None, random.next_u128() as u32);
+    let result =
+        attempt_input_and_result::attempt_result(&job, end, None, random.next_u128() as u32);
     let outcomes = store.finish(&[AttemptReport::new(token, run, result)], &[token]).await?;
     let applied = outcomes.iter().all(Outcome::is_applied);
     tracing::info!(run_id = %run, applied, "the exit of an earlier worker's attempt was reported");

@@ -8,15 +8,15 @@ pub mod config;
 pub mod coordination;
 mod data_dir;
 pub mod executor;
-pub(crate) mod job_cache;
+pub(crate) mod job_version_cache;
 pub(crate) mod leader;
 mod loops;
-mod outage_log;
 #[cfg(test)]
-mod scenarios;
+mod manual_clock_tests;
+mod outage_log;
 mod store_timeout;
 pub(crate) mod worker;
-pub(crate) mod worker_identity;
+pub(crate) mod worker_ids_of_process;
 
 use std::process::Command;
 use std::sync::{Arc, Weak};
@@ -35,18 +35,18 @@ pub use data_dir::{DataDirError, DataDirLock};
 pub use leader::Leader;
 pub use worker::Worker;
 
-use crate::handler::{Context, HandlerArguments, HandlerRegistry, TaskError, TaskSuccess};
+use crate::handler::{Context, HandlerArgsFromJson, HandlerRegistry, TaskError, TaskSuccess};
 use crate::node::coordination::coordinator_trait::{Coordinator, DatabaseOnly};
 use crate::node::coordination::node_rpc::{InProcessPeers, NodeRpc, PeerRouter, Peers};
 use crate::node::coordination::rpc_handler::NodeService;
-use crate::node::executor::attempt_data::CompletionQueue;
+use crate::node::executor::attempt_input_and_result::CompletionQueue;
 use crate::node::executor::commands::CommandExecutor;
 use crate::node::executor::executors::Executors;
 use crate::node::executor::functions::FunctionExecutor;
 use crate::node::executor::log_creation_batcher::LogCreationBatcher;
 use crate::node::leader::job_scope_providers::JobScopeProviders;
 use crate::node::worker::configured_slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
-use crate::node::worker_identity::WorkerIdentity;
+use crate::node::worker_ids_of_process::WorkerIdentity;
 use crate::{JobDeclaration, Operator, Wakeups, operator};
 use clock_and_random::{Clock, OsRandom, Random, RealClock};
 use loops::{ClusterContext, Loops};
@@ -131,7 +131,7 @@ impl NodeBuilder {
         handler: impl Fn(A, Context) -> R + Send + Sync + 'static,
     ) -> Self
     where
-        A: HandlerArguments,
+        A: HandlerArgsFromJson,
         R: Future<Output = Result<D, TaskError>> + Send + 'static,
         D: Into<TaskSuccess>,
     {
@@ -294,7 +294,8 @@ impl NodeBuilder {
             store: store.clone(),
             clock: Arc::clone(&clock),
             random: Arc::clone(&random),
-            executor: Arc::clone(&executors) as Arc<dyn executor::attempt_data::Executor>,
+            executor: Arc::clone(&executors)
+                as Arc<dyn executor::attempt_input_and_result::Executor>,
             completions: completions.clone(),
             wakeups: wakeups.clone(),
             slot_counts: Box::new(slots),
@@ -440,7 +441,7 @@ impl Node {
                 Ok(_) => {
                     if let Some(data_dir) = self.data_dir.take() {
                         self.worker
-                            .all_ids()
+                            .current_and_previous_worker_ids()
                             .into_iter()
                             .for_each(|id| data_dir.remove_worker_dir(id));
                     }

@@ -6,7 +6,7 @@ use tasuki_core::InvalidInput;
 use tasuki_core::settings::SettingsProblem;
 use tasuki_store::{CurrentSettings, Job};
 
-use super::{LeaderInfo, RunInfo, WorkerInfo};
+use super::{LeaderInfo, RunOverview, WorkerInfo};
 
 /// The error of an operator's query or action.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,7 @@ pub enum CurrentState {
     /// A job with its next fire.
     Job(super::JobWithNextFire),
     /// A run.
-    Run(RunInfo),
+    Run(RunOverview),
     /// The settings.
     Settings(CurrentSettings),
     /// The leader.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::work_spec::{Dispatch, WorkKind, WorkSpec};
 use tasuki_core::{InvalidInput, Settings, event_trigger_match};
-use tasuki_store::{Job, JobDefinition, JobSpec, Trigger};
+use tasuki_store::{Job, JobDefinition, JobVersionSpec, Trigger};
 
 use super::events::check_type_pattern;
 
@@ -133,7 +133,7 @@ impl JobDraft {
             (None, true) => kind.default_dispatch(),
         };
         self.work.check_lane(dispatch)?;
-        let spec = JobSpec {
+        let spec = JobVersionSpec {
             kind,
             spec: self.work.to_json().to_string(),
             lane: self.work.lane_for_dispatch(dispatch),

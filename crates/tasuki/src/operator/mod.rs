@@ -27,7 +27,7 @@ pub use events::EventDraft;
 pub use job_draft::JobDraft;
 pub(crate) use jobs::next_fire;
 pub use jobs::{JobFilter, JobPage, JobWithNextFire};
-pub use runs::{RunDetail, RunInfo, RunInfoPage, WaitResult};
+pub use runs::{RunDetail, RunOverview, RunOverviewPage, WaitResult};
 pub use tasuki_core::AccessRole;
 pub use tokens::{IssuedToken, generate_token, hash_token};
 pub use trigger_and_submit::{SubmitResult, TaskDraft};

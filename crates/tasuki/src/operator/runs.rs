@@ -19,7 +19,7 @@ const WAIT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A run with details from other tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RunInfo {
+pub struct RunOverview {
     /// The run's row.
     pub run: Run,
     /// The name of its job.
@@ -30,9 +30,9 @@ pub struct RunInfo {
 
 /// A page of runs, newest first.
 #[derive(Debug, Clone)]
-pub struct RunInfoPage {
+pub struct RunOverviewPage {
     /// The runs that match the filter.
-    pub runs: Vec<RunInfo>,
+    pub runs: Vec<RunOverview>,
     /// The position of the next page; `None`: this is the last page.
     pub next: Option<RunListPosition>,
     /// The number of runs that were compared with the filter.
@@ -45,7 +45,7 @@ pub struct RunInfoPage {
 #[derive(Debug, Clone)]
 pub struct RunDetail {
     /// The run.
-    pub info: RunInfo,
+    pub info: RunOverview,
     /// All attempts of the run.
     pub executions: Vec<Execution>,
     /// The records of its rare transitions.
@@ -56,14 +56,14 @@ pub struct RunDetail {
 #[derive(Debug, Clone)]
 pub struct WaitResult {
     /// The run at the end of the wait.
-    pub info: RunInfo,
+    pub info: RunOverview,
     /// Whether the run has ended; otherwise the timeout passed.
     pub ended: bool,
 }
 
 impl Operator {
     /// One run. An error if it does not exist.
-    pub async fn get_run(&self, run: RunId) -> Result<RunInfo, Error> {
+    pub async fn get_run(&self, run: RunId) -> Result<RunOverview, Error> {
         let found = self.store.find_run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
         let mut infos = self.with_details(vec![found]).await?;
         infos.pop().ok_or_else(|| Error::not_found("run", &run))
@@ -83,13 +83,13 @@ impl Operator {
         filter: RunFilter,
         position: Option<&RunListPosition>,
         limit: u32,
-    ) -> Result<RunInfoPage, Error> {
+    ) -> Result<RunOverviewPage, Error> {
         let job = match job {
             Some(name) => Some(self.get_job_id(name).await?),
             None => None,
         };
         let page = self.store.list_runs(&RunFilter { job, ..filter }, position, limit).await?;
-        Ok(RunInfoPage {
+        Ok(RunOverviewPage {
             runs: self.with_details(page.runs).await?,
             next: page.next,
             scanned: page.scanned,
@@ -98,7 +98,7 @@ impl Operator {
     }
 
     /// Adds job names and heartbeats to runs, with one query for all names and one for each lease.
-    async fn with_details(&self, runs: Vec<Run>) -> Result<Vec<RunInfo>, Error> {
+    async fn with_details(&self, runs: Vec<Run>) -> Result<Vec<RunOverview>, Error> {
         let jobs: BTreeSet<JobId> = runs.iter().map(|run| run.job).collect();
         let names = self.store.list_job_names(&jobs).await?;
         let mut leases = BTreeMap::new();
@@ -108,7 +108,7 @@ impl Operator {
                 unknown.insert(lease.map(|lease| lease.heartbeat_at));
             }
         }
-        let info = |run: Run| RunInfo {
+        let info = |run: Run| RunOverview {
             job: names.get(&run.job).cloned().unwrap_or_default(),
             heartbeat_at: run.token.and_then(|token| leases.get(&token).copied().flatten()),
             run,
@@ -136,7 +136,7 @@ impl Operator {
         by: &Actor,
         run: RunId,
         reason: Option<&str>,
-    ) -> Result<(RunInfo, bool), Error> {
+    ) -> Result<(RunOverview, bool), Error> {
         let outcome = self.store.cancel(Writer::Api, run, by.for_store(), reason).await?;
         let done = self.complete_action("cancel", outcome).await?;
         let info = self.get_run(run).await?;
@@ -152,14 +152,14 @@ impl Operator {
         by: &Actor,
         run: RunId,
         reason: Option<&str>,
-    ) -> Result<RunInfo, Error> {
+    ) -> Result<RunOverview, Error> {
         let outcome = self.store.retry_manually(run, by.for_store(), reason).await?;
         self.complete_action("retry", outcome).await?;
         self.get_run(run).await
     }
 
     /// Creates a new run from an ended one, with the current version of its job.
-    pub async fn rerun(&self, by: &Actor, run: RunId) -> Result<RunInfo, Error> {
+    pub async fn rerun(&self, by: &Actor, run: RunId) -> Result<RunOverview, Error> {
         let old = self.store.find_run(run).await?.ok_or_else(|| Error::not_found("run", &run))?;
         let job = self.store.find_job_by_id(old.job).await?;
         let job = job.ok_or_else(|| Error::not_found("job", &old.job))?;
@@ -235,7 +235,7 @@ impl Operator {
     }
 
     /// Explains the state of a run in sentences. See [`explain_run_state`].
-    pub async fn explain_run(&self, run: RunId) -> Result<(RunInfo, Vec<String>), Error> {
+    pub async fn explain_run(&self, run: RunId) -> Result<(RunOverview, Vec<String>), Error> {
         let info = self.get_run(run).await?;
         let leader = self.store.get_leader_record().await?;
         let worker = match info.run.worker {

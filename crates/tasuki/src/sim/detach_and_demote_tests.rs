@@ -7,7 +7,7 @@ use tasuki_core::{AttemptErrorCode, RunId, RunState};
 use tasuki_store::{Fault, Run, Writer};
 
 use super::host::Tick;
-use super::regression_tests::create_due_run;
+use super::scripted_bug_tests::create_due_run;
 use super::state::{SECOND, SimState};
 use super::steps::Simulation;
 use crate::node::coordination::coordinator_trait::ClusterRole;

@@ -15,11 +15,11 @@ use crate::node::clock_and_random::{Clock, Random};
 use crate::node::coordination::coordinator_trait::Coordinator;
 use crate::node::coordination::node_rpc::{NodeRpc, Peers};
 use crate::node::coordination::rpc_handler::NodeService;
-use crate::node::executor::attempt_data::{self, CompletionQueue};
+use crate::node::executor::attempt_input_and_result::{self, CompletionQueue};
 use crate::node::worker::HeartbeatResult;
 use crate::node::worker::WorkerParts;
 use crate::node::worker::configured_slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
-use crate::node::worker_identity::WorkerIdentity;
+use crate::node::worker_ids_of_process::WorkerIdentity;
 use crate::node::{Leader, Worker};
 use crate::spawner::AttemptKey;
 
@@ -220,7 +220,7 @@ async fn report_recorded_exits(
     };
     for (key, RecordedExit { attempt, end }) in unreported {
         let random_bits = state.draw(|rng| rng.next() as u32);
-        let result = attempt_data::attempt_result(&attempt.job, end, None, random_bits);
+        let result = attempt_input_and_result::attempt_result(&attempt.job, end, None, random_bits);
         let report = AttemptReport::new(attempt.token, attempt.run.id, result);
         store.finish(&[report], &[attempt.token]).await?;
         state.lock().recorded_exits.remove(&(earlier, key));
@@ -274,7 +274,7 @@ impl Incarnation {
                     if worker.is_detached() {
                         leader.resign().await?;
                     }
-                    worker.continue_when_detached(&*peers).await?;
+                    worker.step_detach_procedure(&*peers).await?;
                 }
             }
             Ok(HeartbeatResult::Alive)

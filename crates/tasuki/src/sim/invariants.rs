@@ -73,7 +73,7 @@ impl Simulation {
 
     /// Checks that the newest leader made all assignments since the last check (I4). No other tick ran in between.
     pub(super) async fn check_assignment_epochs(&mut self) -> Result<(), Error> {
-        for assignment in self.store.list_assignments().await? {
+        for assignment in self.store.list_assigned_runs_of_all_workers().await? {
             if !self.seen_tokens.insert(assignment.token) {
                 continue;
             }

@@ -12,7 +12,7 @@ use crate::node::coordination::coordinator_trait::{
     Coordinator, CoordinatorUnreachable, Presence, PublishedLeader, Subscription, WorkerMarks,
 };
 use crate::node::coordination::node_rpc::{
-    CancelHint, ContinuationRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers,
+    CancelHint, ContinueAfterDetachRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers,
     StartOrder, WorkerStatus,
 };
 
@@ -105,7 +105,7 @@ impl Peers for SimPeers {
     async fn confirm(
         &self,
         peer: &Peer,
-        request: &ContinuationRequest,
+        request: &ContinueAfterDetachRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         let _others = self.state.disable_pauses();
         let confirmed = self.connect(peer).await?.confirm(request.clone()).await;

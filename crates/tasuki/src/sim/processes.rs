@@ -9,7 +9,7 @@ use tasuki_core::{AttemptErrorCode, JobId, LeaseToken, RunId, Scope, WorkerId};
 
 use super::state::{SECOND, SimState, SimStateInner};
 use crate::handler::{TaskError, TaskSuccess};
-use crate::node::executor::attempt_data::{
+use crate::node::executor::attempt_input_and_result::{
     Attempt, Completion, CompletionQueue, ExecutionEnd, Executor, ResultFile,
 };
 use crate::spawner::{AttemptKey, LaunchRefusal, ProcessExit};

@@ -384,7 +384,7 @@ impl Simulation {
         else {
             return Ok(());
         };
-        let mut leased_runs = self.store.list_assignments().await?;
+        let mut leased_runs = self.store.list_assigned_runs_of_all_workers().await?;
         if leased_runs.is_empty() {
             return Ok(());
         }

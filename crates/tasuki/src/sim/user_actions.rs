@@ -9,7 +9,7 @@ use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{Dispatch, WorkAction, WorkSpec};
 use tasuki_core::{JobName, RunState, Schedule, WorkerId};
 use tasuki_store::{
-    Error, Job, JobDefinition, JobSpec, NewEvent, NewRun, RunFilter, Store, Trigger, Writer,
+    Error, Job, JobDefinition, JobVersionSpec, NewEvent, NewRun, RunFilter, Store, Trigger, Writer,
 };
 
 use super::host::FUNCTION;
@@ -215,7 +215,7 @@ pub(super) async fn perform(
         }
         UserAction::Detach => {
             // Mostly a worker that has running runs.
-            let leased_runs = store.list_assignments().await?;
+            let leased_runs = store.list_assigned_runs_of_all_workers().await?;
             let mut workers: Vec<WorkerId> = leased_runs
                 .iter()
                 .filter(|run| run.state == RunState::Running)
@@ -313,7 +313,7 @@ fn definition(name: &str, rng: &mut Rng) -> JobDefinition {
             Trigger::Time { schedule: schedule.expect("the schedule is valid"), misfire }
         }
     };
-    let spec = JobSpec {
+    let spec = JobVersionSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
         lane: work.lane_for_dispatch(dispatch),

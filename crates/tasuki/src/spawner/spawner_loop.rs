@@ -14,10 +14,10 @@ use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, getrlimit, setrlimit};
 use tasuki_core::exit::AttemptStopReason;
 
+use super::capture_short_output::{self, BufferedPipes, OutputPipes};
 use super::cgroup::{AttemptCgroup, CgroupPool};
 use super::clone_exec::PendingExec;
 use super::exit_journal::{ExitJournal, ExitRecord};
-use super::hold_output_pipes::{self, BufferedPipes, OutputPipes};
 use super::start_command_process::{ChildCommand, ChildLauncher};
 use super::tree::{self, OwnChildren};
 use super::wire::{ReceiveBuffer, SendQueue};
@@ -257,9 +257,8 @@ impl SpawnerLoop {
                     LaunchRefusal::TemporaryFailure("the spawner has too many open files".into())
                 };
                 let files = match spec.capture_output {
-                    true => {
-                        hold_output_pipes::create_pipes().map(|(pipes, files)| (Some(pipes), files))
-                    }
+                    true => capture_short_output::create_pipes()
+                        .map(|(pipes, files)| (Some(pipes), files)),
                     false => <[OwnedFd; 2]>::try_from(receive_buffer.take_files())
                         .ok()
                         .map(|files| (None, files)),
@@ -510,7 +509,7 @@ impl SpawnerLoop {
         };
         let output = match command
             .pipes
-            .map(|pipes| hold_output_pipes::read_all_if_small(pipes.into_pipes()))
+            .map(|pipes| capture_short_output::read_all_if_small(pipes.into_pipes()))
         {
             None => None,
             Some(Ok(output)) => Some(output),

@@ -66,7 +66,7 @@ impl Notifier {
     }
 
     /// Wakes the renew loops: a leased run changed.
-    pub(crate) fn wake_renew_loop(&self) {
+    pub(crate) fn wake_renew_loops(&self) {
         self.wakeups.wake_renew_loop();
         self.notify_remote(LEASES);
     }

@@ -8,12 +8,12 @@ use tasuki::node::Node;
 use tasuki_core::RunState;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::work_spec::{COMMAND_LANE, WorkSpec};
-use tasuki_store::{Job, JobSpec, NewRun, Run, Trigger, Writer};
+use tasuki_store::{Job, JobVersionSpec, NewRun, Run, Trigger, Writer};
 
 use crate::node_fixture::{NodeFixture, every_trigger, shell, spec};
 
-fn spec_with_policy(policy: ConcurrencyPolicy, work: &WorkSpec) -> JobSpec {
-    JobSpec { concurrency: policy, ..spec(work) }
+fn spec_with_policy(policy: ConcurrencyPolicy, work: &WorkSpec) -> JobVersionSpec {
+    JobVersionSpec { concurrency: policy, ..spec(work) }
 }
 
 /// A command that logs its begin, waits until the test lets it end, and logs its end.
@@ -199,7 +199,7 @@ async fn claimed_commands_leave_slots_for_assigned_ones() {
         .start_configured_node(HandlerRegistry::default(), |config| config.slots = Some(1))
         .await;
     let lane = COMMAND_LANE.to_owned();
-    let claimed = JobSpec { lane, ..spec(&command_until_go(&fixture.dir)) };
+    let claimed = JobVersionSpec { lane, ..spec(&command_until_go(&fixture.dir)) };
     let claimed = fixture.create_job("claimed", Trigger::Task, claimed).await;
     let first = fixture.submit_count(&claimed, 2).await[0];
     fixture.wait_until_running(first).await;

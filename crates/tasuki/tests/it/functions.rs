@@ -6,7 +6,7 @@ use serde_json::json;
 use tasuki::{HandlerRegistry, TaskError};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{AttemptErrorCode, RunId, RunState};
-use tasuki_store::{JobSpec, Trigger, Writer};
+use tasuki_store::{JobVersionSpec, Trigger, Writer};
 use tokio::sync::watch;
 
 use crate::node_fixture::{NodeFixture, spec};
@@ -127,7 +127,7 @@ async fn function_errors_are_stored_with_the_run() {
             "the function panicked: attempt 2 is not enough",
         ),
     ] {
-        let twice = JobSpec { max_attempts: 2, ..spec(&function(name)) };
+        let twice = JobVersionSpec { max_attempts: 2, ..spec(&function(name)) };
         let job = fixture.create_job(name, Trigger::Task, twice).await;
         let run = fixture.submit(&job, None).await;
         let run = fixture.wait_until_ended(run).await;
@@ -158,7 +158,7 @@ async fn canceled_function_is_signaled_and_then_aborted() {
     for name in ["stops when signaled", "ignores the signal", "fails after the signal"] {
         let stop_grace = Some(Duration::from_millis(100));
         let patient =
-            JobSpec { max_attempts: 3, ..spec(&WorkSpec { stop_grace, ..function(name) }) };
+            JobVersionSpec { max_attempts: 3, ..spec(&WorkSpec { stop_grace, ..function(name) }) };
         let job = fixture.create_job(name, Trigger::Task, patient).await;
         let run = fixture.submit(&job, None).await;
         fixture.wait_until_call_runs(run).await;

@@ -17,8 +17,8 @@ use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, RunId, RunState, Schedule};
 use tasuki_store::{
-    Error, Job, JobChangeResult, JobCreateResult, JobDefinition, JobSpec, NewRun, Run, RunFilter,
-    SettingsChangeResult, Store, Trigger, Writer,
+    Error, Job, JobChangeResult, JobCreateResult, JobDefinition, JobVersionSpec, NewRun, Run,
+    RunFilter, SettingsChangeResult, Store, Trigger, Writer,
 };
 
 const RUN_AS_SPAWNER_ENV: &str = "TASUKI_TEST_NODE_SPAWNER";
@@ -65,8 +65,8 @@ pub(crate) fn shell(script: &str) -> WorkSpec {
 }
 
 /// Default specification of a job with this work.
-pub(crate) fn spec(work: &WorkSpec) -> JobSpec {
-    JobSpec {
+pub(crate) fn spec(work: &WorkSpec) -> JobVersionSpec {
+    JobVersionSpec {
         kind: work.kind(),
         spec: work.to_json().to_string(),
         lane: work.lane_for_dispatch(work.kind().default_dispatch()),
@@ -143,7 +143,12 @@ impl NodeFixture {
         Operator::new(self.store.clone(), self.wakeups.clone())
     }
 
-    pub(crate) async fn create_job(&self, name: &str, trigger: Trigger, spec: JobSpec) -> Job {
+    pub(crate) async fn create_job(
+        &self,
+        name: &str,
+        trigger: Trigger,
+        spec: JobVersionSpec,
+    ) -> Job {
         let next = match &trigger {
             Trigger::Time { schedule, .. } => {
                 let clock = self.store.read_clock().await.unwrap();

@@ -8,19 +8,19 @@ use tasuki::HandlerRegistry;
 use tasuki_core::run::AttemptOutcome;
 use tasuki_core::work_spec::WorkSpec;
 use tasuki_core::{AttemptErrorCode, RunState};
-use tasuki_store::{JobSpec, NewRun, Run, Trigger, Writer};
+use tasuki_store::{JobVersionSpec, NewRun, Run, Trigger, Writer};
 
 use crate::node_fixture::{NodeFixture, command, shell, spec};
 
 const BACKOFF: Duration = Duration::from_millis(100);
 
-fn spec_with_attempts(max_attempts: u32, work: &WorkSpec) -> JobSpec {
-    JobSpec { max_attempts, backoff: BACKOFF, ..spec(work) }
+fn spec_with_attempts(max_attempts: u32, work: &WorkSpec) -> JobVersionSpec {
+    JobVersionSpec { max_attempts, backoff: BACKOFF, ..spec(work) }
 }
 
 impl NodeFixture {
     /// Creates a job, submits one run of it, and waits until the run has ended.
-    async fn run_once(&self, name: &str, spec: JobSpec) -> Run {
+    async fn run_once(&self, name: &str, spec: JobVersionSpec) -> Run {
         let job = self.create_job(name, Trigger::Task, spec).await;
         let run = self.submit(&job, None).await;
         self.wait_until_ended(run).await
@@ -163,7 +163,7 @@ async fn task_without_matching_worker_expires() {
     let fixture = NodeFixture::new().await;
     let node = fixture.start_node().await;
     let labels = ["gpu".to_owned()].into();
-    let job = JobSpec { labels, ..spec(&command(&["true"])) };
+    let job = JobVersionSpec { labels, ..spec(&command(&["true"])) };
     let job = fixture.create_job("picky", Trigger::Task, job).await;
     let clock = fixture.store.read_clock().await.unwrap();
     let soon = Some(clock + SignedDuration::from_millis(300));

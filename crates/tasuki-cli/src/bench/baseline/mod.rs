@@ -18,7 +18,7 @@ use sqlx::{AssertSqlSafe, Executor as _};
 use tasuki_core::JobId;
 use tasuki_store::Error;
 
-use super::fixture::run_in_parallel;
+use super::fixture::sum_of_concurrent_tasks;
 
 /// Arguments of each run.
 pub(crate) const TASK_ARGS: &str = r#"{"i":1}"#;
@@ -99,7 +99,7 @@ impl Baseline {
                 })
             }
         };
-        let done = run_in_parallel(self.usable_connections(connections), task).await?;
+        let done = sum_of_concurrent_tasks(self.concurrent_writers(connections), task).await?;
         let elapsed = started.elapsed();
         match done == u64::from(runs) {
             true => Ok(per_second(done, elapsed)),
@@ -110,7 +110,7 @@ impl Baseline {
     }
 
     /// The number of the given connections that can write concurrently: one on SQLite.
-    pub(crate) fn usable_connections(&self, connections: u32) -> u32 {
+    pub(crate) fn concurrent_writers(&self, connections: u32) -> u32 {
         match self {
             Self::Sqlite(_) => 1,
             Self::Postgres(_) | Self::MySql(_) => connections,
@@ -120,7 +120,7 @@ impl Baseline {
     /// Inserts rows one by one with one commit each, from `callers` concurrent callers, and returns the rows per second.
     pub(crate) async fn insert_singly(&self, rows: u32, callers: u32) -> Result<f64, Error> {
         self.create_tables().await?;
-        let callers = self.usable_connections(callers);
+        let callers = self.concurrent_writers(callers);
         let share = rows.div_ceil(callers);
         let started = Instant::now();
         let mut next = 0;
@@ -136,7 +136,7 @@ impl Baseline {
                 Ok(u64::from(share))
             }
         };
-        let done = run_in_parallel(callers, task).await?;
+        let done = sum_of_concurrent_tasks(callers, task).await?;
         Ok(per_second(done, started.elapsed()))
     }
 

@@ -8,7 +8,7 @@ use tasuki_core::{Epoch, NodeName, RunId, RunState, WorkerId};
 use tasuki_store::{LeasedRun, Store};
 
 use super::node_rpc::{
-    CancelHint, ContinuationRequest, NodeRpc, OrderResponse, PeerUnreachable, StartOrder,
+    CancelHint, ContinueAfterDetachRequest, NodeRpc, OrderResponse, PeerUnreachable, StartOrder,
     WorkerStatus,
 };
 use crate::Wakeups;
@@ -108,7 +108,10 @@ impl NodeRpc for NodeService {
         Ok(row.is_none_or(|row| row.node.as_str() == caller))
     }
 
-    async fn confirm(&self, request: ContinuationRequest) -> Result<Vec<RunId>, PeerUnreachable> {
+    async fn confirm(
+        &self,
+        request: ContinueAfterDetachRequest,
+    ) -> Result<Vec<RunId>, PeerUnreachable> {
         // Any node can answer this, because the database decides.
         let leased = with_timeout(self.store.list_leased_runs_of_worker(request.worker)).await;
         let leased = leased.map_err(|error| PeerUnreachable(error.to_string()))?;

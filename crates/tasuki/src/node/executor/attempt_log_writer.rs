@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rustix::pipe::fcntl_getpipe_size;
 use tasuki_core::RunId;
-use tasuki_store::{CapturedOutput, LogLine, OutputStream};
+use tasuki_store::{FirstOutputLines, LogLine, OutputStream};
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, watch};
 
-use super::attempt_data::AttemptLiveness;
+use super::attempt_input_and_result::AttemptLiveness;
 use super::log_creation_batcher::LogCreationBatcher;
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
@@ -260,7 +260,7 @@ impl AttemptLog {
             return;
         }
         let (run, attempt) = (RunId(self.key.run), self.key.attempt);
-        let captured = CapturedOutput { run, attempt_no: attempt, lines };
+        let captured = FirstOutputLines { run, attempt_no: attempt, lines };
         if *next_line == 0 && captured.fits_one_chunk(self.max_bytes) {
             // If it is not certain that the lines were stored, `append_log` below stores them, but never twice.
             if let Ok(true) = self.batcher.create_log(captured.clone()).await {

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{CapturedOutput, LogLine, OutputStream};
+use tasuki_store::{FirstOutputLines, LogLine, OutputStream};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::attempt_data::{AttemptLiveness, Completion, CompletionQueue, ExecutionEnd};
+use super::attempt_input_and_result::{AttemptLiveness, Completion, CompletionQueue, ExecutionEnd};
 use super::attempt_log_writer::AttemptLog;
 use super::log_creation_batcher::LogCreationBatcher;
 use super::read_command_result_file;
@@ -118,7 +118,7 @@ impl CommandCompleter {
         let mut completions = Vec::with_capacity(ended.len());
         for EndedCommand { key, token, exit, output, .. } in ended {
             let lines = output_lines(&output, self.clock.wall_clock());
-            let captured = CapturedOutput { run: RunId(key.run), attempt_no: key.attempt, lines };
+            let captured = FirstOutputLines { run: RunId(key.run), attempt_no: key.attempt, lines };
             let (short_output, long_output) =
                 match exit.is_ok() && captured.fits_one_chunk(self.max_log_bytes) {
                     true => (Some(captured), Vec::new()),

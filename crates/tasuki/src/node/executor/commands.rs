@@ -14,7 +14,7 @@ use tasuki_core::exit::AttemptStopReason;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-use super::attempt_data::{
+use super::attempt_input_and_result::{
     Attempt, AttemptLiveness, Completion, CompletionQueue, ExecutionEnd, Executor,
 };
 use super::command_completion::{CommandCompleter, EndedCommand};

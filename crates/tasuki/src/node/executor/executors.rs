@@ -6,7 +6,7 @@ use tasuki_core::LeaseToken;
 use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::work_spec::WorkKind;
 
-use super::attempt_data::{Attempt, Executor};
+use super::attempt_input_and_result::{Attempt, Executor};
 use super::commands::CommandExecutor;
 use super::functions::FunctionExecutor;
 use crate::spawner::AttemptKey;

@@ -13,7 +13,9 @@ use tasuki_core::work_spec::WorkAction;
 use tasuki_core::{AttemptErrorCode, LeaseToken};
 use tokio::sync::Notify;
 
-use super::attempt_data::{Attempt, Completion, CompletionQueue, ExecutionEnd, Executor};
+use super::attempt_input_and_result::{
+    Attempt, Completion, CompletionQueue, ExecutionEnd, Executor,
+};
 use super::attempt_log_writer::AttemptLog;
 use super::log_creation_batcher::LogCreationBatcher;
 use crate::handler::{Context, HandlerRegistry, TaskError};

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tasuki_core::work_spec::WorkAction;
 use tasuki_core::{InvalidInput, LeaseToken, RunId, argv_template};
 
-use super::attempt_data::Attempt;
+use super::attempt_input_and_result::Attempt;
 use crate::node::config::Config;
 use crate::spawner::{DATA_DIR_ID_ENV, LaunchSpec};
 

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use tasuki_store::{CapturedOutput, Error, Store};
+use tasuki_store::{Error, FirstOutputLines, Store};
 use tokio::sync::{mpsc, oneshot};
 
 /// Maximum number of logs that one statement creates.
 const MAX_BATCH: usize = 64;
 
 struct PendingLog {
-    log: CapturedOutput,
+    log: FirstOutputLines,
     reply: oneshot::Sender<Result<bool, Error>>,
 }
 
@@ -36,7 +36,7 @@ impl LogCreationBatcher {
 
     /// Creates a log with its first lines, which must be few. `false`: nothing was stored; [`Store::append_log`] then
     /// returns the reason.
-    pub(crate) async fn create_log(&self, log: CapturedOutput) -> Result<bool, Error> {
+    pub(crate) async fn create_log(&self, log: FirstOutputLines) -> Result<bool, Error> {
         let (reply, response) = oneshot::channel();
         let stopped = || Error::Broken("the log batcher has stopped".to_owned());
         self.pending.send(PendingLog { log, reply }).await.map_err(|_| stopped())?;

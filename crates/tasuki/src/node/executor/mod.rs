@@ -1,6 +1,6 @@
 //! Execution of attempts: commands through the spawner, functions as tasks; captured output and result files.
 
-pub mod attempt_data;
+pub mod attempt_input_and_result;
 pub(crate) mod attempt_log_writer;
 pub(crate) mod command_completion;
 pub(crate) mod commands;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::attempt_data::ResultFile;
+use super::attempt_input_and_result::ResultFile;
 
 /// How long reading a batch of result files may take.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);

@@ -30,8 +30,10 @@ impl Leader {
             let planner = match &mut planner {
                 Some(planner) => planner,
                 empty => {
-                    let (assignments, workers) =
-                        (self.store.list_assignments().await?, self.store.list_workers().await?);
+                    let (assignments, workers) = (
+                        self.store.list_assigned_runs_of_all_workers().await?,
+                        self.store.list_workers().await?,
+                    );
                     let candidates =
                         decisions::placement_candidates(&workers, &assignments, self.identity.id());
                     let addresses = workers.into_iter().map(|worker| (worker.id, worker.address));
@@ -44,7 +46,8 @@ impl Leader {
                 .await?;
             let mut to_place = Vec::with_capacity(page.len());
             for row in &page {
-                let job = self.job_cache.get(&self.store, row.job, row.job_version).await?;
+                let job =
+                    self.job_cache.find_or_load(&self.store, row.job, row.job_version).await?;
                 let Some(job) = job else { continue };
                 to_place.push(assign::RunToPlace {
                     run: row.due_run.run,

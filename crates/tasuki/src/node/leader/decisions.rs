@@ -7,17 +7,17 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde_json::Value;
 use tasuki_core::assign::{WorkerAvailability, WorkerCandidate};
-use tasuki_core::concurrency::{self, ConcurrencyDecision, HoldOwner};
+use tasuki_core::concurrency::{self, ConcurrencyDecision, RunWithHold};
 use tasuki_core::run::SkipReason;
 use tasuki_core::work_spec::WorkAction;
 use tasuki_core::{RunId, RunState, WorkerId, event_trigger_match};
 use tasuki_store::{Event, Job, LeaderRecord, LeasedRun, Run, WaitingRun, WorkerRecord};
 
-use crate::node::job_cache::ParsedJobVersion;
+use crate::node::job_version_cache::ParsedJobVersion;
 
 /// Decision about a run that waits although it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum OverdueRunDecision {
+pub(crate) enum WaitingPastDueDecision {
     /// The run stays in the queue.
     KeepWaiting,
     /// The run is skipped.
@@ -29,20 +29,20 @@ pub(crate) enum OverdueRunDecision {
 }
 
 /// Decides about one waiting run. `holder` is the run that has the hold of its job and scope, if there is one.
-pub(crate) fn decide_overdue_run(
+pub(crate) fn decide_run_waiting_past_due(
     waiting: &WaitingRun,
     job: &ParsedJobVersion,
     holder: Option<&Run>,
     catches_up: bool,
     clock: Timestamp,
-) -> OverdueRunDecision {
+) -> WaitingPastDueDecision {
     if waiting.expires_at.is_some_and(|at| at < clock) || waiting.releases >= job.spec.max_releases
     {
-        return OverdueRunDecision::Expire;
+        return WaitingPastDueDecision::Expire;
     }
     let unstarted = waiting.tries == 0 && waiting.state.may_become(RunState::Skipped);
     if unstarted && waiting.skip_at.is_some_and(|at| at < clock) {
-        return OverdueRunDecision::Skip(SkipReason::Late);
+        return WaitingPastDueDecision::Skip(SkipReason::Late);
     }
     let candidate = concurrency::RunToAdmit {
         run: waiting.due_run.run,
@@ -53,7 +53,7 @@ pub(crate) fn decide_overdue_run(
         tries: waiting.tries,
         catches_up,
     };
-    let holder = holder.filter(|run| run.state.is_leased()).map(|run| HoldOwner {
+    let holder = holder.filter(|run| run.state.is_leased()).map(|run| RunWithHold {
         run: run.id,
         state: run.state,
         scheduled_for: run.scheduled_for,
@@ -61,9 +61,11 @@ pub(crate) fn decide_overdue_run(
         cancel_requested: run.cancel_requested_at.is_some(),
     });
     match concurrency::decide_concurrency(job.spec.concurrency, &candidate, holder.as_ref()) {
-        ConcurrencyDecision::Proceed | ConcurrencyDecision::Wait => OverdueRunDecision::KeepWaiting,
-        ConcurrencyDecision::Skip(reason) => OverdueRunDecision::Skip(reason),
-        ConcurrencyDecision::Replace(holder) => OverdueRunDecision::Replace(holder),
+        ConcurrencyDecision::Proceed | ConcurrencyDecision::Wait => {
+            WaitingPastDueDecision::KeepWaiting
+        }
+        ConcurrencyDecision::Skip(reason) => WaitingPastDueDecision::Skip(reason),
+        ConcurrencyDecision::Replace(holder) => WaitingPastDueDecision::Replace(holder),
     }
 }
 
@@ -75,7 +77,7 @@ pub(crate) fn event_starts_job(
     clock: Timestamp,
 ) -> bool {
     let filter = job.event_filter.as_deref().map(serde_json::from_str::<Value>);
-    job.is_active_at(clock)
+    job.creates_runs_at(clock)
         && job
             .event_types
             .iter()
@@ -188,7 +190,7 @@ pub(crate) fn other_node_can_lead(
 }
 
 /// Workers that a detached worker asks for a continuation: the leader, then the first healthy worker of each node.
-pub(crate) fn workers_to_ask_for_continuation<'a>(
+pub(crate) fn workers_to_ask_before_continuing<'a>(
     workers: &'a [WorkerRecord],
     leader: &LeaderRecord,
     me: WorkerId,
@@ -325,7 +327,7 @@ mod tests {
         ];
         workers[5].address = None;
         let targets = |me| {
-            let targets = workers_to_ask_for_continuation(&workers, &leader_row(4), id(me), TTL);
+            let targets = workers_to_ask_before_continuing(&workers, &leader_row(4), id(me), TTL);
             targets.into_iter().map(|worker| worker.id).collect::<Vec<_>>()
         };
         assert_eq!(targets(1), [id(4), id(2), id(3), id(5)]);

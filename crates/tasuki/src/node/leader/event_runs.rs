@@ -68,7 +68,7 @@ impl Leader {
                     Ok(name) => self.store.find_job(&name).await?,
                     Err(_) => None,
                 };
-                let Some(job) = job.filter(|job| job.is_active_at(clock)) else {
+                let Some(job) = job.filter(|job| job.creates_runs_at(clock)) else {
                     let problem = format!("there is no enabled job named {name:?}");
                     return self
                         .store

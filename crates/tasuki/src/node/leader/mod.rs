@@ -6,11 +6,11 @@
 
 mod assign;
 pub(crate) mod decisions;
+mod detect_failed_workers_and_leader;
 mod event_runs;
-mod expire_and_skip;
-mod failure_detector;
+mod expire_and_skip_waiting_runs;
 pub(crate) mod job_scope_providers;
-mod scheduled_runs;
+mod plan_upcoming_runs;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,15 +21,15 @@ use tasuki_core::{Epoch, JobId, RunId, Settings, WorkerId};
 use tasuki_store::{Error, Notification, Store};
 use tokio::sync::Notify;
 
-use self::scheduled_runs::ScheduledJob;
 use super::clock_and_random::{Clock, Random};
 use super::store_timeout::with_timeout;
 use crate::Wakeups;
 use crate::node::coordination::coordinator_trait::{ClusterRole, Coordinator};
 use crate::node::coordination::node_rpc::{OrderResponse, Peer, Peers, StartOrder};
-use crate::node::job_cache::JobCache;
-use crate::node::worker_identity::WorkerIdentity;
+use crate::node::job_version_cache::JobVersionCache;
+use crate::node::worker_ids_of_process::WorkerIdentity;
 use crate::wakeups_and_hints::wakeup_notifier::Notifier;
+use plan_upcoming_runs::ScheduledJob;
 
 /// Maximum number of rows that one query of the leader reads.
 const PAGE_SIZE: u32 = 500;
@@ -60,7 +60,7 @@ pub struct Leader {
     random: Arc<dyn Random>,
     wakeups: Wakeups,
     notifier: Notifier,
-    job_cache: JobCache,
+    job_cache: JobVersionCache,
     state: Mutex<LeaderState>,
     /// Start orders for runs that are assigned but whose workers are not informed yet.
     unsent_orders: Mutex<Vec<(Peer, StartOrder)>>,
@@ -107,7 +107,7 @@ impl Leader {
         let (clock, random) = clock_and_random;
         // Until it is decided who is the subleader, every worker acts as one.
         let state = Mutex::new(LeaderState { is_subleader: true, ..LeaderState::default() });
-        let job_cache = JobCache::default();
+        let job_cache = JobVersionCache::default();
         let notifier = Notifier::new(&store, wakeups.clone());
         let (unsent_orders, order_added) = (Mutex::default(), Notify::new());
         Self {
@@ -312,8 +312,10 @@ impl Leader {
             return Ok(false);
         }
         let started_at = self.clock.boottime();
-        let pending =
-            self.store.get_pending_leader_work(scheduled_runs::planning_horizon(settings)).await?;
+        let pending = self
+            .store
+            .get_pending_leader_work(plan_upcoming_runs::planning_horizon(settings))
+            .await?;
         let clock = pending.clock;
         // Runs that the first two steps create are handled by the last two.
         let waits = pending.run_waiting || pending.slot_due || pending.event_waiting;
@@ -372,7 +374,7 @@ impl Leader {
                 self.wakeups.wake_planner();
             }
         }
-        let assignments = self.store.list_assignments().await?;
+        let assignments = self.store.list_assigned_runs_of_all_workers().await?;
         if assignments.is_empty() {
             return Ok(());
         }

@@ -8,8 +8,8 @@ use tasuki_store::{AttemptResult, Error, Outcome, StartedRun};
 
 use super::super::store_timeout::with_timeout;
 use super::{Worker, database_time, drop_lease_if_empty, is_suspended, local_time, used_slots};
-use crate::node::executor::attempt_data::{self, Attempt, ExecutionEnd};
-use crate::node::job_cache::ParsedJobVersion;
+use crate::node::executor::attempt_input_and_result::{self, Attempt, ExecutionEnd};
+use crate::node::job_version_cache::ParsedJobVersion;
 use crate::node::worker::configured_slots_and_lanes::SlotPool;
 use crate::node::worker::lease_table::{LocalRunState, PendingReport, RunningAttempt};
 use crate::spawner::AttemptKey;
@@ -246,13 +246,16 @@ impl Worker {
         let store = &self.parts.store;
         let job = match self.jobs.get_cached(started.job, started.job_version) {
             Some(job) => Some(job),
-            None => with_timeout(self.jobs.get(store, started.job, started.job_version)).await?,
+            None => {
+                with_timeout(self.jobs.find_or_load(store, started.job, started.job_version))
+                    .await?
+            }
         };
         let Some(job) = job else {
             let failure = tasuki_core::exit::FailureRules::default();
             let failure = failure.classify_code(AttemptErrorCode::INVALID_INPUT, None);
             let message = "the job version cannot be parsed by this version of tasuki";
-            return Ok(Err(Box::new(attempt_data::failed_result(
+            return Ok(Err(Box::new(attempt_input_and_result::failed_result(
                 failure,
                 message,
                 self.random_u32(),
@@ -275,7 +278,7 @@ impl Worker {
         payload: Option<String>,
     ) -> Result<Attempt, Box<AttemptResult>> {
         Attempt::new(token, started, Arc::clone(job), payload).map_err(|error| {
-            Box::new(attempt_data::attempt_result(
+            Box::new(attempt_input_and_result::attempt_result(
                 job,
                 ExecutionEnd::InvalidArguments(error),
                 None,

@@ -11,7 +11,7 @@ use tasuki_store::{Error, NewWorker};
 
 use super::super::store_timeout::with_timeout;
 use super::{Worker, running_attempts};
-use crate::node::coordination::node_rpc::{ContinuationRequest, Peer, Peers};
+use crate::node::coordination::node_rpc::{ContinueAfterDetachRequest, Peer, Peers};
 use crate::node::leader::decisions;
 use crate::node::worker::lease_table::{ClaimStatus, LocalRunState};
 
@@ -66,7 +66,7 @@ impl Worker {
 
     /// Executes one step of the procedure. Returns when the next step is due, by the local clock; `None`: the worker is
     /// not detached.
-    pub(crate) async fn continue_when_detached(
+    pub(crate) async fn step_detach_procedure(
         &self,
         peers: &dyn Peers,
     ) -> Result<Option<u64>, Error> {
@@ -174,7 +174,7 @@ impl Worker {
         );
         let ttl = self.settings().heartbeat_ttl();
         let confirming =
-            decisions::workers_to_ask_for_continuation(&workers, &leader, self.id(), ttl)
+            decisions::workers_to_ask_before_continuing(&workers, &leader, self.id(), ttl)
                 .into_iter();
         Ok(confirming
             .map(|worker| Peer { worker: worker.id, address: worker.address.clone() })
@@ -202,7 +202,7 @@ impl Worker {
         if confirming.is_empty() {
             return None;
         }
-        let request = &ContinuationRequest { worker: self.id(), runs: runs.to_vec() };
+        let request = &ContinueAfterDetachRequest { worker: self.id(), runs: runs.to_vec() };
         // All at the same time: a node that does not answer must not use up the time of the others.
         let attempts = confirming
             .iter()

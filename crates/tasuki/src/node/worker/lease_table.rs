@@ -9,11 +9,11 @@ use jiff::Timestamp;
 use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::work_spec::WorkKind;
 use tasuki_core::{RunId, RunState};
-use tasuki_store::{AttemptResult, CapturedOutput, RenewedRun};
+use tasuki_store::{AttemptResult, FirstOutputLines, RenewedRun};
 
 use super::configured_slots_and_lanes::SlotPool;
-use crate::node::executor::attempt_data::AttemptLiveness;
-use crate::node::job_cache::ParsedJobVersion;
+use crate::node::executor::attempt_input_and_result::AttemptLiveness;
+use crate::node::job_version_cache::ParsedJobVersion;
 use crate::spawner::AttemptKey;
 
 /// How long a report waits for other reports of its lease, in microseconds, so that one statement writes them all.
@@ -108,7 +108,7 @@ pub(crate) struct PendingReport {
     pub(crate) key: AttemptKey,
     pub(crate) result: AttemptResult,
     /// Its captured output, where that is stored together with its result.
-    pub(crate) output: Option<CapturedOutput>,
+    pub(crate) output: Option<FirstOutputLines>,
     /// When it ended, by the local clock in microseconds. 0: it is reported immediately.
     pub(crate) ended_at: u64,
     /// Whether the report may make another run claimable: it releases a hold, or the run is retried.
@@ -349,12 +349,12 @@ pub(crate) mod tests {
     use tasuki_core::concurrency::ConcurrencyPolicy;
     use tasuki_core::exit::FailureRules;
     use tasuki_core::work_spec::{WorkAction, WorkSpec};
-    use tasuki_store::JobSpec;
+    use tasuki_store::JobVersionSpec;
 
     pub(crate) fn runnable_job(work: WorkSpec) -> ParsedJobVersion {
         ParsedJobVersion {
             name: "job".to_owned(),
-            spec: JobSpec {
+            spec: JobVersionSpec {
                 kind: WorkKind::Command,
                 spec: String::new(),
                 lane: String::new(),

@@ -1,6 +1,6 @@
 //! The worker: starts assigned runs, claims waiting runs, renews its leases and reports how attempts ended.
 //!
-//! Each method that a loop calls does one step: it reads, decides and writes with a guard. The loops (`node/loops.rs`)
+//! Each method that a loop calls does one step: it reads, decides and writes with a guard. The loops (`node/loops`)
 //! own the intervals, the retries and the shutdown. The worker remembers its leases in memory, but only the database
 //! decides whether it still holds them.
 
@@ -20,18 +20,18 @@ use std::time::Duration;
 use jiff::Timestamp;
 use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::{Epoch, LeaseToken, RunId, RunState, Settings, WorkerId};
-use tasuki_store::{CapturedOutput, Error, NewWorker, Store};
+use tasuki_store::{Error, FirstOutputLines, NewWorker, Store};
 use tokio::sync::{Notify, watch};
 
 use super::clock_and_random::{Clock, Random};
 use super::store_timeout::with_timeout;
 use crate::Wakeups;
 use crate::node::coordination::node_rpc::StartOrder;
-use crate::node::executor::attempt_data::{CompletionQueue, Executor};
-use crate::node::job_cache::JobCache;
+use crate::node::executor::attempt_input_and_result::{CompletionQueue, Executor};
+use crate::node::job_version_cache::JobVersionCache;
 use crate::node::worker::configured_slots_and_lanes::{ClaimLane, SlotCounts, SlotPool};
 use crate::node::worker::lease_table::{ClaimStatus, LeaseWithRuns, LocalRunState, RunningAttempt};
-use crate::node::worker_identity::WorkerIdentity;
+use crate::node::worker_ids_of_process::WorkerIdentity;
 use detach_procedure::DetachState;
 
 /// Maximum drift between the local clock and the database clock from one heartbeat to the next, in microseconds.
@@ -64,7 +64,7 @@ pub(crate) struct WorkerParts {
 pub struct Worker {
     identity: WorkerIdentity,
     parts: WorkerParts,
-    jobs: JobCache,
+    jobs: JobVersionCache,
     state: Mutex<State>,
     start_wakeup: Notify,
     heartbeat_wakeup: Notify,
@@ -100,11 +100,11 @@ struct State {
     lacked_slots: bool,
     /// Claims that were given up and may still take effect: when they were given up (local clock, microseconds), and
     /// the pool they would use.
-    unanswered_claims: BTreeMap<LeaseToken, (u64, SlotPool)>,
+    given_up_claims: BTreeMap<LeaseToken, (u64, SlotPool)>,
     /// Whether no lane had a due run at the last poll, and no wake-up has arrived since.
     nothing_due: bool,
     /// Captured output of attempts that the worker no longer leases; it is still to be stored.
-    unsaved_output: Vec<CapturedOutput>,
+    unsaved_output: Vec<FirstOutputLines>,
     /// When it last got a lease, by the local clock in microseconds.
     last_lease_at: u64,
 }
@@ -139,7 +139,7 @@ impl Worker {
             last_lane: None,
             likely_lane: None,
             lacked_slots: false,
-            unanswered_claims: BTreeMap::new(),
+            given_up_claims: BTreeMap::new(),
             nothing_due: false,
             unsaved_output: Vec::new(),
             last_lease_at: 0,
@@ -147,7 +147,7 @@ impl Worker {
         Self {
             identity,
             parts,
-            jobs: JobCache::default(),
+            jobs: JobVersionCache::default(),
             state: Mutex::new(state),
             start_wakeup: Notify::new(),
             heartbeat_wakeup: Notify::new(),
@@ -162,8 +162,8 @@ impl Worker {
     }
 
     /// All ids that this process has used, the current one last.
-    pub(crate) fn all_ids(&self) -> Vec<WorkerId> {
-        self.identity.all_ids()
+    pub(crate) fn current_and_previous_worker_ids(&self) -> Vec<WorkerId> {
+        self.identity.current_and_previous_worker_ids()
     }
 
     /// The settings that the worker uses.
@@ -356,8 +356,8 @@ impl Worker {
 
     /// Tokens of the claims that were given up and may still take effect.
     #[cfg(test)]
-    pub(crate) fn unanswered_claims(&self) -> Vec<LeaseToken> {
-        self.state().unanswered_claims.keys().copied().collect()
+    pub(crate) fn given_up_claims(&self) -> Vec<LeaseToken> {
+        self.state().given_up_claims.keys().copied().collect()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -385,7 +385,7 @@ impl Worker {
     /// Adopts a claim that took effect after it was given up. The next renewal returns its runs.
     fn adopt_late_claim(&self, token: LeaseToken) {
         let mut state = self.state();
-        if let Some((_, pool)) = state.unanswered_claims.remove(&token) {
+        if let Some((_, pool)) = state.given_up_claims.remove(&token) {
             let (claim, claimed) = (ClaimStatus::Unanswered, true);
             self.add_lease(
                 &mut state,

@@ -9,7 +9,7 @@ use tasuki_store::{Error, RenewResult, StartedRun};
 
 use super::super::store_timeout::with_timeout;
 use super::{Worker, drop_lease_if_empty, running_attempts};
-use crate::node::executor::attempt_data;
+use crate::node::executor::attempt_input_and_result;
 use crate::node::worker::lease_table::{
     ClaimStatus, LeaseWithRuns, LocalRunState, PendingReport, RenewalAction, renewal_actions,
 };
@@ -184,7 +184,7 @@ impl Worker {
         code: AttemptErrorCode,
     ) {
         let failure = tasuki_core::exit::FailureRules::default().classify_code(code, None);
-        let result = attempt_data::failed_result(
+        let result = attempt_input_and_result::failed_result(
             failure,
             "the run was not running on its worker",
             self.random_u32(),
@@ -214,9 +214,9 @@ impl Worker {
             // The claim has had no effect yet, and may still have one.
             let now = self.parts.clock.boottime();
             state
-                .unanswered_claims
+                .given_up_claims
                 .retain(|_, (renewed_at, _)| now < *renewed_at + LATE_CLAIM_TTL_MICROS);
-            state.unanswered_claims.insert(token, (now, pool));
+            state.given_up_claims.insert(token, (now, pool));
         }
     }
 

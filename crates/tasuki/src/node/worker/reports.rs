@@ -4,11 +4,11 @@ use std::collections::HashSet;
 
 use futures_util::future::join_all;
 use tasuki_core::{LeaseToken, RunId};
-use tasuki_store::{AttemptReport, CapturedOutput, Error, Outcome, StateAfterAttempt};
+use tasuki_store::{AttemptReport, Error, FirstOutputLines, Outcome, StateAfterAttempt};
 
 use super::super::store_timeout::with_timeout;
 use super::{State, Worker, drop_lease_if_empty};
-use crate::node::executor::attempt_data::{self, Completion, ExecutionEnd};
+use crate::node::executor::attempt_input_and_result::{self, Completion, ExecutionEnd};
 use crate::node::worker::lease_table::{LeaseWithRuns, LocalRunState, PendingReport};
 use crate::spawner::AttemptKey;
 
@@ -149,7 +149,7 @@ impl Worker {
             }
             Ok(_) => {}
         }
-        let key = |log: &CapturedOutput| AttemptKey { run: log.run.0, attempt: log.attempt_no };
+        let key = |log: &FirstOutputLines| AttemptKey { run: log.run.0, attempt: log.attempt_no };
         self.parts.executor.forget_all(&output.iter().map(key).collect::<Vec<_>>());
         Ok(())
     }
@@ -159,7 +159,7 @@ impl Worker {
         &self,
         state: &mut State,
         key: AttemptKey,
-        output: Option<CapturedOutput>,
+        output: Option<FirstOutputLines>,
     ) {
         match output {
             Some(output) => state.unsaved_output.push(output),
@@ -188,7 +188,8 @@ impl Worker {
                     let succeeded =
                         stop_reason.is_none() && matches!(end, ExecutionEnd::Returned(Ok(_)));
                     let random = if succeeded { 0 } else { self.random_u32() };
-                    let result = attempt_data::attempt_result(job, end, stop_reason, random);
+                    let result =
+                        attempt_input_and_result::attempt_result(job, end, stop_reason, random);
                     let frees_claim = result.failure.is_some() || job.spec.concurrency.needs_hold();
                     let ended_at = if is_command { 0 } else { now };
                     let status = LocalRunState::Ended(Box::new(PendingReport {

@@ -89,8 +89,8 @@ fn worker() -> WorkerRecord {
     }
 }
 
-fn spec() -> JobSpec {
-    JobSpec {
+fn spec() -> JobVersionSpec {
+    JobVersionSpec {
         kind: WorkKind::Command,
         spec: "{}".to_owned(),
         lane: String::new(),
@@ -200,7 +200,7 @@ fn a_waiting_run_names_what_it_waits_for() {
         &explanation(&due, |context| context.active_workers = 0),
         &["but no worker is active"],
     );
-    let labelled = JobSpec { labels: ["gpu".to_owned()].into(), ..spec() };
+    let labelled = JobVersionSpec { labels: ["gpu".to_owned()].into(), ..spec() };
     assert_contains_all(
         &explanation(&due, |context| context.spec = Some(&labelled)),
         &["of 2 active workers (the worker must have the labels gpu), at the earliest"],
@@ -261,7 +261,7 @@ fn earlier_attempts_are_listed() {
     );
     let transition = TransitionRecord {
         attempt_no: 3,
-        verb: Verb::Retry,
+        verb: RunVerb::Retry,
         actor: "ann".to_owned(),
         reason: Some("disk was full".to_owned()),
         epoch: None,

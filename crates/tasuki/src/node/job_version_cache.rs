@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tasuki_core::exit::FailureRules;
 use tasuki_core::{JobId, WorkSpec};
-use tasuki_store::{Error, JobSpec, JobVersion, Store};
+use tasuki_store::{Error, JobVersion, JobVersionSpec, Store};
 
 /// Maximum number of cached job versions. A cache that would exceed it is cleared, and fills again as versions are
 /// needed.
@@ -17,7 +17,7 @@ pub struct ParsedJobVersion {
     /// Name of the job.
     pub name: String,
     /// The stored specification of this version.
-    pub spec: JobSpec,
+    pub spec: JobVersionSpec,
     /// The parsed work: command, Django command or function, with its arguments and limits.
     pub work: WorkSpec,
     /// Rules that turn exit codes and errors into error codes and retries.
@@ -26,15 +26,15 @@ pub struct ParsedJobVersion {
 
 /// Runnable jobs by job id and version.
 #[derive(Default)]
-pub(crate) struct JobCache {
+pub(crate) struct JobVersionCache {
     /// A `BTreeMap`: mostly there are few entries, and every run looks one up.
     known: Mutex<BTreeMap<(JobId, i64), Arc<ParsedJobVersion>>>,
 }
 
-impl JobCache {
+impl JobVersionCache {
     /// Returns a job version, from the cache or the database. `None`: it does not exist, or this program cannot parse
     /// it.
-    pub(crate) async fn get(
+    pub(crate) async fn find_or_load(
         &self,
         store: &Store,
         job: JobId,

@@ -150,8 +150,8 @@ fn a_claim_that_lands_late_is_launched() {
         assert!(result.is_some_and(|result| result.is_err()));
         let worker = Arc::clone(&incarnation.worker);
         run_ticks(&mut simulation, &[Tick::RenewAll]).await;
-        let [token] = worker.unanswered_claims()[..] else {
-            panic!("{:?}", worker.unanswered_claims())
+        let [token] = worker.given_up_claims()[..] else {
+            panic!("{:?}", worker.given_up_claims())
         };
         let job = simulation
             .store
@@ -164,7 +164,7 @@ fn a_claim_that_lands_late_is_launched() {
             ClaimRequest { worker: worker.id(), token, lane, max_runs: 1, lease_ttl, after: None };
         simulation.store.claim(&request).await.expect("the claim takes effect");
         run_ticks(&mut simulation, &[Tick::Heartbeat, Tick::RenewAll]).await;
-        assert_eq!((count_launched(&simulation), worker.unanswered_claims().len()), (1, 0));
+        assert_eq!((count_launched(&simulation), worker.given_up_claims().len()), (1, 0));
         let run = simulation
             .store
             .find_run(run)

@@ -62,13 +62,15 @@ impl RedisCoordinator {
             ));
         }
         let scripts = Scripts {
-            acquire_election_lock: Script::new(include_str!("../lua/acquire_election_lock.lua")),
-            publish_leader: Script::new(include_str!("../lua/publish_leader.lua")),
-            remove_leader: Script::new(include_str!("../lua/remove_leader.lua")),
-            find_leader: Script::new(include_str!("../lua/find_leader.lua")),
-            acquire_subleader_lock: Script::new(include_str!("../lua/acquire_subleader_lock.lua")),
-            publish_presence: Script::new(include_str!("../lua/publish_presence.lua")),
-            remove_presence: Script::new(include_str!("../lua/remove_presence.lua")),
+            acquire_election_lock: Script::new(include_str!("../../lua/acquire_election_lock.lua")),
+            publish_leader: Script::new(include_str!("../../lua/publish_leader.lua")),
+            remove_leader: Script::new(include_str!("../../lua/remove_leader.lua")),
+            find_leader: Script::new(include_str!("../../lua/find_leader.lua")),
+            acquire_subleader_lock: Script::new(include_str!(
+                "../../lua/acquire_subleader_lock.lua"
+            )),
+            publish_presence: Script::new(include_str!("../../lua/publish_presence.lua")),
+            remove_presence: Script::new(include_str!("../../lua/remove_presence.lua")),
         };
         let keys = Keys::new(&config.prefix);
         Ok(Self {

@@ -18,10 +18,10 @@ use super::worker::{HeartbeatResult, Worker};
 use crate::Wakeups;
 use crate::node::coordination::coordinator_trait::Coordinator;
 use crate::node::coordination::node_rpc::Peers;
-use crate::node::executor::attempt_data::CompletionQueue;
+use crate::node::executor::attempt_input_and_result::CompletionQueue;
 use crate::node::leader::job_scope_providers::JobScopeProviders;
 
-mod between_nodes;
+mod cluster_only;
 
 /// Time that a loop waits after its tick failed.
 const BACKOFF: Duration = Duration::from_millis(200);
@@ -387,7 +387,7 @@ impl Loops {
             if self.worker.is_detached() {
                 self.outage_log.run_logged("resign", self.leader.resign()).await;
             }
-            let next = self.worker.continue_when_detached(&*self.cluster.peers);
+            let next = self.worker.step_detach_procedure(&*self.cluster.peers);
             let wait = match self.outage_log.run_logged("continue detached", next).await {
                 Some(None) => Duration::MAX,
                 Some(next) => time_until(next),

@@ -19,8 +19,8 @@ use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::{WorkAction, WorkSpec};
 use tasuki_core::{JobId, LeaseToken, RunId, RunState, Schedule, Settings, WorkerId};
 use tasuki_store::{
-    Job, JobCreateResult, JobDefinition, JobSpec, NewWorker, Run, RunFilter, SettingsChangeResult,
-    Store, Trigger,
+    Job, JobCreateResult, JobDefinition, JobVersionSpec, NewWorker, Run, RunFilter,
+    SettingsChangeResult, Store, Trigger,
 };
 
 use super::Leader;
@@ -30,11 +30,11 @@ use crate::handler::TaskSuccess;
 use crate::node::coordination::coordinator_trait::DatabaseOnly;
 use crate::node::coordination::node_rpc::{InProcessPeers, NodeRpc};
 use crate::node::coordination::rpc_handler::NodeService;
-use crate::node::executor::attempt_data::{
+use crate::node::executor::attempt_input_and_result::{
     Attempt, Completion, CompletionQueue, ExecutionEnd, Executor,
 };
 use crate::node::worker::configured_slots_and_lanes::{ServedQueues, SlotCounts};
-use crate::node::worker_identity::WorkerIdentity;
+use crate::node::worker_ids_of_process::WorkerIdentity;
 use crate::operator::{AccessRole, Actor};
 use crate::spawner::AttemptKey;
 use crate::{Operator, Wakeups};
@@ -294,7 +294,7 @@ impl Scenario {
             false => WorkAction::Command(vec!["true".to_owned()]),
         };
         let work = WorkSpec { description: Some(description.to_owned()), ..WorkSpec::new(action) };
-        let spec = JobSpec {
+        let spec = JobVersionSpec {
             kind: work.kind(),
             spec: work.to_json().to_string(),
             lane: work.lane_for_dispatch(work.kind().default_dispatch()),

@@ -8,11 +8,11 @@ use serde_json::{Map, Value};
 use tasuki_core::argv_template::merge_args;
 use tasuki_core::exit::{AttemptStopReason, ClassifiedFailure, ProcessEnd};
 use tasuki_core::{AttemptErrorCode, InvalidInput, LeaseToken};
-use tasuki_store::{AttemptResult, CapturedOutput, StartedRun};
+use tasuki_store::{AttemptResult, FirstOutputLines, StartedRun};
 use tokio::sync::Notify;
 
 use crate::handler::{TaskError, TaskSuccess};
-use crate::node::job_cache::ParsedJobVersion;
+use crate::node::job_version_cache::ParsedJobVersion;
 use crate::spawner::{AttemptKey, LaunchRefusal, ProcessExit};
 
 /// Maximum length of a failure message, in bytes. Longer ones are cut.
@@ -132,7 +132,7 @@ pub enum ExecutionEnd {
         /// Content of its result file.
         result_file: ResultFile,
         /// Its output, if it is short enough to be stored together with the result.
-        output: Option<CapturedOutput>,
+        output: Option<FirstOutputLines>,
     },
     /// The function returned.
     Returned(Result<TaskSuccess, TaskError>),
@@ -144,7 +144,7 @@ pub enum ExecutionEnd {
 
 impl ExecutionEnd {
     /// Takes the output out of the end, because it is stored separately.
-    pub(crate) fn take_output(&mut self) -> Option<CapturedOutput> {
+    pub(crate) fn take_output(&mut self) -> Option<FirstOutputLines> {
         match self {
             Self::Exited { output: printed, .. } => printed.take(),
             Self::Returned(_) | Self::NotStarted(_) | Self::InvalidArguments(_) => None,

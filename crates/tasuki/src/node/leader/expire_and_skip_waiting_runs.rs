@@ -10,7 +10,7 @@ use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
 use tasuki_store::{CancelResult, Error, Outcome, WaitingRun, Writer};
 
 use super::{FIRST_PAGE_SIZE, Leader, MAX_PAGES, PAGE_SIZE, START_POSITION};
-use crate::node::leader::decisions::{self, OverdueRunDecision};
+use crate::node::leader::decisions::{self, WaitingPastDueDecision};
 
 impl Leader {
     /// Processes overdue runs: usually one page, and from time to time all of them. Only these full passes include the
@@ -85,7 +85,7 @@ impl Leader {
             .await?;
         for waiting in page {
             let Some(job) =
-                self.job_cache.get(&self.store, waiting.job, waiting.job_version).await?
+                self.job_cache.find_or_load(&self.store, waiting.job, waiting.job_version).await?
             else {
                 continue;
             };
@@ -101,39 +101,44 @@ impl Leader {
                 _ => false,
             };
             let run = waiting.due_run.run;
-            let decision =
-                decisions::decide_overdue_run(waiting, &job, holder.as_ref(), catches_up, clock);
+            let decision = decisions::decide_run_waiting_past_due(
+                waiting,
+                &job,
+                holder.as_ref(),
+                catches_up,
+                clock,
+            );
             let replaces = job.spec.concurrency == ConcurrencyPolicy::Replace;
             let superseded =
                 newest.get(&(waiting.job, &waiting.scope)) != Some(&(waiting.scheduled_for, run));
             match decision {
-                OverdueRunDecision::Expire => {
+                WaitingPastDueDecision::Expire => {
                     drop(self.store.expire_waiting_run(epoch, run).await?);
                 }
-                OverdueRunDecision::Skip(reason) => {
+                WaitingPastDueDecision::Skip(reason) => {
                     drop(self.store.skip(epoch, run, reason).await?);
                 }
-                OverdueRunDecision::Replace(_) | OverdueRunDecision::KeepWaiting
+                WaitingPastDueDecision::Replace(_) | WaitingPastDueDecision::KeepWaiting
                     if replaces && superseded =>
                 {
                     let writer = Writer::Leader(epoch);
                     let reason = Some("replaced by a newer run");
                     let _ = self.store.cancel(writer, run, me.as_str(), reason).await?;
                 }
-                OverdueRunDecision::Replace(older) => {
+                WaitingPastDueDecision::Replace(older) => {
                     let writer = Writer::Leader(epoch);
                     let reason = format!("replaced by run {run}");
                     let canceled =
                         self.store.cancel(writer, older, me.as_str(), Some(&reason)).await?;
                     if let Outcome::Applied(result) = canceled {
-                        self.notifier.wake_renew_loop();
+                        self.notifier.wake_renew_loops();
                         let worker = holder.and_then(|holder| holder.worker);
                         if let (CancelResult::Requested, Some(worker)) = (result, worker) {
                             self.notifier.outbox_of_worker_hints().enqueue_cancel(worker, older);
                         }
                     }
                 }
-                OverdueRunDecision::KeepWaiting => {}
+                WaitingPastDueDecision::KeepWaiting => {}
             }
         }
         Ok(())

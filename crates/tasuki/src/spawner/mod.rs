@@ -5,6 +5,7 @@
 //! it kills everything that ran under the lease. So a worker that is stopped, swapped out or killed leaves no process
 //! running past its lease.
 
+mod capture_short_output;
 mod cgroup;
 #[allow(
     unsafe_code,
@@ -12,7 +13,6 @@ mod cgroup;
 )]
 mod clone_exec;
 mod exit_journal;
-mod hold_output_pipes;
 mod protocol;
 mod spawner_loop;
 mod start_command_process;

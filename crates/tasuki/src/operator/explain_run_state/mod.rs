@@ -4,9 +4,9 @@
 //! A pure function of data that the caller has read. It makes no guesses: missing data is named as unknown.
 
 use jiff::{SignedDuration, Timestamp};
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{AttemptOutcome, Lane, Origin, RunId, RunState, Schedule, Settings, duration};
-use tasuki_store::{Execution, JobSpec, Run, TransitionRecord, WorkerRecord};
+use tasuki_store::{Execution, JobVersionSpec, Run, TransitionRecord, WorkerRecord};
 
 /// The data about a run's surroundings that an explanation needs.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub struct RunExplanationData<'a> {
     /// Whether the job still exists.
     pub job_exists: bool,
     /// The job version from which the run was created.
-    pub spec: Option<&'a JobSpec>,
+    pub spec: Option<&'a JobVersionSpec>,
     /// The worker that holds the run, or held it last.
     pub worker: Option<&'a WorkerRecord>,
     /// The number of workers that accept new runs.
@@ -110,7 +110,8 @@ fn explain_history(run: &Run, context: &RunExplanationData<'_>) -> Vec<String> {
             None => continue,
         });
     }
-    for transition in context.transitions.iter().filter(|transition| transition.verb == Verb::Retry)
+    for transition in
+        context.transitions.iter().filter(|transition| transition.verb == RunVerb::Retry)
     {
         let reason =
             transition.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
@@ -272,7 +273,7 @@ fn explain_ended(run: &Run, context: &RunExplanationData<'_>) -> Vec<String> {
         RunState::Canceled => {
             let by = run.cancel_requested_by.as_deref();
             let by = by.or_else(|| {
-                transition(context, Verb::Cancel).map(|transition| transition.actor.as_str())
+                transition(context, RunVerb::Cancel).map(|transition| transition.actor.as_str())
             });
             format!(
                 "it was CANCELED at {at} by {}, {tries}{}",
@@ -330,7 +331,7 @@ fn reason_text(run: &Run) -> String {
     run.reason.as_ref().map_or(String::new(), |reason| format!(": {reason}"))
 }
 
-fn transition<'a>(context: &RunExplanationData<'a>, verb: Verb) -> Option<&'a TransitionRecord> {
+fn transition<'a>(context: &RunExplanationData<'a>, verb: RunVerb) -> Option<&'a TransitionRecord> {
     context.transitions.iter().rev().find(|transition| transition.verb == verb)
 }
 

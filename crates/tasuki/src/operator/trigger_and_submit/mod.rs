@@ -13,7 +13,7 @@ use tasuki_store::{
 
 use crate::wakeups_and_hints::wakeup_notifier::Notifier;
 
-use super::{Actor, CurrentState, Error, Operator, RunInfo};
+use super::{Actor, CurrentState, Error, Operator, RunOverview};
 
 /// Maximum number of times that a trigger is tried while the job is being changed by other requests.
 const MAX_TRIES: u32 = 5;
@@ -50,7 +50,7 @@ pub struct TaskDraft {
 #[derive(Debug, Clone)]
 pub struct SubmitResult {
     /// The new or existing run.
-    pub run: RunInfo,
+    pub run: RunOverview,
     /// Whether a run with the same idempotency key existed already.
     pub existed: bool,
 }
@@ -306,7 +306,7 @@ impl Operator {
             // Without the end of a pause, the result does not depend on the time.
             None => Timestamp::UNIX_EPOCH,
         };
-        if job.is_active_at(clock) {
+        if job.creates_runs_at(clock) {
             return Ok(());
         }
         let why = if job.enabled { "paused" } else { "disabled" };

@@ -21,7 +21,7 @@ impl WorkerIdentity {
     }
 
     /// All ids that this process has used, the current one last.
-    pub(crate) fn all_ids(&self) -> Vec<WorkerId> {
+    pub(crate) fn current_and_previous_worker_ids(&self) -> Vec<WorkerId> {
         self.ids().clone()
     }
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tasuki_core::run::transition::Verb;
+use tasuki_core::run::transition::RunVerb;
 use tasuki_core::{LeaseToken, RunId};
 
 use crate::db::instant::duration_to_micros;
@@ -148,7 +148,7 @@ impl Store {
         }
         rare_transition_records::insert_transition_records(
             &mut tx,
-            Verb::Confirm,
+            RunVerb::Confirm,
             "worker",
             step.reason(),
             records,
