@@ -5,9 +5,7 @@
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use tasuki_core::Language;
-use tasuki_core::schedule::{
-    DstRuleOverrides, FoldRule, GapRule, SlotKey, Schedule, ScheduleKind,
-};
+use tasuki_core::schedule::{DstRuleOverrides, FoldRule, GapRule, Schedule, ScheduleKind, SlotKey};
 
 const ZONES: [&str; 6] = [
     "UTC",

@@ -101,7 +101,7 @@ impl Client {
         self.operator.submit_all(&drafts(tasks)).await
     }
 
-    /// Submits many tasks in a transaction of the application. See [`NewTask::submit_in`].
+    /// Submits many tasks in a transaction of the application. See [`NewTask::submit_in_transaction`].
     pub async fn submit_all_in_transaction<'a>(
         &self,
         transaction: impl Into<AppTransaction<'a>>,
@@ -170,7 +170,7 @@ fn drafts<'c>(tasks: impl IntoIterator<Item = NewTask<'c>>) -> Vec<TaskDraft> {
     tasks.into_iter().map(|task| task.draft).collect()
 }
 
-/// A task that is not submitted yet. Submit it with [`NewTask::submit`] or [`NewTask::submit_in`].
+/// A task that is not submitted yet. Submit it with [`NewTask::submit`] or [`NewTask::submit_in_transaction`].
 #[must_use = "the task is not submitted yet"]
 pub struct NewTask<'c> {
     client: &'c Client,

@@ -65,9 +65,9 @@ const FOLDERS: [Folders; 4] = [
             ("coordination", &["clock_and_random", "leader", "store_timeout", "worker"], "other nodes talk to the leader and the worker of this one"),
             ("data_dir", &["clock_and_random", "executor", "job_version_cache"], "reports what an earlier incarnation could not report"),
             ("executor", &["clock_and_random", "config", "job_version_cache"], "an executor runs attempts; it knows no leases and no leader"),
-            ("leader", &["clock_and_random", "coordination", "worker_identity", "job_version_cache", "store_timeout"], "the leader assigns runs to any worker, and has no access to its own"),
+            ("leader", &["clock_and_random", "coordination", "worker_ids_of_process", "job_version_cache", "store_timeout"], "the leader assigns runs to any worker, and has no access to its own"),
             ("loops", &["clock_and_random", "coordination", "executor", "leader", "outage_log", "worker"], "intervals, backoff and stopping of all ticks"),
-            ("worker", &["clock_and_random", "coordination", "executor", "worker_identity", "job_version_cache", "leader", "store_timeout"], "a worker holds leases and runs attempts"),
+            ("worker", &["clock_and_random", "coordination", "executor", "worker_ids_of_process", "job_version_cache", "leader", "store_timeout"], "a worker holds leases and runs attempts"),
         ],
     },
 ];

@@ -4,7 +4,7 @@
 //! process. Every action names its actor, and the store writes the audit entry in the same transaction. If a guard does
 //! not hold, the action returns [`Error::Lost`] with the current state.
 //!
-//! Deliberately absent: permission checks. The web API checks the [`Role`] of its user before it calls the operator; a
+//! Deliberately absent: permission checks. The web API checks the [`AccessRole`] of its user before it calls the operator; a
 //! program that embeds tasuki may do everything.
 
 mod error;
