@@ -134,7 +134,8 @@ impl Runner {
             .args(["nextest", "run", "-p", "tasuki-store", "--test", "contract"])
             .args(["--features", "mutants"])
             .args(["--fail-fast", "--color", "never", "-E"])
-            .arg(format!("test(/::{}$/)", database.name()))
+            // Most tests end with `::postgres`; tests with several tasks or processes end with `_postgres`.
+            .arg(format!("test(/(::|_){}$/)", database.name()))
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_INCREMENTAL", "1")
