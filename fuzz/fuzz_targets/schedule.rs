@@ -5,7 +5,9 @@
 use jiff::Timestamp;
 use libfuzzer_sys::fuzz_target;
 use tasuki_core::Language;
-use tasuki_core::schedule::{DstRuleOverrides, FoldRule, GapRule, Schedule, ScheduleKind, SlotKey};
+use tasuki_core::schedule::{
+    DstRuleOverrides, FoldRule, GapRule, Schedule, ScheduleKind, ScheduleSlotKey,
+};
 
 const ZONES: [&str; 6] = [
     "UTC",
@@ -48,7 +50,7 @@ fuzz_target!(|data: &[u8]| {
     let mut before = start;
     for fire in schedule.iter_fires_after(start).take(20) {
         assert!(fire.at > before, "{schedule}: {fire:?} is not after {before}");
-        assert_eq!(fire.slot.to_string().parse::<SlotKey>().as_ref(), Ok(&fire.slot));
+        assert_eq!(fire.slot.to_string().parse::<ScheduleSlotKey>().as_ref(), Ok(&fire.slot));
         before = fire.at;
     }
     if before > start {

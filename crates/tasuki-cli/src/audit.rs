@@ -4,17 +4,17 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::api_server_and_token_flags::ApiServerFlags;
 use crate::client::{ApiClient, ApiRequest};
 use crate::failure::Failure;
-use crate::pagination;
-use crate::server_options::Endpoint;
+use crate::fetch_all_pages;
 use crate::view::{OutputStyle, field_items, field_text};
 
 /// List the audit entries
 #[derive(Args)]
 pub(crate) struct AuditCommand {
     #[command(flatten)]
-    endpoint: Endpoint,
+    endpoint: ApiServerFlags,
     #[command(subcommand)]
     verb: RunVerb,
 }
@@ -52,7 +52,7 @@ impl AuditCommand {
         self.endpoint.with_client(now, async |client, style| match &self.verb {
             RunVerb::List(List { after, limit }) => {
                 let page = |next, limit| list_request(client, next, *after, limit);
-                let entries = pagination::fetch_items(*limit, page).await?;
+                let entries = fetch_all_pages::fetch_items(*limit, page).await?;
                 Ok(style.render(&entries, render_list))
             }
             RunVerb::Head(Head {}) => {
@@ -81,9 +81,10 @@ async fn fetch_head(client: &ApiClient) -> Result<Value, Failure> {
     if first["head"].is_object() {
         return Ok(first["head"].clone());
     }
-    let all =
-        pagination::fetch_items(usize::MAX, |next, limit| list_request(client, next, 0, limit))
-            .await?;
+    let all = fetch_all_pages::fetch_items(usize::MAX, |next, limit| {
+        list_request(client, next, 0, limit)
+    })
+    .await?;
     match field_items(&all, "items").last() {
         Some(last) => Ok(json!({ "seq": last["seq"], "hash": last["hash"] })),
         None => Err(Failure::new("there are no audit entries")),

@@ -6,18 +6,18 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::api_server_and_token_flags::ApiServerFlags;
 use crate::client::ApiClient;
 use crate::failure::Failure;
+use crate::fetch_all_pages;
 use crate::flag_values;
-use crate::pagination;
-use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_items, field_text};
 
 /// Emit events and list the runs that they started
 #[derive(Args)]
 pub(crate) struct EventCommand {
     #[command(flatten)]
-    endpoint: Endpoint,
+    endpoint: ApiServerFlags,
     #[command(subcommand)]
     verb: RunVerb,
 }
@@ -129,7 +129,7 @@ impl List {
             let before = next.or_else(|| self.before.map(|id| id.to_string()));
             client.get("/events").query_if("before", before).query("limit", &limit)
         };
-        let events = pagination::fetch_items(self.limit, request).await?;
+        let events = fetch_all_pages::fetch_items(self.limit, request).await?;
         Ok(style.render(&events, render_list))
     }
 }

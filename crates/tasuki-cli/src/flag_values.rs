@@ -7,7 +7,7 @@ use std::path::Path;
 use clap::Args;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value, json};
-use tasuki_core::{Scope, duration};
+use tasuki_core::{RunScope, duration};
 
 use crate::failure::Failure;
 
@@ -123,7 +123,7 @@ pub(crate) fn parse_run_scope_flag(input: &str) -> Result<Value, Failure> {
     let (kind, id) = input.split_once('/').ok_or_else(|| {
         Failure::bad_usage(format!("--scope: found {input:?}, expected KIND/ID such as tenant/42"))
     })?;
-    let scope = Scope::new(kind, id).map_err(|invalid| Failure::invalid_input(&invalid))?;
+    let scope = RunScope::new(kind, id).map_err(|invalid| Failure::invalid_input(&invalid))?;
     Ok(json!({ "kind": scope.kind(), "id": scope.id() }))
 }
 

@@ -4,17 +4,17 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::api_server_and_token_flags::ApiServerFlags;
 use crate::client::ApiClient;
 use crate::confirmation_prompt::Confirmation;
 use crate::failure::Failure;
-use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_items, field_text};
 
 /// Show or demote the leader, the worker that plans runs
 #[derive(Args)]
 pub(crate) struct LeaderCommand {
     #[command(flatten)]
-    endpoint: Endpoint,
+    endpoint: ApiServerFlags,
     #[command(subcommand)]
     verb: RunVerb,
 }

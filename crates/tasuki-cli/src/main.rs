@@ -3,6 +3,7 @@
 //! Exit code 0: success. 1: refused or failed. 2: bad usage. Data goes to stdout, everything else to stderr.
 //! This is also the only place that reads the real clock; commands receive the current time as an argument.
 
+mod api_server_and_token_flags;
 mod audit;
 mod bench;
 mod cert;
@@ -16,6 +17,7 @@ mod demo_jobs;
 mod doctor;
 mod event;
 mod failure;
+mod fetch_all_pages;
 mod flag_values;
 mod job;
 mod leader;
@@ -23,14 +25,12 @@ mod migrate;
 mod node;
 mod node_config_from_options;
 mod node_rpc_and_coordinator;
-mod pagination;
 #[cfg(test)]
 mod reference_page;
-mod release_unused_memory;
+mod release_unused_program_pages;
 mod run;
 mod run_node_until_stopped;
 mod schedule;
-mod server_options;
 mod setting;
 mod task_submit;
 mod token;

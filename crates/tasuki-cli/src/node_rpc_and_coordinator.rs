@@ -9,7 +9,7 @@ use tasuki::node::coordination::coordinator_trait::Coordinator;
 use tasuki::node::coordination::node_rpc::NodeRpc;
 use tasuki::node::{Config, NodeBuilder};
 use tasuki_cluster::RELOAD_INTERVAL;
-use tasuki_cluster::identity::{Identity, PeerRole};
+use tasuki_cluster::identity::{Identity, RpcCallerRole};
 use tasuki_cluster::redis::{RedisConfig, RedisCoordinator};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::security::RpcAuthMethod;
@@ -116,7 +116,7 @@ impl ClusterOptions {
                 MutualTls::open(files, &self.name, clock, RELOAD_INTERVAL).map(RpcAuthMethod::Mtls)
             }
             NodeCredentials::Token(files) => {
-                let identity = Identity::new(&self.name, PeerRole::Node, self.node.as_str());
+                let identity = Identity::new(&self.name, RpcCallerRole::Node, self.node.as_str());
                 let identity = identity.map_err(|error| Failure::bad_usage(error.to_string()))?;
                 TokenSigner::open(files, identity, clock, RELOAD_INTERVAL).map(RpcAuthMethod::Token)
             }

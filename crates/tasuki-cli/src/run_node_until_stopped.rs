@@ -22,7 +22,7 @@ use crate::database_access::DatabaseOptions;
 use crate::demo_jobs;
 use crate::failure::Failure;
 use crate::node_rpc_and_coordinator::ClusterOptions;
-use crate::release_unused_memory::ProgramMemoryRanges;
+use crate::release_unused_program_pages::ProgramMemoryTrimmer;
 
 /// Maximum number of connections of a node to its database server.
 const MAX_CONNECTIONS: u32 = 8;
@@ -49,7 +49,7 @@ impl NodeProcess {
         print_greeting: impl FnOnce(&str, Option<&str>),
     ) -> Result<String, Failure> {
         init_logging();
-        let mappings = ProgramMemoryRanges::read();
+        let mappings = ProgramMemoryTrimmer::read();
         let runtime = DatabaseOptions::with_url(self.database_url.clone()).build_runtime()?;
         let ended = runtime.block_on(self.serve(mappings, print_greeting));
         // Blocking tasks that still read from a file or pipe are abandoned.
@@ -59,7 +59,7 @@ impl NodeProcess {
 
     async fn serve(
         mut self,
-        mappings: ProgramMemoryRanges,
+        mappings: ProgramMemoryTrimmer,
         print_greeting: impl FnOnce(&str, Option<&str>),
     ) -> Result<String, Failure> {
         // The files created here contain tokens and job arguments, so only their owner may read them.

@@ -10,7 +10,7 @@ use tasuki_core::schedule::{
     ClockChange, DstRule, DstRuleOverrides, FoldRule, GapRule, IanaTimeZone, PreviewRow,
     ScheduleKind,
 };
-use tasuki_core::{InvalidInput, Language, Schedule, SlotKey};
+use tasuki_core::{InvalidInput, Language, Schedule, ScheduleSlotKey};
 
 use crate::failure::Failure;
 use crate::view::format_two_units;
@@ -201,9 +201,9 @@ impl PreviewRequest {
         localized(self.language, english, japanese)
     }
 
-    fn note(&self, slot: SlotKey, shifted: bool, change: &ClockChange) -> String {
+    fn note(&self, slot: ScheduleSlotKey, shifted: bool, change: &ClockChange) -> String {
         let description = describe_change(change, self.language);
-        let SlotKey::Wall { time, pass } = slot else { return description };
+        let ScheduleSlotKey::Wall { time, pass } = slot else { return description };
         let time = time.time();
         match (shifted, pass, self.language) {
             (true, _, Language::English) => {

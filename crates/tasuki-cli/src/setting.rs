@@ -4,17 +4,17 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::api_server_and_token_flags::ApiServerFlags;
 use crate::client::{ApiClient, encode_path_segment, format_etag};
 use crate::failure::Failure;
 use crate::flag_values;
-use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, field_text};
 
 /// List, show and change the settings of the cluster
 #[derive(Args)]
 pub(crate) struct SettingCommand {
     #[command(flatten)]
-    endpoint: Endpoint,
+    endpoint: ApiServerFlags,
     #[command(subcommand)]
     verb: RunVerb,
 }

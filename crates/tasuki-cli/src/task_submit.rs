@@ -6,18 +6,18 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use crate::api_server_and_token_flags::ApiServerFlags;
 use crate::client::ApiClient;
 use crate::failure::Failure;
 use crate::flag_values::{self, PastOrFuture, RunArguments};
 use crate::run::WaitOptions;
-use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, count_with_noun, field_items};
 
 /// Submit tasks: runs of a job on request
 #[derive(Args)]
 pub(crate) struct TaskCommand {
     #[command(flatten)]
-    endpoint: Endpoint,
+    endpoint: ApiServerFlags,
     #[command(subcommand)]
     verb: RunVerb,
 }

@@ -10,14 +10,14 @@ const MAX_PART_CHARS: usize = 191;
 
 /// Role of a peer. It determines which calls the peer may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PeerRole {
+pub enum RpcCallerRole {
     /// A node of the cluster. It may make every call, and other nodes may call it.
     Node,
     /// A client that only reads: a probe, or a person with a debugging tool.
     Observer,
 }
 
-impl PeerRole {
+impl RpcCallerRole {
     /// Name of the role in identities.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl PeerRole {
     }
 }
 
-impl FromStr for PeerRole {
+impl FromStr for RpcCallerRole {
     type Err = InvalidIdentity;
 
     fn from_str(text: &str) -> Result<Self, InvalidIdentity> {
@@ -43,7 +43,7 @@ impl FromStr for PeerRole {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
     cluster: String,
-    role: PeerRole,
+    role: RpcCallerRole,
     name: String,
 }
 
@@ -61,7 +61,7 @@ impl InvalidIdentity {
 impl Identity {
     /// Creates an identity. Cluster and name consist of letters, digits, dots, hyphens and underscores, because they are
     /// parts of URIs.
-    pub fn new(cluster: &str, role: PeerRole, name: &str) -> Result<Self, InvalidIdentity> {
+    pub fn new(cluster: &str, role: RpcCallerRole, name: &str) -> Result<Self, InvalidIdentity> {
         for (part, text) in [("cluster", cluster), ("name", name)] {
             let is_allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
             // A name is also used as a folder name: no hidden folder, and no path to a parent folder.
@@ -85,7 +85,7 @@ impl Identity {
     }
 
     /// Role of the owner.
-    pub fn role(&self) -> PeerRole {
+    pub fn role(&self) -> RpcCallerRole {
         self.role
     }
 

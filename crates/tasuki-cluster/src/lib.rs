@@ -11,6 +11,6 @@ pub mod security;
 pub mod signed_token;
 pub mod tls;
 
-pub use identity::{Identity, PeerRole};
+pub use identity::{Identity, RpcCallerRole};
 pub use reload::RELOAD_INTERVAL;
 pub use security::RpcAuthMethod;

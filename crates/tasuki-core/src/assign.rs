@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::{JobId, RunId, Scope, WorkerId};
+use crate::{JobId, RunId, RunScope, WorkerId};
 
 /// Two runs compete for a slot if their due times differ by at most this. A run that is due in half a
 /// minute does not block a slot for a run that is due now.
@@ -57,7 +57,7 @@ pub struct RunToPlace {
     /// The labels that the worker must have.
     pub labels: BTreeSet<String>,
     /// The (job, scope) of the hold that the run needs, if its job allows one run at a time.
-    pub hold_key: Option<(JobId, Scope)>,
+    pub hold_key: Option<(JobId, RunScope)>,
 }
 
 /// Why a worker cannot take a run.
@@ -144,7 +144,7 @@ pub fn choose_worker<'a>(
 pub struct PlacementPlanner {
     candidates: Vec<WorkerCandidate>,
     /// Hold keys whose first run was already handled; later runs with the same key are left waiting.
-    seen_hold_keys: HashSet<(JobId, Scope)>,
+    seen_hold_keys: HashSet<(JobId, RunScope)>,
     now: Timestamp,
     heartbeat_ttl: Duration,
 }
@@ -335,7 +335,7 @@ mod tests {
     /// Otherwise a run that is due much later would own the hold until then.
     #[test]
     fn a_run_does_not_overtake_an_earlier_run_with_the_same_hold_key() {
-        let hold_key = Some((JobId(1), Scope::default()));
+        let hold_key = Some((JobId(1), RunScope::default()));
         let with_key =
             |id, due| RunToPlace { run: RunId(id), hold_key: hold_key.clone(), ..run(due) };
         let busy = WorkerCandidate { running: 3, assigned_due: vec![at(5)], ..worker(1) };

@@ -200,13 +200,13 @@ fn is_invisible(c: char) -> bool {
 /// Slots and holds are per (job, scope), so runs of different scopes neither block nor replace each
 /// other.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Scope {
+pub struct RunScope {
     // `Cow`: nearly every run has the default scope, which then needs no allocation.
     kind: Cow<'static, str>,
     id: Cow<'static, str>,
 }
 
-impl Scope {
+impl RunScope {
     /// Makes a scope from user input: `Scope::new("tenant", "42")`.
     pub fn new(kind: &str, id: &str) -> Result<Self, InvalidInput> {
         check_length("scope kind", kind, MAX_SCOPE_KIND_CHARS)?;
@@ -236,14 +236,14 @@ impl Scope {
     }
 }
 
-impl Default for Scope {
+impl Default for RunScope {
     /// `global/global`: not NULL, so that the unique key on slots also works for unscoped jobs.
     fn default() -> Self {
         Self { kind: GLOBAL.into(), id: GLOBAL.into() }
     }
 }
 
-impl fmt::Display for Scope {
+impl fmt::Display for RunScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{}", self.kind, self.id)
     }
@@ -292,11 +292,11 @@ mod tests {
 
     #[test]
     fn a_scope_is_global_by_default() {
-        assert_eq!(Scope::default().to_string(), "global/global");
-        assert_eq!(Scope::new("tenant", "42").unwrap().to_string(), "tenant/42");
-        assert!(Scope::new("tenant", "").is_err() && Scope::new("a/b", "c").is_err());
-        assert!(Scope::new(&"k".repeat(100), &"i".repeat(191)).is_ok());
-        let error = Scope::new(&"k".repeat(101), "i").unwrap_err();
+        assert_eq!(RunScope::default().to_string(), "global/global");
+        assert_eq!(RunScope::new("tenant", "42").unwrap().to_string(), "tenant/42");
+        assert!(RunScope::new("tenant", "").is_err() && RunScope::new("a/b", "c").is_err());
+        assert!(RunScope::new(&"k".repeat(100), &"i".repeat(191)).is_ok());
+        let error = RunScope::new(&"k".repeat(101), "i").unwrap_err();
         assert_eq!(
             error.to_string(),
             "scope kind: found 101 characters, expected at most 100 characters"

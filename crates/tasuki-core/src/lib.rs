@@ -34,11 +34,11 @@ pub mod work_spec;
 
 pub use access_role::AccessRole;
 pub use attempt_error_code::AttemptErrorCode;
-pub use id::{Epoch, EventId, JobId, JobName, LeaseToken, NodeName, RunId, Scope, WorkerId};
+pub use id::{Epoch, EventId, JobId, JobName, LeaseToken, NodeName, RunId, RunScope, WorkerId};
 pub use invalid_input::InvalidInput;
 pub use queue_lane::{Lane, Priority, QueueName};
 pub use run::{AttemptOutcome, Origin, RunState};
-pub use schedule::{Schedule, SlotKey};
+pub use schedule::{Schedule, ScheduleSlotKey};
 pub use settings::Settings;
 pub use text_language::Language;
 pub use work_spec::WorkSpec;

@@ -14,9 +14,9 @@ mod db;
 mod doctor;
 mod emitted_events;
 mod error;
+mod guarded_write_outcome;
 mod job;
 mod logs;
-mod outcome;
 mod validate;
 // EXPLAIN tests. They need the private statements, so they are compiled as a module of this crate.
 #[cfg(test)]
@@ -38,6 +38,7 @@ pub use db::{AppTransaction, BoxFuture, Fault, FaultInjector};
 pub use doctor::{CLOCK_TOLERANCE, DoctorCheck, DoctorReport, Finding, Severity};
 pub use emitted_events::{EmitResult, Event, NewEvent};
 pub use error::Error;
+pub use guarded_write_outcome::{LostWrite, Outcome};
 pub use job::schedule_cursor::{ScheduleCursor, ScheduleCursorMove};
 pub use job::{
     ExpectedVersion, Job, JobChangeResult, JobCreateResult, JobDefinition, JobVersion,
@@ -45,7 +46,6 @@ pub use job::{
 };
 pub use logs::create_short_logs::FirstOutputLines;
 pub use logs::{LogAppendResult, LogLine, LogPage, OutputStream};
-pub use outcome::{LostWrite, Outcome};
 pub use retention::{PrunePosition, PruneResult, PrunedWorkers};
 pub use run::Run;
 pub use run::assign::AssignRequest;
@@ -53,12 +53,12 @@ pub use run::cancel::CancelResult;
 pub use run::claim::{ClaimRequest, ClaimResult, MAX_CLAIM};
 pub use run::create::{CreatedRun, CursorMoveWithRuns, Writer};
 pub use run::due_table::DueRun;
+pub use run::find_lane_due_times::{LaneDueTimes, LanePosition};
 pub use run::finish::{AttemptReport, AttemptResult, StateAfterAttempt};
-pub use run::lane_due_times::{LaneDueTimes, LanePosition};
 pub use run::lease::{Lease, RenewResult, RenewedRun};
 pub use run::list::{RunFilter, RunListPosition, RunPage};
-pub use run::list_executions::Execution;
-pub use run::list_waiting_and_leased::{LeasedRun, PendingLeaderWork, WaitingRun};
+pub use run::list_attempts_of_run::Execution;
+pub use run::list_waiting_and_leased::{LeaderWorkFlags, LeasedRun, WaitingRun};
 pub use run::new_run::NewRun;
 pub use run::rare_transition_records::TransitionRecord;
 pub use run::recover::RecoveredRun;

@@ -12,7 +12,7 @@ use tasuki::operator::{CurrentState, Error};
 use tasuki_core::InvalidInput;
 use utoipa::ToSchema;
 
-use crate::api::{cluster, job_view, run_view, settings};
+use crate::api::{job_view, run_view, settings, workers_and_leader};
 
 /// A kind of error response. Each has a section in `docs/reference/errors.md`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,8 +204,12 @@ fn current_state_json(current: CurrentState) -> Option<Value> {
         CurrentState::Settings(settings) => {
             serde_json::to_value(settings::settings_view(&settings))
         }
-        CurrentState::Leader(leader) => serde_json::to_value(cluster::leader_view(&leader)),
-        CurrentState::Worker(worker) => serde_json::to_value(cluster::worker_view(&worker)),
+        CurrentState::Leader(leader) => {
+            serde_json::to_value(workers_and_leader::leader_view(&leader))
+        }
+        CurrentState::Worker(worker) => {
+            serde_json::to_value(workers_and_leader::worker_view(&worker))
+        }
         CurrentState::Nothing => return None,
     };
     value.ok()

@@ -10,7 +10,7 @@ use sqlx::SqlitePool;
 use tasuki::{
     Client, Context, JobDeclaration, ProviderError, ScopeProvider, TaskError, TaskSuccess,
 };
-use tasuki_core::Scope;
+use tasuki_core::RunScope;
 use tasuki_core::plan_scheduled_runs::MisfirePolicy;
 
 const TABLES: &str = "
@@ -22,15 +22,15 @@ struct Shops(SqlitePool);
 
 #[async_trait]
 impl ScopeProvider for Shops {
-    async fn scopes(&self) -> Result<Vec<Scope>, ProviderError> {
+    async fn scopes(&self) -> Result<Vec<RunScope>, ProviderError> {
         let shops: Vec<String> =
             sqlx::query_scalar("select distinct shop from sale").fetch_all(&self.0).await?;
-        shops.iter().map(|shop| Ok(Scope::new("shop", shop)?)).collect()
+        shops.iter().map(|shop| Ok(RunScope::new("shop", shop)?)).collect()
     }
 }
 
 async fn roll_up(pool: SqlitePool, context: Context) -> Result<TaskSuccess, TaskError> {
-    let shop = context.scope().id();
+    let shop = context.run_scope().id();
     let mut transaction = pool.begin_with("begin immediate").await?;
     let (cents, watermark): (i64, i64) =
         sqlx::query_as("select cents, watermark from total where shop = ?")

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
-use tasuki_core::{AccessRole, InvalidInput, Priority, RunId, Scope};
+use tasuki_core::{AccessRole, InvalidInput, Priority, RunId, RunScope};
 use tasuki_store::{AppTransaction, CreatedRun, Execution, Store};
 
 use crate::node::{Config, Node, NodeBuilder};
@@ -216,7 +216,7 @@ impl NewTask<'_> {
     }
 
     /// Sets the scope. The default is the global scope.
-    pub fn scope(mut self, scope: Scope) -> Self {
+    pub fn scope(mut self, scope: RunScope) -> Self {
         self.draft.scope = Some(scope);
         self
     }

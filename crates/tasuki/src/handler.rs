@@ -10,12 +10,12 @@ use jiff::Timestamp;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
-use tasuki_core::{AttemptErrorCode, RunId, Scope};
+use tasuki_core::{AttemptErrorCode, RunId, RunScope};
 use tasuki_store::OutputStream;
 
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
-use crate::node::executor::attempt_input_and_result::AttemptLiveness;
+use crate::node::executor::attempt_input_and_result::LastSignOfLife;
 use crate::node::executor::attempt_log_writer::AttemptLog;
 use crate::node::executor::functions::HandlerStopSignal;
 use crate::node::job_version_cache::ParsedJobVersion;
@@ -164,9 +164,9 @@ pub struct Context {
     pub(crate) job: Arc<ParsedJobVersion>,
     pub(crate) event_payload: Option<String>,
     pub(crate) scheduled_for: Timestamp,
-    pub(crate) scope: Scope,
+    pub(crate) scope: RunScope,
     pub(crate) deadline: u64,
-    pub(crate) liveness: AttemptLiveness,
+    pub(crate) liveness: LastSignOfLife,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) log: Arc<AttemptLog>,
     pub(crate) stop: Arc<HandlerStopSignal>,
@@ -194,7 +194,7 @@ impl Context {
     }
 
     /// The scope of the run.
-    pub fn scope(&self) -> &Scope {
+    pub fn run_scope(&self) -> &RunScope {
         &self.scope
     }
 
@@ -206,7 +206,7 @@ impl Context {
     /// A key that is the same for all attempts of the run and different for every other run. Pass it to external
     /// services so that a retry does not repeat an effect.
     pub fn idempotency_key(&self) -> String {
-        crate::node::executor::launch_spec::idempotency_key_of_run(self.run_id)
+        crate::node::executor::build_launch_spec::idempotency_key_of_run(self.run_id)
     }
 
     /// The time until the timeout of the attempt. After that, the call gets a stop request.

@@ -50,7 +50,10 @@ impl JobDeclaration {
     }
 
     /// Declares a job that runs on events of these types: exact types, or `prefix.*`.
-    pub fn on_event<'a>(name: impl Into<String>, types: impl IntoIterator<Item = &'a str>) -> Self {
+    pub fn triggered_by_events<'a>(
+        name: impl Into<String>,
+        types: impl IntoIterator<Item = &'a str>,
+    ) -> Self {
         let types = types.into_iter().map(str::to_owned).collect();
         let mut job = Self::task(name);
         job.draft.trigger = Trigger::Event { types, filter: None };

@@ -10,7 +10,7 @@ pub mod spawner;
 pub mod testing;
 mod wakeups_and_hints;
 
-pub use crate::wakeups_and_hints::wakeups::Wakeups;
+pub use crate::wakeups_and_hints::in_process_wakeups::Wakeups;
 pub use client::{Client, NewTask};
 pub use handler::{Context, HandlerArgsFromJson, HandlerRegistry, TaskError, TaskSuccess};
 pub use job_declaration::JobDeclaration;

@@ -179,7 +179,7 @@ impl TestNode {
             if !leader.elect_or_renew(&settings).await? {
                 leader.elect_or_renew(&settings).await?;
             }
-            self.node.scopes.sync_cursors(&self.node.store).await?;
+            self.node.scopes.sync_stored_schedule_cursors(&self.node.store).await?;
             while leader.plan(&settings).await? {}
             leader.send_orders().await;
             leader.recover(&settings).await?;
@@ -213,8 +213,10 @@ impl TestNode {
         let store = self.client.store();
         let mut next = None;
         for lane in store.list_waiting_lanes().await.expect("the lanes can be read") {
-            let due =
-                store.find_next_due(&lane, after, until).await.expect("the due runs can be read");
+            let due = store
+                .find_next_due_in_lane(&lane, after, until)
+                .await
+                .expect("the due runs can be read");
             next = [next, due].into_iter().flatten().min();
         }
         next

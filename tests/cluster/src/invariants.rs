@@ -110,7 +110,7 @@ pub(crate) fn check_attempts(
 #[cfg(test)]
 mod tests {
     use tasuki_core::run::RunCounters;
-    use tasuki_core::{AttemptOutcome, JobId, Origin, Scope, WorkerId};
+    use tasuki_core::{AttemptOutcome, JobId, Origin, RunScope, WorkerId};
 
     use super::*;
     use crate::load::SCHEDULED_JOBS;
@@ -137,7 +137,7 @@ mod tests {
             job_version: 1,
             state,
             origin: Origin::Time,
-            scope: Scope::default(),
+            scope: RunScope::default(),
             lane: String::new(),
             exclusive: false,
             max_attempts: 101,

@@ -140,7 +140,8 @@ fn test_all(
             runner.check_unchanged(mutant.database)?;
             untested_databases.swap_remove(position);
         }
-        let (verdict, duration) = runner.test(&mutant, &files)?;
+        let (verdict, duration) =
+            runner.test(&mutant, &files, &journal.list_likely_tests(&mutant))?;
         eprintln!("[{}/{count}] {mutant}: {verdict} ({} s)", index + 1, duration.as_secs());
         journal.append(&mutant, &files, &verdict, duration)?;
         tested.push(TestedMutant { mutant, verdict, duration });

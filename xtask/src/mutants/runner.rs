@@ -1,5 +1,6 @@
 //! Builds and tests mutants, and remembers the results.
 
+use std::collections::BTreeSet;
 use std::fmt::Display;
 use std::hash::Hasher as _;
 use std::io::Write as _;
@@ -83,7 +84,7 @@ impl Runner {
     /// Checks that the contract tests pass without a mutation.
     pub(super) fn check_unchanged(&self, database: Database) -> Result<(), String> {
         let name = database.name();
-        match self.run_tests(database)? {
+        match self.run_tests(&all_tests(database))? {
             Verdict::Survived => Ok(()),
             Verdict::Caught { test } => {
                 Err(format!("the contract test {test} fails on {name} without a mutation"))
@@ -96,10 +97,12 @@ impl Runner {
 
     /// Tests a mutant, given the new contents of its files. A mutant of Rust code is built, and the files are restored
     /// afterwards. SQL texts are replaced at run time instead, because a build takes longer than most tests.
+    /// `likely_tests` run first, because they have caught similar mutants; all other tests only run if these pass.
     pub(super) fn test(
         &self,
         mutant: &Mutant,
         files: &[(String, String)],
+        likely_tests: &[String],
     ) -> Result<(Verdict, Duration), String> {
         let start = Instant::now();
         let mut originals = Vec::with_capacity(files.len());
@@ -114,28 +117,42 @@ impl Runner {
             let originals = originals.iter().map(|(_, original)| original);
             let pairs: Vec<(&String, &String)> = originals.zip(mutated).collect();
             write_file(&self.mutation_file, &json!(pairs).to_string())?;
-            let verdict = self.run_tests(mutant.database);
+            let verdict = self.run_likely_tests_first(mutant.database, likely_tests);
             write_file(&self.mutation_file, "[]")?;
             return Ok((verdict?, start.elapsed()));
         }
         for ((path, _), mutated) in originals.iter().zip(mutated) {
             write_file(path, mutated)?;
         }
-        let verdict = self.run_tests(mutant.database);
+        let verdict = self.run_likely_tests_first(mutant.database, likely_tests);
         for (path, original) in originals {
             write_file(&path, &original)?;
         }
         Ok((verdict?, start.elapsed()))
     }
 
-    fn run_tests(&self, database: Database) -> Result<Verdict, String> {
+    fn run_likely_tests_first(
+        &self,
+        database: Database,
+        likely_tests: &[String],
+    ) -> Result<Verdict, String> {
+        if !likely_tests.is_empty() {
+            let filter: Vec<String> =
+                likely_tests.iter().map(|test| format!("test(={test})")).collect();
+            if let caught @ Verdict::Caught { .. } = self.run_tests(&filter.join(" + "))? {
+                return Ok(caught);
+            }
+        }
+        self.run_tests(&all_tests(database))
+    }
+
+    /// Runs the contract tests that match a filter expression of nextest.
+    fn run_tests(&self, filter: &str) -> Result<Verdict, String> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)
             .args(["nextest", "run", "-p", "tasuki-store", "--test", "contract"])
             .args(["--features", "mutants"])
-            .args(["--fail-fast", "--color", "never", "-E"])
-            // Most tests end with `::postgres`; tests with several tasks or processes end with `_postgres`.
-            .arg(format!("test(/(::|_){}$/)", database.name()))
+            .args(["--fail-fast", "--color", "never", "-E", filter])
             .current_dir(&self.tree)
             .env("CARGO_TARGET_DIR", &self.target)
             .env("CARGO_INCREMENTAL", "1")
@@ -148,6 +165,12 @@ impl Runner {
         text.push_str(&String::from_utf8_lossy(&output.stdout));
         Ok(verdict(output.status.code(), &text))
     }
+}
+
+/// The filter of all contract tests of a database. Most of them end with `::postgres`; tests with several tasks or
+/// processes end with `_postgres`.
+fn all_tests(database: Database) -> String {
+    format!("test(/(::|_){}$/)", database.name())
 }
 
 /// Writes a file. If it is a source file, its new modification time makes cargo build it again.
@@ -215,6 +238,27 @@ impl Journal {
         let last = self.entries.iter().rev().find(|entry| entry["hash"] == hash.as_str())?;
         let is_caught = last["result"] == "caught";
         is_caught.then(|| last["detail"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// The tests that caught mutants of the same transition in earlier runs, on any database, with their names on this
+    /// mutant's database.
+    pub(super) fn list_likely_tests(&self, mutant: &Mutant) -> Vec<String> {
+        let transition = format!("{} ", mutant.transition);
+        let similar = self.entries.iter().filter(|entry| {
+            entry["result"] == "caught"
+                && entry["mutant"].as_str().is_some_and(|name| name.starts_with(&transition))
+        });
+        let tests: BTreeSet<String> = similar
+            .filter_map(|entry| {
+                let test = entry["detail"].as_str()?;
+                let suffix = [Database::Sqlite, Database::Postgres, Database::Mysql]
+                    .map(Database::name)
+                    .into_iter()
+                    .find(|suffix| test.ends_with(suffix))?;
+                Some(format!("{}{}", test.strip_suffix(suffix)?, mutant.database.name()))
+            })
+            .collect();
+        tests.into_iter().collect()
     }
 
     pub(super) fn append(

@@ -39,7 +39,7 @@ const FOLDERS: [Folders; 4] = [
             ("job", &["audit", "db", "error", "run", "validate"], "an edit cancels runs and writes an audit entry"),
             ("logs", &["db", "error", "validate"], "lines of text under a run and an attempt number"),
             ("retention", &["db", "error", "run"], "deletes old rows"),
-            ("run", &["audit", "cluster", "db", "error", "job", "logs", "outcome", "validate"], "the verbs of a run"),
+            ("run", &["audit", "cluster", "db", "error", "guarded_write_outcome", "job", "logs", "validate"], "the verbs of a run"),
             ("settings", &["audit", "db", "error"], "a change of settings writes an audit entry"),
             ("token", &["audit", "db", "error", "validate"], "a token is audited when it is issued and revoked"),
             ("validate", &["run"], "checks of input, before it reaches a statement"),

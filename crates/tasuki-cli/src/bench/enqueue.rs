@@ -8,7 +8,7 @@ use tasuki_core::work_spec::WorkAction;
 use tasuki_store::{Error, Job, JobVersion, NewRun, PendingTask, SubmitBatcher, Writer};
 
 use super::baseline::{TASK_ARGS, per_second};
-use super::fixture::{BenchFixture, bench_task, sum_of_concurrent_tasks, with_bench_fixture};
+use super::fixture::{BenchFixture, new_bench_task, sum_of_concurrent_tasks, with_bench_fixture};
 use super::progress::Progress;
 use super::results::{BenchReport, Comparison};
 use crate::database_access::DatabaseOptions;
@@ -133,7 +133,7 @@ impl BenchEnqueueCommand {
         let calls = self.bulk_tasks.div_ceil(self.bulk);
         let started = Instant::now();
         for _ in 0..calls {
-            let runs: Vec<NewRun<'_>> = (0..self.bulk).map(|_| bench_task(job)).collect();
+            let runs: Vec<NewRun<'_>> = (0..self.bulk).map(|_| new_bench_task(job)).collect();
             fixture.store.create_or_find_runs(Writer::Api, &runs).await?;
         }
         Ok(per_second(u64::from(calls * self.bulk), started.elapsed()))

@@ -166,7 +166,7 @@ impl BenchFixture {
                 if count == 0 {
                     return Ok::<(), Error>(());
                 }
-                let run = |_| NewRun { scheduled_for: at, ..bench_task(job) };
+                let run = |_| NewRun { scheduled_for: at, ..new_bench_task(job) };
                 let batch: Vec<NewRun<'_>> = (0..count).map(run).collect();
                 self.store.create_or_find_runs(Writer::Api, &batch).await?;
                 progress.add(count);
@@ -187,7 +187,7 @@ impl BenchFixture {
         let lane = &job.newest.spec.lane;
         let due = self.store.read_clock().await?;
         let is_waiting =
-            self.store.find_next_due(lane, Timestamp::UNIX_EPOCH, due).await?.is_some();
+            self.store.find_next_due_in_lane(lane, Timestamp::UNIX_EPOCH, due).await?.is_some();
         if lane.is_empty() || !is_waiting {
             return Ok(0);
         }
@@ -261,7 +261,7 @@ impl BenchFixture {
         let (from, until) = (Timestamp::UNIX_EPOCH, Timestamp::MAX);
         loop {
             // In this order: a run that no longer waits is leased or has ended.
-            let is_waiting = self.store.find_next_due(lane, from, until).await?.is_some();
+            let is_waiting = self.store.find_next_due_in_lane(lane, from, until).await?.is_some();
             if !is_waiting && self.store.list_leases_of_worker(worker).await?.is_empty() {
                 return Ok(());
             }
@@ -378,7 +378,7 @@ pub(crate) fn other_jobs_or_worker_error() -> Error {
 }
 
 /// A new task with arguments.
-pub(crate) fn bench_task(job: &Job) -> NewRun<'_> {
+pub(crate) fn new_bench_task(job: &Job) -> NewRun<'_> {
     NewRun { args: Some(TASK_ARGS.to_owned()), ..NewRun::task(&job.newest) }
 }
 

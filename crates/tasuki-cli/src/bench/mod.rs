@@ -8,15 +8,15 @@ mod enqueue;
 mod fire_delay;
 mod fixture;
 mod growth;
-mod latency;
 mod progress;
 mod results;
 mod store;
+mod submit_to_start_latency;
 
 pub(crate) use command_rate::BenchSpawnCommand;
 pub(crate) use drain::BenchDrainCommand;
 pub(crate) use enqueue::BenchEnqueueCommand;
 pub(crate) use fire_delay::BenchFireCommand;
 pub(crate) use growth::BenchGrowthCommand;
-pub(crate) use latency::BenchLatencyCommand;
 pub(crate) use store::BenchStoreCommand;
+pub(crate) use submit_to_start_latency::BenchLatencyCommand;

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use toml_edit::{Array, InlineTable};
 
-use super::job_fields::{FieldType, JOB_FIELDS};
+use super::job_field_types::{FieldType, JOB_FIELDS};
 use super::{fetch_all_jobs, job_path};
 use crate::client::ApiClient;
 use crate::failure::Failure;

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use tasuki_core::duration;
 use toml_edit::{Document, Item, TableLike};
 
-use super::job_fields::{FieldType, JOB_FIELDS};
+use super::job_field_types::{FieldType, JOB_FIELDS};
 use super::normalize;
 use crate::failure::Failure;
 

@@ -5,7 +5,7 @@ mod export;
 mod file;
 mod job_changes;
 mod job_definition_flags;
-mod job_fields;
+mod job_field_types;
 mod normalize;
 mod trigger;
 mod trigger_flags;
@@ -15,12 +15,12 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::api_server_and_token_flags::ApiServerFlags;
 use crate::client::{ApiClient, encode_path_segment};
 use crate::confirmation_prompt::Confirmation;
 use crate::failure::Failure;
+use crate::fetch_all_pages;
 use crate::flag_values::{self, PastOrFuture};
-use crate::pagination;
-use crate::server_options::Endpoint;
 use crate::view::{OutputStyle, count_with_noun, field_items};
 use job_definition_flags::JobDefinitionFlags;
 
@@ -28,7 +28,7 @@ use job_definition_flags::JobDefinitionFlags;
 #[derive(Args)]
 pub(crate) struct JobCommand {
     #[command(flatten)]
-    endpoint: Endpoint,
+    endpoint: ApiServerFlags,
     #[command(subcommand)]
     verb: RunVerb,
 }
@@ -257,7 +257,7 @@ async fn fetch_all_jobs(client: &ApiClient) -> Result<Value, Failure> {
     let request = |after: Option<String>, limit: usize| {
         client.get("/jobs").query_if("after", after).query("limit", &limit)
     };
-    pagination::fetch_items(usize::MAX, request).await
+    fetch_all_pages::fetch_items(usize::MAX, request).await
 }
 
 /// Sends an action such as `enable`, for any version of the job: the action does not depend on its current fields.
@@ -286,7 +286,7 @@ impl List {
                 .query_if("after", after)
                 .query("limit", &limit)
         };
-        let jobs = pagination::fetch_items(self.limit.unwrap_or(usize::MAX), request).await?;
+        let jobs = fetch_all_pages::fetch_items(self.limit.unwrap_or(usize::MAX), request).await?;
         Ok(style.render(&jobs, view::render_list))
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::{InvalidInput, Schedule, duration};
 
-use super::job_fields::{FieldType, JOB_FIELDS};
+use super::job_field_types::{FieldType, JOB_FIELDS};
 
 /// Returns the editable fields of a job in normalized form.
 pub(super) fn normalize_job(job: &Value) -> Value {

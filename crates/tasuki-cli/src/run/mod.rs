@@ -13,11 +13,11 @@ use tasuki_core::RunState;
 
 pub(crate) use wait::WaitOptions;
 
+use crate::api_server_and_token_flags::ApiServerFlags;
 use crate::client::ApiClient;
 use crate::failure::Failure;
+use crate::fetch_all_pages;
 use crate::flag_values::{self, PastOrFuture};
-use crate::pagination;
-use crate::server_options::Endpoint;
 use crate::view::OutputStyle;
 
 /// Maximum expected difference between the clock of this host and that of the database.
@@ -27,7 +27,7 @@ const MAX_CLOCK_DIFFERENCE: SignedDuration = SignedDuration::from_secs(2);
 #[derive(Args)]
 pub(crate) struct RunCommand {
     #[command(flatten)]
-    endpoint: Endpoint,
+    endpoint: ApiServerFlags,
     #[command(subcommand)]
     verb: RunVerb,
 }
@@ -235,7 +235,7 @@ impl List {
                 .query_if("cursor", cursor.or_else(|| self.cursor.clone()))
                 .query("limit", &limit)
         };
-        let runs = pagination::fetch_items(self.limit, request).await?;
+        let runs = fetch_all_pages::fetch_items(self.limit, request).await?;
         Ok(style.render(&runs, |style, runs| view::render_list(style, runs, if_empty)))
     }
 

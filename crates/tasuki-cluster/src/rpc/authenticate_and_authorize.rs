@@ -10,7 +10,7 @@ use tonic::codegen::http::header::AUTHORIZATION;
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-use crate::identity::{Identity, InvalidIdentity, PeerRole};
+use crate::identity::{Identity, InvalidIdentity, RpcCallerRole};
 use crate::security::RpcAuthMethod;
 
 /// Methods that an observer may call. They only read.
@@ -69,9 +69,9 @@ impl<S> Authorize<S> {
             .ok_or_else(|| Status::unauthenticated("the caller has no verified identity"))?;
         let path = request.uri().path();
         match identity.role() {
-            PeerRole::Node => Ok(identity),
-            PeerRole::Observer if OBSERVER_METHODS.contains(&path) => Ok(identity),
-            PeerRole::Observer => {
+            RpcCallerRole::Node => Ok(identity),
+            RpcCallerRole::Observer if OBSERVER_METHODS.contains(&path) => Ok(identity),
+            RpcCallerRole::Observer => {
                 tracing::warn!(%identity, path, "an observer called a method that only nodes may call");
                 Err(Status::permission_denied("an observer may only call methods that read"))
             }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tasuki::node::clock_and_random::Clock;
 use tasuki::node::coordination::node_rpc::{
-    CancelHint, ContinueAfterDetachRequest, ORDER_TIMEOUT, OrderResponse, PING_TIMEOUT, Peer,
+    CancelHint, DetachedWorkerContinueRequest, ORDER_TIMEOUT, OrderResponse, PING_TIMEOUT, Peer,
     PeerUnreachable, Peers, StartOrder, WorkerStatus,
 };
 use tasuki_core::{Epoch, RunId, WorkerId};
@@ -234,7 +234,7 @@ impl Peers for RpcPeers {
     async fn confirm(
         &self,
         peer: &Peer,
-        request: &ContinueAfterDetachRequest,
+        request: &DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         let message = convert::confirm_request(peer.worker, request);
         let send =

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use tasuki::node::coordination::coordinator_trait::ClusterRole;
 use tasuki::node::coordination::node_rpc::{
-    CancelHint, ContinueAfterDetachRequest, OrderResponse, PeerUnreachable, StartOrder,
+    CancelHint, DetachedWorkerContinueRequest, OrderResponse, PeerUnreachable, StartOrder,
     WorkerStatus,
 };
 use tasuki_core::{Epoch, InvalidInput, LeaseToken, NodeName, RunId, WorkerId};
@@ -127,11 +127,11 @@ pub(super) fn cancel_request(worker: WorkerId, order: &CancelHint) -> v1::Cancel
 
 pub(super) fn continuation_request_from(
     message: &v1::ConfirmContinuationRequest,
-) -> Result<ContinueAfterDetachRequest, InvalidMessage> {
+) -> Result<DetachedWorkerContinueRequest, InvalidMessage> {
     let parse_leased_run = |leased: &v1::LeasedRun| {
         Ok((parse_run_id(leased.run_id)?, parse_lease_token(&leased.lease_token)?))
     };
-    Ok(ContinueAfterDetachRequest {
+    Ok(DetachedWorkerContinueRequest {
         worker: parse_worker_id(&message.detached_worker_id)?,
         runs: check_run_count(&message.runs)?
             .iter()
@@ -142,7 +142,7 @@ pub(super) fn continuation_request_from(
 
 pub(super) fn confirm_request(
     worker: WorkerId,
-    request: &ContinueAfterDetachRequest,
+    request: &DetachedWorkerContinueRequest,
 ) -> v1::ConfirmContinuationRequest {
     let leased_run = |(run, token): &(RunId, LeaseToken)| v1::LeasedRun {
         run_id: run.0,
@@ -158,7 +158,7 @@ pub(super) fn confirm_request(
 /// Returns the runs that the detached worker may continue. Runs that were not in the request are ignored.
 pub(super) fn confirmed_runs(
     response: v1::ConfirmContinuationResponse,
-    request: &ContinueAfterDetachRequest,
+    request: &DetachedWorkerContinueRequest,
 ) -> Result<Vec<RunId>, PeerUnreachable> {
     require_accepted(response.response)?;
     let runs = parse_run_ids(&response.run_ids).map_err(invalid_response)?;
@@ -328,7 +328,7 @@ mod tests {
 
     #[test]
     fn only_requested_runs_are_confirmed() {
-        let request = ContinueAfterDetachRequest {
+        let request = DetachedWorkerContinueRequest {
             worker: WorkerId::from_random(1),
             runs: vec![(RunId(1), LeaseToken::from_random(1))],
         };

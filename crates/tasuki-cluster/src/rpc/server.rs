@@ -18,7 +18,7 @@ use tonic_reflection::server::Builder;
 use super::accept::Acceptor;
 use super::authenticate_and_authorize::AuthorizeLayer;
 use super::service::RpcService;
-use crate::identity::{InvalidIdentity, PeerRole};
+use crate::identity::{InvalidIdentity, RpcCallerRole};
 use crate::security::{Error, RpcAuthMethod};
 
 /// Limits of an [`RpcServer`].
@@ -96,7 +96,7 @@ impl RpcServer {
         limits: ServerLimits,
     ) -> Result<Self, Error> {
         let identity = security.identity();
-        if identity.role() != PeerRole::Node {
+        if identity.role() != RpcCallerRole::Node {
             return Err(InvalidIdentity::new(format!(
                 "{identity} has not the role node, so it cannot run an RPC server"
             ))

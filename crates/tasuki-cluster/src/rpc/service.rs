@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tasuki::node::coordination::node_rpc::{ContinueAfterDetachRequest, NodeRpc, OrderResponse};
+use tasuki::node::coordination::node_rpc::{DetachedWorkerContinueRequest, NodeRpc, OrderResponse};
 use tasuki_core::RunId;
 use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_server::WorkerService;
@@ -32,7 +32,7 @@ impl RpcService {
     async fn confirm_for(
         &self,
         caller: &Identity,
-        request: ContinueAfterDetachRequest,
+        request: DetachedWorkerContinueRequest,
     ) -> Result<Result<Vec<RunId>, String>, Status> {
         if !self.is_shared_identity(caller) {
             match self.node.may_confirm_for(caller.name(), request.worker).await {

@@ -19,7 +19,7 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, UnixTime};
 
 use super::verify::{Trust, Usage};
-use crate::identity::{Identity, InvalidIdentity, PeerRole};
+use crate::identity::{Identity, InvalidIdentity, RpcCallerRole};
 
 /// A certificate is valid from this long ago, so that nodes with a slow clock accept it.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(5 * 60);
@@ -87,9 +87,9 @@ pub fn create_dev_certs(request: &DevCertOptions, now: Timestamp) -> Result<DevC
         if node == OBSERVER {
             return Err(InvalidIdentity::new("no node can have the name \"observer\": the directory \"observer\" contains the certificate of the observer").into());
         }
-        identities.push(Identity::new(&request.cluster, PeerRole::Node, node)?);
+        identities.push(Identity::new(&request.cluster, RpcCallerRole::Node, node)?);
     }
-    let observer = Identity::new(&request.cluster, PeerRole::Observer, OBSERVER)?;
+    let observer = Identity::new(&request.cluster, RpcCallerRole::Observer, OBSERVER)?;
     let observer_exists = request.folder.join(OBSERVER).join("tls.crt").exists();
     if request.replace || !observer_exists {
         identities.push(observer);

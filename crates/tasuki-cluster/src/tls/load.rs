@@ -18,7 +18,7 @@ use tasuki::node::clock_and_random::Clock;
 
 use super::TlsFiles;
 use super::verify::{Trust, Usage};
-use crate::identity::{Identity, PeerRole};
+use crate::identity::{Identity, RpcCallerRole};
 use crate::reload::FromFileContents;
 use crate::security::Error;
 
@@ -148,8 +148,8 @@ fn check_own_certificate(
         // An observer is never called, so its certificate need not be valid for a server.
         let identity = Identity::from_certificate(leaf)?;
         match identity.role() {
-            PeerRole::Observer => Ok(identity),
-            PeerRole::Node => Err(invalid(error)),
+            RpcCallerRole::Observer => Ok(identity),
+            RpcCallerRole::Node => Err(invalid(error)),
         }
     })
 }
@@ -195,7 +195,7 @@ mod tests {
     fn a_certificate_that_expires_soon_is_detected() {
         let at = |days: i64| RealClock.wall_clock() + SignedDuration::from_hours(24 * days);
         let authority = DevAuthority::new(ValidityPeriod { from: at(-1), until: at(99) }).unwrap();
-        let identity = Identity::new("test", PeerRole::Node, "a").unwrap();
+        let identity = Identity::new("test", RpcCallerRole::Node, "a").unwrap();
         let clock = Arc::new(RealClock);
         let source = TlsSource { files: TlsFiles::default(), cluster: "test".to_owned(), clock };
         for (days, detected) in [(10, true), (13, true), (15, false), (90, false)] {

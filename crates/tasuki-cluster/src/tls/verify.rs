@@ -13,7 +13,7 @@ use rustls::{
 };
 use webpki::{EndEntityCert, KeyUsage};
 
-use crate::identity::{Identity, InvalidIdentity, PeerRole};
+use crate::identity::{Identity, InvalidIdentity, RpcCallerRole};
 
 /// Side of a connection on which a certificate is used.
 #[derive(Debug, Clone, Copy)]
@@ -53,8 +53,8 @@ impl Trust {
             .and_then(|identity| identity.require_cluster(&self.cluster))
             .map_err(identity_error)?;
         match (usage, identity.role()) {
-            (Usage::Client, _) | (Usage::Server, PeerRole::Node) => Ok(identity),
-            (Usage::Server, PeerRole::Observer) => Err(identity_error(InvalidIdentity::new(
+            (Usage::Client, _) | (Usage::Server, RpcCallerRole::Node) => Ok(identity),
+            (Usage::Server, RpcCallerRole::Observer) => Err(identity_error(InvalidIdentity::new(
                 format!("{identity} has not the role node"),
             ))),
         }

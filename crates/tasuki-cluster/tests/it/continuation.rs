@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tasuki::node::clock_and_random::RealClock;
 use tasuki::node::coordination::node_rpc::{
-    ContinueAfterDetachRequest, Peer, PeerUnreachable, Peers as _,
+    DetachedWorkerContinueRequest, Peer, PeerUnreachable, Peers as _,
 };
 use tasuki::node::{Config, Node};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
-use tasuki_cluster::{Identity, PeerRole, RpcAuthMethod};
+use tasuki_cluster::{Identity, RpcAuthMethod, RpcCallerRole};
 use tasuki_core::{LeaseToken, RunId, WorkerId};
 use tasuki_store::{NewWorker, Store};
 
@@ -54,7 +54,7 @@ impl TestCluster {
         worker: WorkerId,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         let runs = vec![(RunId(1), LeaseToken::from_random(1))];
-        caller.confirm(&self.peer, &ContinueAfterDetachRequest { worker, runs }).await
+        caller.confirm(&self.peer, &DetachedWorkerContinueRequest { worker, runs }).await
     }
 
     async fn expect_refused(&self, caller: &RpcPeers, worker: WorkerId) {
@@ -134,7 +134,7 @@ async fn rpc_a_token_allows_continuations_only_for_the_workers_of_its_node() {
     folder.write("key", &"k".repeat(40));
     let security = |name: &str| {
         let files = TokenKeyFiles { current: folder.path().join("key"), previous: None };
-        let identity = Identity::new(CLUSTER, PeerRole::Node, name).unwrap();
+        let identity = Identity::new(CLUSTER, RpcCallerRole::Node, name).unwrap();
         let tokens = TokenSigner::open(
             files,
             identity,

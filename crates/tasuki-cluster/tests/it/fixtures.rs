@@ -11,13 +11,13 @@ use jiff::{SignedDuration, Timestamp};
 use tasuki::node::clock_and_random::{Clock, RealClock};
 use tasuki::node::coordination::coordinator_trait::ClusterRole;
 use tasuki::node::coordination::node_rpc::{
-    CancelHint, ContinueAfterDetachRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable,
+    CancelHint, DetachedWorkerContinueRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable,
     Peers as _, StartOrder, WorkerStatus,
 };
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::tls::dev::{DevAuthority, ValidityPeriod};
 use tasuki_cluster::tls::{MutualTls, TlsFiles};
-use tasuki_cluster::{Identity, PeerRole, RpcAuthMethod};
+use tasuki_cluster::{Identity, RpcAuthMethod, RpcCallerRole};
 use tasuki_core::{Epoch, RunId, WorkerId};
 use tokio::sync::{Notify, Semaphore};
 
@@ -42,7 +42,7 @@ pub(crate) enum ReceivedRequest {
     Start(StartOrder),
     Cancel(CancelHint),
     Drain(Epoch),
-    Confirm(ContinueAfterDetachRequest),
+    Confirm(DetachedWorkerContinueRequest),
     Reload(i64),
 }
 
@@ -121,7 +121,7 @@ impl NodeRpc for FakeNode {
 
     async fn confirm(
         &self,
-        request: ContinueAfterDetachRequest,
+        request: DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         self.received.lock().unwrap().push(ReceivedRequest::Confirm(request.clone()));
         match request.runs.first() {
@@ -205,11 +205,11 @@ pub(crate) fn valid_between(from: i64, until: i64) -> ValidityPeriod {
 }
 
 pub(crate) fn node_identity(name: &str) -> Identity {
-    Identity::new(CLUSTER, PeerRole::Node, name).unwrap()
+    Identity::new(CLUSTER, RpcCallerRole::Node, name).unwrap()
 }
 
 pub(crate) fn observer_identity() -> Identity {
-    Identity::new(CLUSTER, PeerRole::Observer, "probe").unwrap()
+    Identity::new(CLUSTER, RpcCallerRole::Observer, "probe").unwrap()
 }
 
 /// Creates a folder with a certificate for an identity, its key, and the authority.

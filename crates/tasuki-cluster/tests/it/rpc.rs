@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use jiff::Timestamp;
 use tasuki::node::clock_and_random::RealClock;
 use tasuki::node::coordination::node_rpc::{
-    CancelHint, ContinueAfterDetachRequest, ORDER_TIMEOUT, OrderResponse, Peer, PeerUnreachable,
+    CancelHint, DetachedWorkerContinueRequest, ORDER_TIMEOUT, OrderResponse, Peer, PeerUnreachable,
     Peers as _, StartOrder,
 };
 use tasuki_cluster::RpcAuthMethod;
@@ -49,7 +49,7 @@ async fn rpc_every_call_is_received_and_answered() {
     assert_eq!(peers.drain(peer, Epoch(2)).await, Ok(OrderResponse::Accepted));
     let runs =
         vec![(RunId(9), LeaseToken::from_random(9)), (RunId(10), LeaseToken::from_random(10))];
-    let request = ContinueAfterDetachRequest { worker: WorkerId::from_random(4), runs };
+    let request = DetachedWorkerContinueRequest { worker: WorkerId::from_random(4), runs };
     assert_eq!(peers.confirm(peer, &request).await, Ok(vec![RunId(9)]));
     assert_eq!(peers.reload(peer, 41).await, Ok(OrderResponse::Accepted));
     let expected = [
@@ -77,7 +77,8 @@ async fn rpc_every_refusal_is_returned_as_a_response() {
         assert_eq!(pair.peers.start(&pair.peer, &order(2)).await, Ok(refusal));
     }
     // A node that cannot decide returns an error, so that the worker asks another node.
-    let request = ContinueAfterDetachRequest { worker: WorkerId::from_random(4), runs: Vec::new() };
+    let request =
+        DetachedWorkerContinueRequest { worker: WorkerId::from_random(4), runs: Vec::new() };
     let error = pair.peers.confirm(&pair.peer, &request).await.unwrap_err();
     assert_eq!(error.0, "this worker is neither leader nor subleader");
 }
@@ -114,7 +115,8 @@ async fn rpc_an_order_for_another_worker_at_the_address_is_refused() {
         assert_eq!(response, Ok(OrderResponse::Invalid(refusal.clone())));
     }
     assert_eq!(pair.peers.status(&peer).await, Err(PeerUnreachable(refusal.clone())));
-    let request = ContinueAfterDetachRequest { worker: WorkerId::from_random(4), runs: Vec::new() };
+    let request =
+        DetachedWorkerContinueRequest { worker: WorkerId::from_random(4), runs: Vec::new() };
     assert_eq!(pair.peers.confirm(&peer, &request).await, Err(PeerUnreachable(refusal)));
     assert_eq!(pair.node.received(), []);
 }

@@ -8,7 +8,7 @@ use tasuki::node::clock_and_random::RealClock;
 use tasuki::node::coordination::node_rpc::{OrderResponse, Peer, Peers as _};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::tls::dev::{DevAuthority, ValidityPeriod};
-use tasuki_cluster::{Identity, PeerRole, RpcAuthMethod};
+use tasuki_cluster::{Identity, RpcAuthMethod, RpcCallerRole};
 use tasuki_core::Epoch;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -111,7 +111,7 @@ async fn rpc_tls_a_server_with_an_expired_certificate_receives_no_request() {
 #[tokio::test]
 async fn rpc_tls_a_client_of_another_cluster_is_refused() {
     let pair = ServerAndClient::start().await;
-    let other_cluster = Identity::new("other", PeerRole::Node, "client").unwrap();
+    let other_cluster = Identity::new("other", RpcCallerRole::Node, "client").unwrap();
     let folder = create_cert_folder(&pair.authority, &other_cluster);
     assert!(
         open_tls_for(&folder, "test", Arc::new(RealClock)).is_err(),
@@ -169,7 +169,7 @@ async fn rpc_tls_an_observer_may_read_but_not_send_orders() {
     let peers = pair.client_with(&folder);
     assert_eq!(ping_until_response(&peers, &pair.peer).await, pair.node.id);
     assert!(peers.status(&pair.peer).await.is_ok());
-    let request = tasuki::node::coordination::node_rpc::ContinueAfterDetachRequest {
+    let request = tasuki::node::coordination::node_rpc::DetachedWorkerContinueRequest {
         worker: pair.node.id,
         runs: Vec::new(),
     };
@@ -297,7 +297,7 @@ async fn rpc_tls_invalid_new_files_are_refused_and_the_previous_ones_stay_in_use
     let issue = |authority: &DevAuthority, identity: &Identity, valid| {
         authority.issue_certificate(identity, valid).unwrap()
     };
-    let other_cluster = Identity::new("other", PeerRole::Node, "client").unwrap();
+    let other_cluster = Identity::new("other", RpcCallerRole::Node, "client").unwrap();
     let bad = [
         ("garbage", ("-----BEGIN NONSENSE".to_owned(), good_key.clone())),
         ("nothing", (String::new(), good_key.clone())),

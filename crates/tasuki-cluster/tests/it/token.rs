@@ -7,7 +7,7 @@ use tasuki::node::clock_and_random::{Clock, RealClock};
 use tasuki::node::coordination::node_rpc::{OrderResponse, Peers as _};
 use tasuki_cluster::rpc::{RpcPeers, RpcServer, ServerLimits};
 use tasuki_cluster::signed_token::{MAX_CLOCK_SKEW, TOKEN_LIFETIME, TokenKeyFiles, TokenSigner};
-use tasuki_cluster::{Identity, PeerRole, RpcAuthMethod};
+use tasuki_cluster::{Identity, RpcAuthMethod, RpcCallerRole};
 use tasuki_core::Epoch;
 use tasuki_proto::v1;
 use tasuki_proto::v1::worker_service_client::WorkerServiceClient;
@@ -128,7 +128,7 @@ async fn rpc_token_an_invalid_token_is_refused() {
     }
     let other_key = tokens(&keys(OTHER_KEY, None), observer_identity()).create_own_token();
     assert!(ours.verify(&other_key).is_err(), "another key");
-    let other_cluster = Identity::new("other", PeerRole::Node, "a").unwrap();
+    let other_cluster = Identity::new("other", RpcCallerRole::Node, "a").unwrap();
     assert!(
         ours.verify(&tokens(&folder, other_cluster).create_own_token()).is_err(),
         "another cluster"
@@ -196,7 +196,7 @@ async fn rpc_token_an_unauthorized_caller_is_refused() {
     let server = TokenServer::start().await;
     let peer = peer_of(&server.node, &server.server);
     let (good, bad) = (&server.keys, &keys("another key, which is long enough", None));
-    let other_cluster = Identity::new("other", PeerRole::Node, "a").unwrap();
+    let other_cluster = Identity::new("other", RpcCallerRole::Node, "a").unwrap();
     let callers = [
         ("another key", tokens(bad, node_identity("client")), "Unauthenticated"),
         ("another cluster", tokens(good, other_cluster), "Unauthenticated"),

@@ -18,7 +18,7 @@ pub use dst::{DstRule, DstRuleOverrides, FoldRule, GapRule};
 pub use iana_time_zone::IanaTimeZone;
 pub use next_fire::Fire;
 pub use preview::{ClockChange, Preview, PreviewRow};
-pub use slot::SlotKey;
+pub use slot::ScheduleSlotKey;
 
 use crate::string_enum::string_enum;
 use crate::{InvalidInput, Language};
@@ -133,7 +133,7 @@ impl Schedule {
             Recurrence::Interval(period) => {
                 let passed = after.as_microsecond().div_euclid(1_000_000 * period);
                 let at = Timestamp::from_second((passed + 1) * period).ok()?;
-                Some(Fire { at, slot: SlotKey::Instant(at), shifted: false })
+                Some(Fire { at, slot: ScheduleSlotKey::Instant(at), shifted: false })
             }
         }
     }

@@ -11,7 +11,7 @@ use jiff::tz::{Offset, TimeZone};
 use jiff::{SignedDuration, Timestamp};
 
 use super::dst::{DstRule, FoldRule, GapRule};
-use super::slot::SlotKey;
+use super::slot::ScheduleSlotKey;
 use super::wall_clock_pattern::Pattern;
 
 /// One planned fire of a schedule.
@@ -20,7 +20,7 @@ pub struct Fire {
     /// The instant of the fire.
     pub at: Timestamp,
     /// The slot of the fire.
-    pub slot: SlotKey,
+    pub slot: ScheduleSlotKey,
     /// Whether the wall-clock time does not exist on that day, so that it fires at the clock change.
     pub shifted: bool,
 }
@@ -51,7 +51,7 @@ pub(super) fn next_wall_clock_fire(
             && !pattern.contains(begin)
             && let Some(time) = shown_until.and_then(|shown| pattern.first_within(shown, begin))
         {
-            let slot = SlotKey::Wall { time, pass: 1 };
+            let slot = ScheduleSlotKey::Wall { time, pass: 1 };
             return Some(Fire { at: period.begin, slot, shifted: true });
         }
         let unrepeated = match rule.fold {
@@ -63,7 +63,7 @@ pub(super) fn next_wall_clock_fire(
             let pass = if shown_until.is_some_and(|shown| time < shown) { 2 } else { 1 };
             // The conversion fails only at the end of the calendar.
             let at = period.offset.to_timestamp(time).ok()?;
-            return Some(Fire { at, slot: SlotKey::Wall { time, pass }, shifted: false });
+            return Some(Fire { at, slot: ScheduleSlotKey::Wall { time, pass }, shifted: false });
         }
         shown_until = shown_until.max(Some(end));
     }

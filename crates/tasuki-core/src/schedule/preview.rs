@@ -4,7 +4,7 @@ use jiff::civil::DateTime;
 use jiff::{Timestamp, Zoned};
 
 use super::dst::GapRule;
-use super::{Fire, Recurrence, Schedule, SlotKey, next_fire};
+use super::{Fire, Recurrence, Schedule, ScheduleSlotKey, next_fire};
 
 /// The next fires of a schedule.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl ClockChange {
 
 impl PreviewRow {
     /// The instant of the fire, or of the clock change that skips the time.
-    pub fn at(&self) -> Timestamp {
+    pub fn instant(&self) -> Timestamp {
         match self {
             Self::Fire { fire, .. } => fire.at,
             Self::Skipped { change, .. } => change.at,
@@ -64,7 +64,7 @@ impl PreviewRow {
     }
 
     /// The slot of a fire; `None` for a skipped time.
-    pub fn slot(&self) -> Option<SlotKey> {
+    pub fn slot(&self) -> Option<ScheduleSlotKey> {
         match self {
             Self::Fire { fire, .. } => Some(fire.slot),
             Self::Skipped { .. } => None,
@@ -78,7 +78,7 @@ pub(super) fn build_preview(schedule: &Schedule, after: Timestamp, count: usize)
     let last = fires.last().map(|fire| fire.at);
     if let Some(last) = last {
         rows.extend(skipped_rows(schedule, after, last));
-        rows.sort_by_key(PreviewRow::at);
+        rows.sort_by_key(PreviewRow::instant);
     }
     Preview { rows, no_more_fires: last.is_none_or(|last| schedule.next_after(last).is_none()) }
 }

@@ -15,7 +15,7 @@ use crate::InvalidInput;
 /// that neither a repeated hour nor new zone rules create a slot twice. For an interval schedule, the
 /// slot is the instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum SlotKey {
+pub enum ScheduleSlotKey {
     /// An instant, on a whole second.
     Instant(Timestamp),
     /// A wall-clock time.
@@ -27,7 +27,7 @@ pub enum SlotKey {
     },
 }
 
-impl fmt::Display for SlotKey {
+impl fmt::Display for ScheduleSlotKey {
     /// The stored key: `2026-11-15T02:30:00`, `2026-10-25T02:30:00#2`, `2026-11-15T02:30:00Z`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -38,7 +38,7 @@ impl fmt::Display for SlotKey {
     }
 }
 
-impl FromStr for SlotKey {
+impl FromStr for ScheduleSlotKey {
     type Err = InvalidInput;
 
     fn from_str(typed: &str) -> Result<Self, InvalidInput> {
@@ -48,7 +48,7 @@ impl FromStr for SlotKey {
     }
 }
 
-impl SlotKey {
+impl ScheduleSlotKey {
     /// Whether the slot is on a whole second, and its pass is 1 or 2.
     fn is_valid(&self) -> bool {
         match self {
@@ -58,12 +58,12 @@ impl SlotKey {
     }
 }
 
-fn parse_key(typed: &str) -> Option<SlotKey> {
+fn parse_key(typed: &str) -> Option<ScheduleSlotKey> {
     if typed.ends_with('Z') {
-        return typed.parse().ok().map(SlotKey::Instant);
+        return typed.parse().ok().map(ScheduleSlotKey::Instant);
     }
     let (time, pass) = typed.split_once('#').unwrap_or((typed, "1"));
-    Some(SlotKey::Wall { time: time.parse().ok()?, pass: pass.parse().ok()? })
+    Some(ScheduleSlotKey::Wall { time: time.parse().ok()?, pass: pass.parse().ok()? })
 }
 
 #[cfg(test)]
@@ -76,9 +76,9 @@ mod tests {
         let wall = datetime(2026, 10, 25, 2, 30, 0, 0);
         let instant = "2026-11-15T02:30:00Z".parse().unwrap();
         for (slot, key) in [
-            (SlotKey::Wall { time: wall, pass: 1 }, "2026-10-25T02:30:00"),
-            (SlotKey::Wall { time: wall, pass: 2 }, "2026-10-25T02:30:00#2"),
-            (SlotKey::Instant(instant), "2026-11-15T02:30:00Z"),
+            (ScheduleSlotKey::Wall { time: wall, pass: 1 }, "2026-10-25T02:30:00"),
+            (ScheduleSlotKey::Wall { time: wall, pass: 2 }, "2026-10-25T02:30:00#2"),
+            (ScheduleSlotKey::Instant(instant), "2026-11-15T02:30:00Z"),
         ] {
             assert_eq!(slot.to_string(), key);
             assert_eq!(key.parse(), Ok(slot));
@@ -97,7 +97,7 @@ mod tests {
             "2026-10-25T02:30:00#3",
             "2026-10-25T02:30:00.5",
         ] {
-            assert!(wrong.parse::<SlotKey>().is_err(), "{wrong:?}");
+            assert!(wrong.parse::<ScheduleSlotKey>().is_err(), "{wrong:?}");
         }
     }
 }

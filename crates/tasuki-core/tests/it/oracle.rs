@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tasuki_core::Schedule;
-use tasuki_core::schedule::{DstRuleOverrides, FoldRule, GapRule, SlotKey};
+use tasuki_core::schedule::{DstRuleOverrides, FoldRule, GapRule, ScheduleSlotKey};
 
 use crate::model::{self, Model};
 
@@ -69,7 +69,7 @@ fn find_centres(rules: &TimeZone) -> Vec<Timestamp> {
 #[derive(Debug, PartialEq)]
 struct OracleFire {
     at: Timestamp,
-    slot: SlotKey,
+    slot: ScheduleSlotKey,
 }
 
 /// The fires of a schedule in a window, found by checking every step.
@@ -83,13 +83,13 @@ fn oracle_fires(window: &Window, model: &Model, gap: GapRule, fold: FoldRule) ->
             let lost = std::iter::successors(Some(expected), |time| Some(*time + step));
             let lost = lost.take_while(|time| *time < wall).find(|time| model.matches(*time));
             if let Some(time) = lost {
-                fires.push(OracleFire { at, slot: SlotKey::Wall { time, pass: 1 } });
+                fires.push(OracleFire { at, slot: ScheduleSlotKey::Wall { time, pass: 1 } });
             }
         }
         let repeated = newest.is_some_and(|newest| wall <= newest);
         if model.matches(wall) && !(repeated && fold == FoldRule::Once) {
             let pass = if repeated { 2 } else { 1 };
-            fires.push(OracleFire { at, slot: SlotKey::Wall { time: wall, pass } });
+            fires.push(OracleFire { at, slot: ScheduleSlotKey::Wall { time: wall, pass } });
         }
         newest = newest.max(Some(wall));
         expected = wall + step;

@@ -1,7 +1,7 @@
 //! Schedule cursors: up to which slot the runs of each (job, scope) have been created.
 
 use jiff::Timestamp;
-use tasuki_core::{JobId, Scope};
+use tasuki_core::{JobId, RunScope};
 
 use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
@@ -20,7 +20,7 @@ pub struct ScheduleCursorMove {
     /// Job whose schedule is planned, with the version that was read.
     pub job: ExpectedVersion,
     /// Scope that is planned.
-    pub scope: Scope,
+    pub scope: RunScope,
     /// Position that was read. The move fails if the cursor is elsewhere.
     pub from: Timestamp,
     /// New position; `None`: the schedule never fires again, and the cursor is deleted.
@@ -33,7 +33,7 @@ pub struct ScheduleCursor {
     /// Job whose schedule is planned.
     pub job: JobId,
     /// Scope that is planned.
-    pub scope: Scope,
+    pub scope: RunScope,
     /// Next slot without a run. Every earlier slot has been planned.
     pub next_fire: Timestamp,
     /// Current version of the job.
@@ -44,7 +44,7 @@ impl ScheduleCursor {
     fn from_row(row: &Row) -> Result<Self, Error> {
         Ok(Self {
             job: JobId(row.int("job_id")?),
-            scope: Scope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            scope: RunScope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
             // A value beyond the range of timestamps means that the cursor is not planned now.
             next_fire: timestamp_from_micros(row.int("next_fire")?).unwrap_or(Timestamp::MAX),
             job_version: row.int("job_version")?,
@@ -93,7 +93,7 @@ impl Store {
     pub async fn create_schedule_cursor(
         &self,
         job: ExpectedVersion,
-        scope: &Scope,
+        scope: &RunScope,
         next_fire: Timestamp,
     ) -> Result<bool, Error> {
         let mut tx = self.db.begin().await?;

@@ -104,7 +104,7 @@ impl Store {
 
     /// Creates runs in a transaction of the application: they exist if it commits. No worker is notified, because
     /// only the application knows when it commits.
-    pub async fn create_in_transaction<'a>(
+    pub async fn create_runs_in_app_transaction<'a>(
         &self,
         transaction: impl Into<AppTransaction<'a>>,
         runs: &[NewRun<'_>],
@@ -375,13 +375,13 @@ async fn insert_row(tx: &mut Tx<'_>, run: &NewRun<'_>) -> Result<CreatedRun, Err
         tx.execute(&INSERT_DUE, params! { run_id: run.0 }).await?;
         return Ok(CreatedRun { run, existed: false });
     }
-    let rows = tx.query(&FIND_BY_KEY, key_params(run)).await?;
+    let rows = tx.query(&FIND_BY_KEY, slot_or_idempotency_key_params(run)).await?;
     let row = rows.first().ok_or_else(|| Error::broken("a run was neither created nor found"))?;
     Ok(CreatedRun { run: RunId(row.int("id")?), existed: true })
 }
 
 /// Parameters that find a run by its slot or idempotency key.
-pub(crate) fn key_params(run: &NewRun<'_>) -> Params<'static> {
+pub(crate) fn slot_or_idempotency_key_params(run: &NewRun<'_>) -> Params<'static> {
     let (kind, id) = (run.scope.kind().to_owned(), run.scope.id().to_owned());
     params! {
         job_id: run.job.job.0,

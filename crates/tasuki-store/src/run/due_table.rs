@@ -109,7 +109,7 @@ impl Store {
     }
 
     /// Finds when the next run of a lane becomes due, later than `after` and at `until` or before.
-    pub async fn find_next_due(
+    pub async fn find_next_due_in_lane(
         &self,
         lane: &str,
         after: Timestamp,

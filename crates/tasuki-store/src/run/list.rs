@@ -9,7 +9,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use jiff::Timestamp;
-use tasuki_core::{InvalidInput, JobId, Origin, RunId, RunState, Scope};
+use tasuki_core::{InvalidInput, JobId, Origin, RunId, RunScope, RunState};
 
 use crate::db::instant::timestamp_from_micros;
 use crate::db::sql::{Sql, sql};
@@ -41,7 +41,7 @@ pub struct RunFilter {
     /// Only runs in one of these states; empty means all states.
     pub states: Vec<RunState>,
     /// Only runs for this scope.
-    pub scope: Option<Scope>,
+    pub scope: Option<RunScope>,
     /// Only runs with this origin.
     pub origin: Option<Origin>,
     /// Only runs planned at this instant or later.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::{JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId};
+use tasuki_core::{JobId, LeaseToken, Origin, RunId, RunScope, RunState, WorkerId};
 
 use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Sql, sql};
@@ -36,7 +36,7 @@ pub struct WaitingRun {
     /// Version of the job that the run was created from.
     pub job_version: i64,
     /// Scope that the run works on.
-    pub scope: Scope,
+    pub scope: RunScope,
     /// Planned instant.
     pub scheduled_for: Timestamp,
     /// What created the run.
@@ -82,7 +82,7 @@ impl WaitingRun {
             expires_at: instant("expires_at")?,
             job: JobId(row.int("job_id")?),
             job_version: row.int("job_version")?,
-            scope: Scope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            scope: RunScope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
             scheduled_for: timestamp_from_micros(row.int("scheduled_for")?)?,
             origin: row.text("origin")?.parse()?,
             state: row.text("state")?.parse()?,
@@ -108,7 +108,7 @@ impl LeasedRun {
 
 /// Which kinds of work are waiting for the leader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PendingLeaderWork {
+pub struct LeaderWorkFlags {
     /// Current time of the database.
     pub clock: Timestamp,
     /// Whether a schedule has a slot before the horizon.
@@ -121,10 +121,7 @@ pub struct PendingLeaderWork {
 
 impl Store {
     /// Reads with one statement whether the leader has any work, including slots up to `horizon` from now.
-    pub async fn get_pending_leader_work(
-        &self,
-        horizon: Duration,
-    ) -> Result<PendingLeaderWork, Error> {
+    pub async fn get_leader_work_flags(&self, horizon: Duration) -> Result<LeaderWorkFlags, Error> {
         let rows = self
             .db
             .query(&FIND_PENDING_WORK, params! { horizon: duration_to_micros(horizon) })
@@ -132,7 +129,7 @@ impl Store {
         let row = rows
             .first()
             .ok_or_else(|| Error::broken("the query for pending work returned no row"))?;
-        Ok(PendingLeaderWork {
+        Ok(LeaderWorkFlags {
             clock: timestamp_from_micros(row.int("clock")?)?,
             slot_due: row.opt_int("next_fire")?.is_some(),
             event_waiting: row.opt_int("event_id")?.is_some(),
@@ -206,7 +203,7 @@ impl Store {
             .db
             .query(&LIST_STARTED_BY_TOKEN, params! { token: to_uuid(token.as_bytes()) })
             .await?;
-        StartedRun::from_rows(&rows)
+        StartedRun::list_from_rows(&rows)
     }
 
     /// Lists the jobs that events start, in the order of their ids, after the job `after`.

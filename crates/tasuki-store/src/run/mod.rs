@@ -8,16 +8,16 @@
 pub(crate) mod assign;
 pub(crate) mod cancel;
 pub(crate) mod claim;
+pub(crate) mod confirm_after_detach;
 pub(crate) mod create;
 pub(crate) mod due_table;
+pub(crate) mod find_lane_due_times;
 pub(crate) mod finish;
-pub(crate) mod lane_due_times;
 pub(crate) mod lease;
 pub(crate) mod list;
-pub(crate) mod list_executions;
+pub(crate) mod list_attempts_of_run;
 pub(crate) mod list_waiting_and_leased;
 pub(crate) mod manual_retry;
-pub(crate) mod mark_confirming;
 pub(crate) mod mysql_and_sqlite;
 pub(crate) mod new_run;
 pub(crate) mod postgres;
@@ -33,7 +33,8 @@ pub(crate) mod submit_batcher;
 use jiff::Timestamp;
 use tasuki_core::run::{AttemptOutcome, RunCounters};
 use tasuki_core::{
-    AttemptErrorCode, Epoch, EventId, JobId, LeaseToken, Origin, RunId, RunState, Scope, WorkerId,
+    AttemptErrorCode, Epoch, EventId, JobId, LeaseToken, Origin, RunId, RunScope, RunState,
+    WorkerId,
 };
 
 use crate::Error;
@@ -54,7 +55,7 @@ pub struct Run {
     /// What created the run: a schedule, an event, a task, a user.
     pub origin: Origin,
     /// Scope that the run works on, for example one tenant.
-    pub scope: Scope,
+    pub scope: RunScope,
     /// Lane in which the run waits. The leader assigns the runs of the empty lane; workers claim from all other lanes.
     pub lane: String,
     /// Whether the job allows only one active run for each scope, so that the run needs the hold.
@@ -136,7 +137,7 @@ impl Run {
             job_version: row.int("job_version")?,
             state: row.text("state")?.parse()?,
             origin: row.text("origin")?.parse()?,
-            scope: Scope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
+            scope: RunScope::from_stored(&row.text("scope_kind")?, &row.text("scope_id")?)?,
             lane: row.text("lane")?,
             exclusive: row.int("exclusive")? != 0,
             max_attempts: number("max_attempts")?,

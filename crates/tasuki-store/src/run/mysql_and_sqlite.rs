@@ -228,7 +228,7 @@ pub(crate) async fn read_started_runs(
         statement_for_ids(tx.dialect(), [&LIST_STARTED_IN_RANGE, &LIST_STARTED], runs);
     let mut started = Vec::with_capacity(runs.len());
     for params in params_list {
-        started.extend(StartedRun::from_rows(&tx.query_rows_via_json(sql, params).await?)?);
+        started.extend(StartedRun::list_from_rows(&tx.query_rows_via_json(sql, params).await?)?);
     }
     started.sort_by_key(|run| (run.due_at, run.id));
     match started.len() == runs.len() {

@@ -1,7 +1,7 @@
 //! [`NewRun`]: the values from which a run is created.
 
 use jiff::Timestamp;
-use tasuki_core::{EventId, Origin, RunId, Scope, SlotKey};
+use tasuki_core::{EventId, Origin, RunId, RunScope, ScheduleSlotKey};
 
 use crate::JobVersion;
 use crate::run::due_table;
@@ -14,11 +14,11 @@ pub struct NewRun<'a> {
     /// What creates the run.
     pub origin: Origin,
     /// Scope that the run works on.
-    pub scope: Scope,
+    pub scope: RunScope,
     /// Planned instant; `None` is now.
     pub scheduled_for: Option<Timestamp>,
     /// Slot, if a schedule creates the run. A second run for the same job, scope and slot finds this one.
-    pub slot: Option<SlotKey>,
+    pub slot: Option<ScheduleSlotKey>,
     /// Key that identifies the request: a second request with the same key finds this run. 1 to 191 characters,
     /// without spaces at either end.
     pub idempotency_key: Option<String>,
@@ -42,7 +42,7 @@ impl<'a> NewRun<'a> {
         Self {
             job,
             origin: Origin::Task,
-            scope: Scope::default(),
+            scope: RunScope::default(),
             scheduled_for: None,
             slot: None,
             idempotency_key: None,

@@ -15,7 +15,9 @@ use crate::db::instant::duration_to_micros;
 use crate::db::sql::{Sql, sql};
 use crate::db::{Db, Params, Row, Tx, params};
 use crate::run::claim::{CLAIM_RETRY_DELAY, MAX_CLAIM_TRIES};
-use crate::run::create::{FIND_BY_KEY, in_key_order, key_params, new_run_params};
+use crate::run::create::{
+    FIND_BY_KEY, in_key_order, new_run_params, slot_or_idempotency_key_params,
+};
 use crate::run::due_table;
 use crate::run::finish::SucceededBatch;
 use crate::{
@@ -62,7 +64,7 @@ impl Store {
                 Some(None) => continue,
                 Some(Some(_)) => {}
             }
-            let mut runs = StartedRun::from_rows(&rows)?;
+            let mut runs = StartedRun::list_from_rows(&rows)?;
             runs.sort_by_key(|run| (run.due_at, run.id));
             return Ok(ClaimResult::Runs(runs));
         }
@@ -339,7 +341,7 @@ pub(crate) async fn create_runs(
         created.push(match run {
             Some(run) => CreatedRun { run, existed: false },
             None => {
-                let rows = target.rows(&FIND_BY_KEY, key_params(new)).await?;
+                let rows = target.rows(&FIND_BY_KEY, slot_or_idempotency_key_params(new)).await?;
                 let row = rows
                     .first()
                     .ok_or_else(|| Error::broken("a run was neither created nor found"))?;

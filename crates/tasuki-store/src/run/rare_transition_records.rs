@@ -37,7 +37,7 @@ pub struct TransitionRecord {
 
 impl Store {
     /// Lists the recorded transitions of a run, in order.
-    pub async fn list_transitions(&self, run: RunId) -> Result<Vec<TransitionRecord>, Error> {
+    pub async fn list_rare_transitions(&self, run: RunId) -> Result<Vec<TransitionRecord>, Error> {
         let rows = self.db.query(&LIST_OF_RUN, params! { run_id: run.0 }).await?;
         rows.iter()
             .map(|row| {

@@ -1,7 +1,7 @@
 //! The frequent verbs on SQLite: a claim, or the successes under one token, as one script that the writer thread
 //! executes. Runs that need further checks take the general form in `mysql_and_sqlite`.
 
-use tasuki_core::{EventId, JobId, LeaseToken, RunId, Scope};
+use tasuki_core::{EventId, JobId, LeaseToken, RunId, RunScope};
 
 use crate::db::instant::{duration_to_micros, timestamp_from_micros};
 use crate::db::sql::{Sql, sqlite_script};
@@ -169,7 +169,7 @@ fn parse_started_runs(json: &str) -> Result<Vec<StartedRun>, Error> {
             job_version,
             origin: origin.parse()?,
             scope: scope
-                .map_or(Ok(Scope::default()), |(kind, id)| Scope::from_stored(&kind, &id))?,
+                .map_or(Ok(RunScope::default()), |(kind, id)| RunScope::from_stored(&kind, &id))?,
             scheduled_for: timestamp_from_micros(scheduled_for)?,
             due_at: timestamp_from_micros(next_retry_at.unwrap_or(scheduled_for))?,
             attempt_no,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tasuki_core::{EventId, JobId, LeaseToken, Origin, RunId, Scope, WorkerId};
+use tasuki_core::{EventId, JobId, LeaseToken, Origin, RunId, RunScope, WorkerId};
 
 use crate::cluster::worker;
 use crate::db::instant::{duration_to_micros, timestamp_from_micros};
@@ -29,7 +29,7 @@ pub struct StartedRun {
     /// What created the run.
     pub origin: Origin,
     /// Scope that the run works on.
-    pub scope: Scope,
+    pub scope: RunScope,
     /// Planned instant.
     pub scheduled_for: Timestamp,
     /// When this attempt was due: the planned instant, or the next retry.
@@ -66,7 +66,7 @@ impl StartedRun {
     }
 
     /// Reads many rows. The column indexes are determined once, not for each row.
-    pub(crate) fn from_rows(rows: &[Row]) -> Result<Vec<Self>, Error> {
+    pub(crate) fn list_from_rows(rows: &[Row]) -> Result<Vec<Self>, Error> {
         let Some(first) = rows.first() else { return Ok(Vec::new()) };
         let indexes = first.column_indexes(Self::COLUMNS)?;
         rows.iter().map(|row| Self::read(row, indexes)).collect()
@@ -82,7 +82,7 @@ impl StartedRun {
             job: JobId(row.int(job)?),
             job_version: row.int(version)?,
             origin: row.text(origin)?.parse()?,
-            scope: Scope::from_stored(&row.text(kind)?, &row.text(scope)?)?,
+            scope: RunScope::from_stored(&row.text(kind)?, &row.text(scope)?)?,
             scheduled_for: timestamp_from_micros(scheduled_for)?,
             due_at: timestamp_from_micros(due_at)?,
             attempt_no: row.int(attempt)? as u32,

@@ -74,7 +74,7 @@ impl Store {
             args: column(tasks, |task| task.args.clone()),
         };
         let rows = self.db.write_returning(&SUBMIT_AND_CLAIM, values).await?;
-        StartedRun::from_rows(&rows)
+        StartedRun::list_from_rows(&rows)
     }
 
     async fn submit_and_claim_with_locks(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use tasuki_core::{RunId, Scope};
+use tasuki_core::{RunId, RunScope};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{CreatedRun, Error, JobVersion, NewRun, Store, Writer, validate};
@@ -25,7 +25,7 @@ pub struct PendingTask {
     /// Key that identifies the request: a second request with the same key finds the same run.
     pub idempotency_key: Option<String>,
     /// Scope that the run works on.
-    pub scope: Scope,
+    pub scope: RunScope,
     /// Planned instant; `None` is now.
     pub scheduled_for: Option<Timestamp>,
     /// Instant after which the run expires while it waits.
@@ -55,7 +55,7 @@ impl PendingTask {
             job,
             args: None,
             idempotency_key: None,
-            scope: Scope::default(),
+            scope: RunScope::default(),
             scheduled_for: None,
             expires_at: None,
             lane: None,

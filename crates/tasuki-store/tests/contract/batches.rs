@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunState, Scope, WorkerId};
+use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunScope, RunState, WorkerId};
 use tasuki_store::{
     AssignRequest, AttemptReport, AttemptResult, ClaimRequest, ClaimResult, Error, JobVersion,
     NewRun, NewWorker, Outcome, RenewResult, StartedRun, Writer,
@@ -60,7 +60,7 @@ contract! {
         let later = noon() + SignedDuration::from_secs(60);
         let runs = [
             NewRun { args: Some("1".to_owned()), ..NewRun::task(&one) },
-            NewRun { scope: Scope::new("tenant", "7").unwrap(), scheduled_for: Some(later), ..NewRun::task(&two) },
+            NewRun { scope: RunScope::new("tenant", "7").unwrap(), scheduled_for: Some(later), ..NewRun::task(&two) },
             NewRun { expires_at: Some(later), ..NewRun::task(&one) },
         ];
         let created = store.create_or_find_runs(Writer::Api, &runs).await.unwrap();
@@ -78,7 +78,7 @@ contract! {
         let at = |seconds| Some(noon() + SignedDuration::from_secs(seconds));
         let run_with_args = |args: Option<&str>| NewRun {
             args: args.map(str::to_owned),
-            scope: Scope::new("tenant", "7").unwrap(),
+            scope: RunScope::new("tenant", "7").unwrap(),
             scheduled_for: at(60),
             skip_at: at(90),
             expires_at: at(80),

@@ -62,30 +62,30 @@ contract! {
     async fn confirming_ends_with_the_lease_at_the_latest(store: TestStore) {
         let run = store.given_run(RunState::Running).await;
         let requests = [(run.id, run.token.unwrap())];
-        assert_eq!(store.begin_confirming(&requests, CONFIRM_TIMEOUT).await.unwrap(), [run.id]);
-        assert_eq!(store.begin_confirming(&requests, TTL).await.unwrap(), [], "a second request changes nothing");
-        assert_eq!(store.end_confirming(&requests).await.unwrap(), [run.id]);
-        assert_eq!(store.end_confirming(&requests).await.unwrap(), [run.id], "repeated after a lost response");
-        assert_eq!(store.begin_confirming(&requests, Duration::from_secs(999)).await.unwrap(), [run.id]);
+        assert_eq!(store.begin_confirming_after_detach(&requests, CONFIRM_TIMEOUT).await.unwrap(), [run.id]);
+        assert_eq!(store.begin_confirming_after_detach(&requests, TTL).await.unwrap(), [], "a second request changes nothing");
+        assert_eq!(store.end_confirming_after_detach(&requests).await.unwrap(), [run.id]);
+        assert_eq!(store.end_confirming_after_detach(&requests).await.unwrap(), [run.id], "repeated after a lost response");
+        assert_eq!(store.begin_confirming_after_detach(&requests, Duration::from_secs(999)).await.unwrap(), [run.id]);
         store.set_time(29);
         assert_eq!(store.read_run(run.id).await.state, RunState::Running);
         store.set_time(30);
-        assert_eq!(store.end_confirming(&requests).await.unwrap(), [], "the lease has expired");
+        assert_eq!(store.end_confirming_after_detach(&requests).await.unwrap(), [], "the lease has expired");
     }
 
     async fn a_run_that_is_not_confirming_is_not_confirmed(store: TestStore) {
         let run = store.given_run(RunState::Running).await;
         let requests = [(run.id, run.token.unwrap())];
-        assert_eq!(store.end_confirming(&requests).await.unwrap(), []);
-        assert_eq!(store.begin_confirming(&[], CONFIRM_TIMEOUT).await.unwrap(), []);
+        assert_eq!(store.end_confirming_after_detach(&requests).await.unwrap(), []);
+        assert_eq!(store.begin_confirming_after_detach(&[], CONFIRM_TIMEOUT).await.unwrap(), []);
     }
 
     async fn transition_records_of_confirming_name_the_attempt(store: TestStore) {
         let run = store.given_run(RunState::RetryWait).await;
         let requests = [(run.id, store.given_running_after_an_hour(run.id).await)];
-        assert_eq!(store.begin_confirming(&requests, TTL).await.unwrap(), [run.id]);
-        assert_eq!(store.end_confirming(&requests).await.unwrap(), [run.id]);
-        let transitions = store.list_transitions(run.id).await.unwrap();
+        assert_eq!(store.begin_confirming_after_detach(&requests, TTL).await.unwrap(), [run.id]);
+        assert_eq!(store.end_confirming_after_detach(&requests).await.unwrap(), [run.id]);
+        let transitions = store.list_rare_transitions(run.id).await.unwrap();
         let hash = transitions[0].token_hash.clone().unwrap();
         assert!(transitions.iter().all(|transition| transition.actor == "worker" && transition.token_hash.as_ref() == Some(&hash)));
         let summaries: Vec<_> = transitions.iter().map(|transition| (transition.verb, transition.attempt_no, transition.reason.as_deref())).collect();
@@ -101,12 +101,12 @@ contract! {
         runs.reverse();
         let hook = Arc::new(RoundTripCounter::default());
         let counted = store.with_fault_injector(Arc::clone(&hook) as Arc<dyn FaultInjector>);
-        assert_eq!(sorted(counted.begin_confirming(&runs, CONFIRM_TIMEOUT).await.unwrap()), ids(&runs));
+        assert_eq!(sorted(counted.begin_confirming_after_detach(&runs, CONFIRM_TIMEOUT).await.unwrap()), ids(&runs));
         assert_eq!(hook.0.swap(0, Ordering::Relaxed), 1, "one round trip for all runs");
-        assert_eq!(sorted(counted.end_confirming(&runs).await.unwrap()), ids(&runs));
+        assert_eq!(sorted(counted.end_confirming_after_detach(&runs).await.unwrap()), ids(&runs));
         assert_eq!(hook.0.swap(0, Ordering::Relaxed), 1, "one round trip for all runs");
         for (run, _) in runs {
-            assert_eq!(store.list_transitions(run).await.unwrap().len(), 2);
+            assert_eq!(store.list_rare_transitions(run).await.unwrap().len(), 2);
         }
     }
 
@@ -116,7 +116,7 @@ contract! {
         let mut requests = runs.clone();
         // Run 0 has ended, run 1 was already requested, run 2 has another token, and the lease of run 5 is recovered.
         assert!(store.finish_run(runs[0].1, runs[0].0, &AttemptResult::default()).await.unwrap().is_applied());
-        assert_eq!(store.begin_confirming(&runs[1..2], CONFIRM_TIMEOUT).await.unwrap(), [runs[1].0]);
+        assert_eq!(store.begin_confirming_after_detach(&runs[1..2], CONFIRM_TIMEOUT).await.unwrap(), [runs[1].0]);
         requests[2].1 = store.new_token();
         store.set_time(20);
         for (_, token) in &runs[..5] {
@@ -128,11 +128,11 @@ contract! {
         for lease in &expired {
             store.recover(store.epoch, lease, GRACE, 0).await.unwrap();
         }
-        assert_eq!(sorted(store.begin_confirming(&requests, CONFIRM_TIMEOUT).await.unwrap()), ids(&runs[3..5]));
+        assert_eq!(sorted(store.begin_confirming_after_detach(&requests, CONFIRM_TIMEOUT).await.unwrap()), ids(&runs[3..5]));
         let before = store.read_run(runs[1].0).await;
-        assert_eq!(sorted(store.end_confirming(&requests).await.unwrap()), ids(&runs[3..5]), "the deadline of run 1 has passed");
+        assert_eq!(sorted(store.end_confirming_after_detach(&requests).await.unwrap()), ids(&runs[3..5]), "the deadline of run 1 has passed");
         assert_eq!(store.read_run(runs[1].0).await, before);
-        let transitions = store.list_transitions(runs[2].0).await.unwrap();
+        let transitions = store.list_rare_transitions(runs[2].0).await.unwrap();
         assert_eq!(transitions, [], "no transition record for a run that was not changed");
     }
 }

@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::plan_scheduled_runs::{MisfirePolicy, PlanInput, plan_slots};
 use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
-use tasuki_core::{JobId, Origin, RunId, RunState, Schedule, Scope};
+use tasuki_core::{JobId, Origin, RunId, RunScope, RunState, Schedule};
 use tasuki_store::{
     AssignRequest, AttemptResult, Dialect, Error, Job, JobChangeResult, JobCreateResult,
     JobDefinition, JobVersionSpec, NewRun, RunFilter, ScheduleCursor, ScheduleCursorMove, Store,
@@ -93,7 +93,7 @@ fn expect_applied(change: JobChangeResult) -> (Job, Vec<RunId>) {
 async fn cursor(store: &Store, job: JobId) -> Option<Timestamp> {
     let far = after_noon(365 * 86_400);
     let cursors = store.list_due_cursors(far, 100).await.unwrap();
-    let of_job = cursors.into_iter().find(|one| one.job == job && one.scope == Scope::default());
+    let of_job = cursors.into_iter().find(|one| one.job == job && one.scope == RunScope::default());
     of_job.map(|one| one.next_fire)
 }
 
@@ -116,15 +116,15 @@ contract! {
         let slots = |job: &'_ Job, seconds: &[i64]| -> (ScheduleCursorMove, Vec<Timestamp>) {
             let at: Vec<Timestamp> = seconds.iter().map(|&second| after_noon(second)).collect();
             let to = at.last().map(|&last| last + SignedDuration::from_secs(10));
-            (ScheduleCursorMove { job: job.expected_version(), scope: Scope::default(), from: after_noon(10), to }, at)
+            (ScheduleCursorMove { job: job.expected_version(), scope: RunScope::default(), from: after_noon(10), to }, at)
         };
-        let runs = |job: &Job, at: &[Timestamp]| -> Vec<(Timestamp, tasuki_core::SlotKey)> {
+        let runs = |job: &Job, at: &[Timestamp]| -> Vec<(Timestamp, tasuki_core::ScheduleSlotKey)> {
             let schedule = job.parse_stored_schedule().unwrap().unwrap();
             let fire = |at: &Timestamp| schedule.next_after(*at - SignedDuration::from_secs(1)).unwrap();
             at.iter().map(|at| (*at, fire(at).slot)).collect()
         };
-        fn new_runs<'a>(job: &'a Job, slots: &[(Timestamp, tasuki_core::SlotKey)]) -> Vec<NewRun<'a>> {
-            let run = |&(at, slot): &(Timestamp, tasuki_core::SlotKey)| NewRun {
+        fn new_runs<'a>(job: &'a Job, slots: &[(Timestamp, tasuki_core::ScheduleSlotKey)]) -> Vec<NewRun<'a>> {
+            let run = |&(at, slot): &(Timestamp, tasuki_core::ScheduleSlotKey)| NewRun {
                 origin: Origin::Time,
                 slot: Some(slot),
                 scheduled_for: Some(at),
@@ -259,7 +259,7 @@ contract! {
 
     async fn a_job_that_was_changed_or_deleted_gets_no_cursor(store: TestStore) {
         let job = given_job(store, &RunOptions::default()).await;
-        let tenant = Scope::new("tenant", "7").unwrap();
+        let tenant = RunScope::new("tenant", "7").unwrap();
         let edit = time_definition(every("20s"), &RunOptions::default());
         let (edited, _) = expect_applied(store.edit_job("bob", job.expected_version(), &edit, Some(after_noon(20))).await.unwrap());
         assert!(!store.create_schedule_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap(), "the job was edited");
@@ -270,7 +270,7 @@ contract! {
 
     async fn a_cursor_is_ended_only_with_the_version_and_the_position_that_were_read(store: TestStore) {
         let job = given_job(store, &RunOptions::default()).await;
-        let tenant = Scope::new("tenant", "7").unwrap();
+        let tenant = RunScope::new("tenant", "7").unwrap();
         assert!(store.create_schedule_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap());
         let edit = time_definition(every("20s"), &RunOptions::default());
         let (edited, _) = expect_applied(store.edit_job("bob", job.expected_version(), &edit, Some(after_noon(10))).await.unwrap());
@@ -286,7 +286,7 @@ contract! {
 
     async fn a_disabled_job_is_not_planned_until_it_is_enabled(store: TestStore) {
         let job = given_job(store, &RunOptions::default()).await;
-        let tenant = Scope::new("tenant", "7").unwrap();
+        let tenant = RunScope::new("tenant", "7").unwrap();
         assert!(store.create_schedule_cursor(job.expected_version(), &tenant, after_noon(10)).await.unwrap());
         let (disabled, _) = expect_applied(store.disable_job("bob", job.expected_version()).await.unwrap());
         assert_eq!(store.list_due_cursors(after_noon(86_400), 10).await.unwrap(), []);

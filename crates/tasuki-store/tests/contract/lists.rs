@@ -1,7 +1,7 @@
 //! Lists of runs: each run once, newest first, in pages.
 
 use jiff::SignedDuration;
-use tasuki_core::{AttemptErrorCode, AttemptOutcome, JobName, Origin, RunId, RunState, Scope};
+use tasuki_core::{AttemptErrorCode, AttemptOutcome, JobName, Origin, RunId, RunScope, RunState};
 use tasuki_store::{NewRun, RunFilter, RunListPosition, Writer};
 
 use crate::fixtures::{RunOptions, TestStore, contract, expected_version, noon};
@@ -81,7 +81,7 @@ contract! {
 
     async fn all_filters_are_applied(store: TestStore) {
         let (job, other) = (store.given_job(&RunOptions::default()).await, store.given_job(&RunOptions::default()).await);
-        let scope = Scope::new("shop", "7").unwrap();
+        let scope = RunScope::new("shop", "7").unwrap();
         let later = noon() + SignedDuration::from_secs(60);
         let base = NewRun::task(&job);
         let new = [base.clone(), NewRun::task(&other), NewRun { scope: scope.clone(), ..base.clone() }];

@@ -202,8 +202,11 @@ fn confirming_waits_for_no_lease(dialect: Dialect) {
         let busy = "update tasuki_lease set heartbeat_at = heartbeat_at + 1".to_owned();
         let lock_holder = LockHolder::lock_with(&store, busy).await;
         let started_at = async {
-            assert_eq!(store.begin_confirming(&requests, TTL).await.unwrap(), [run.id]);
-            assert_eq!(store.end_confirming(&requests).await.unwrap(), [run.id]);
+            assert_eq!(
+                store.begin_confirming_after_detach(&requests, TTL).await.unwrap(),
+                [run.id]
+            );
+            assert_eq!(store.end_confirming_after_detach(&requests).await.unwrap(), [run.id]);
         };
         tokio::time::timeout(TTL / 3, started_at)
             .await

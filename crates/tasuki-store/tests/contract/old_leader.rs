@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use tasuki_core::run::SkipReason;
 use tasuki_core::schedule::{Fire, ScheduleKind};
-use tasuki_core::{Epoch, EventId, Origin, RunState, Schedule, Scope, WorkerId};
+use tasuki_core::{Epoch, EventId, Origin, RunScope, RunState, Schedule, WorkerId};
 use tasuki_store::{
     AssignRequest, DueRun, Error, JobVersion, Lease, NewEvent, NewRun, Run, ScheduleCursorMove,
     Writer,
@@ -85,7 +85,7 @@ impl TestData {
         let fire = schedule.unwrap().next_after(noon()).unwrap();
         assert!(
             store
-                .create_schedule_cursor(expected_version(&job), &Scope::default(), fire.at)
+                .create_schedule_cursor(expected_version(&job), &RunScope::default(), fire.at)
                 .await
                 .unwrap()
         );
@@ -143,7 +143,7 @@ impl TestData {
                     scheduled_for: Some(self.fire.at),
                     ..NewRun::task(&self.job)
                 };
-                let (scope, from, to) = (Scope::default(), self.fire.at, Some(later(900)));
+                let (scope, from, to) = (RunScope::default(), self.fire.at, Some(later(900)));
                 let cursor =
                     ScheduleCursorMove { job: expected_version(&self.job), scope, from, to };
                 store.create_scheduled_one(epoch, &cursor, &[run]).await?.is_some()
@@ -201,7 +201,7 @@ impl TestData {
 async fn read_all_data(store: &TestStore) -> Vec<String> {
     let mut rows = Vec::new();
     for run in store.list_runs(&Default::default(), None, 100).await.unwrap().runs {
-        rows.push(format!("{run:?} {:?}", store.list_transitions(run.id).await.unwrap()));
+        rows.push(format!("{run:?} {:?}", store.list_rare_transitions(run.id).await.unwrap()));
         let tried = store.list_executions(run.id).await.unwrap();
         rows.push(format!("{tried:?}"));
     }

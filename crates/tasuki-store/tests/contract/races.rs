@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunState, Scope};
+use tasuki_core::{AttemptErrorCode, LeaseToken, RunId, RunScope, RunState};
 use tasuki_store::{
     AssignRequest, AttemptResult, CancelResult, ClaimRequest, ClaimResult, Dialect, Error, Lease,
     NewRun, Outcome, RenewResult, Writer,
@@ -393,11 +393,11 @@ race! {
     async fn claim_and_claim_with_hold(store: Arc<TestStore>) {
         let options = RunOptions { lane: "q", concurrency: ConcurrencyPolicy::Forbid, ..RunOptions::default() };
         let job = store.given_job(&options).await;
-        let scope = |number: usize| Scope::new("tenant", &(number % 100).to_string()).unwrap();
+        let scope = |number: usize| RunScope::new("tenant", &(number % 100).to_string()).unwrap();
         let new: Vec<NewRun<'_>> =
             (0..RUNS).map(|number| NewRun { scope: scope(number), ..NewRun::task(&job) }).collect();
         store.create_or_find_runs(Writer::Api, &new).await.unwrap();
-        let under_way: Arc<Mutex<HashSet<Scope>>> = Arc::default();
+        let under_way: Arc<Mutex<HashSet<RunScope>>> = Arc::default();
         let done = Arc::new(AtomicUsize::new(0));
         let mut tasks = Vec::new();
         for _ in 0..TASKS {

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use jiff::SignedDuration;
 use tasuki_core::concurrency::ConcurrencyPolicy;
-use tasuki_core::{AttemptErrorCode, Epoch, JobId, RunState, Scope, WorkerId};
+use tasuki_core::{AttemptErrorCode, Epoch, JobId, RunScope, RunState, WorkerId};
 use tasuki_store::{
-    AttemptResult, JobChangeResult, NewEvent, NewRun, PendingLeaderWork, SettingsChangeResult,
-    Writer,
+    AttemptResult, JobChangeResult, LeaderWorkFlags, NewEvent, NewRun, SettingsChangeResult, Writer,
 };
 
 use crate::fixtures::{
@@ -40,12 +39,12 @@ contract! {
     }
 
     async fn one_query_shows_the_leader_if_there_is_pending_work(store: TestStore) {
-        let nothing = store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap();
-        let none = PendingLeaderWork { clock: noon(), slot_due: false, event_waiting: false, run_waiting: false };
+        let nothing = store.get_leader_work_flags(ASSIGN_AHEAD).await.unwrap();
+        let none = LeaderWorkFlags { clock: noon(), slot_due: false, event_waiting: false, run_waiting: false };
         assert_eq!(nothing, none);
         let job = store.given_job(&RunOptions::default()).await;
         let created = store.create_or_find_runs(Writer::Api, &[NewRun::task(&job)]).await.unwrap();
-        assert_eq!(store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap(), PendingLeaderWork { run_waiting: true, ..none });
+        assert_eq!(store.get_leader_work_flags(ASSIGN_AHEAD).await.unwrap(), LeaderWorkFlags { run_waiting: true, ..none });
         assert!(store.cancel(Writer::Api, created[0].run, "ann", None).await.unwrap().is_applied());
         let event = NewEvent {
             event_type: "paid",
@@ -55,13 +54,13 @@ contract! {
             payload: None,
         };
         let emitted = store.emit_event(&event).await.unwrap().event;
-        assert_eq!(store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap(), PendingLeaderWork { event_waiting: true, ..none });
+        assert_eq!(store.get_leader_work_flags(ASSIGN_AHEAD).await.unwrap(), LeaderWorkFlags { event_waiting: true, ..none });
         assert!(store.close_unmatched_event(store.epoch, emitted).await.unwrap());
         let fires = noon() + SignedDuration::from_mins(1);
-        assert!(store.create_schedule_cursor(expected_version(&job), &Scope::default(), fires).await.unwrap());
-        assert_eq!(store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap(), none, "the next fire is not near");
+        assert!(store.create_schedule_cursor(expected_version(&job), &RunScope::default(), fires).await.unwrap());
+        assert_eq!(store.get_leader_work_flags(ASSIGN_AHEAD).await.unwrap(), none, "the next fire is not near");
         store.set_time(30);
-        assert!(store.get_pending_leader_work(ASSIGN_AHEAD).await.unwrap().slot_due);
+        assert!(store.get_leader_work_flags(ASSIGN_AHEAD).await.unwrap().slot_due);
     }
 
     async fn a_heartbeat_shows_if_the_worker_holds_runs_and_if_settings_changed(store: TestStore) {

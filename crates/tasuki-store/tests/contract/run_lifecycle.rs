@@ -2,7 +2,7 @@
 
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::SkipReason;
-use tasuki_core::{AttemptErrorCode, AttemptOutcome, Origin, RunState, Scope, WorkerId};
+use tasuki_core::{AttemptErrorCode, AttemptOutcome, Origin, RunScope, RunState, WorkerId};
 use tasuki_store::{
     AttemptResult, CancelResult, ClaimRequest, ClaimResult, DueRun, ExpectedVersion, MAX_CLAIM,
     NewRun, NewWorker, Outcome, RecoveredRun, RenewResult, ScheduleCursorMove, Writer,
@@ -281,14 +281,14 @@ contract! {
             tasuki_core::schedule::ScheduleKind::Every, "5m", "UTC", Default::default()).unwrap();
         let job = store.given_job(&RunOptions::default()).await;
         let fire = schedule.next_after(noon()).unwrap();
-        assert!(store.create_schedule_cursor(crate::fixtures::expected_version(&job), &Scope::default(), fire.at).await.unwrap());
-        assert!(!store.create_schedule_cursor(crate::fixtures::expected_version(&job), &Scope::default(), noon()).await.unwrap(), "the cursor exists already");
+        assert!(store.create_schedule_cursor(crate::fixtures::expected_version(&job), &RunScope::default(), fire.at).await.unwrap());
+        assert!(!store.create_schedule_cursor(crate::fixtures::expected_version(&job), &RunScope::default(), noon()).await.unwrap(), "the cursor exists already");
         let new = NewRun {
             origin: Origin::Time, slot: Some(fire.slot), scheduled_for: Some(fire.at), ..NewRun::task(&job)
         };
         let next = schedule.next_after(fire.at).unwrap().at;
         let seen = ExpectedVersion { job: job.job, version: job.version };
-        let cursor = ScheduleCursorMove { job: seen, scope: Scope::default(), from: fire.at, to: Some(next) };
+        let cursor = ScheduleCursorMove { job: seen, scope: RunScope::default(), from: fire.at, to: Some(next) };
         let created = store.create_scheduled_one(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap().unwrap();
         assert!(!created[0].existed);
         assert_eq!(store.create_scheduled_one(store.epoch, &cursor, std::slice::from_ref(&new)).await.unwrap(), None, "the cursor has moved");
@@ -300,7 +300,7 @@ contract! {
         let schedule = tasuki_core::Schedule::parse(
             tasuki_core::schedule::ScheduleKind::Every, "5m", "UTC", Default::default()).unwrap();
         let jobs = [store.given_job(&RunOptions::default()).await, store.given_job(&RunOptions::default()).await];
-        let scopes = [Scope::default(), Scope::new("tenant", "7").unwrap()];
+        let scopes = [RunScope::default(), RunScope::new("tenant", "7").unwrap()];
         let slot = Some(schedule.next_after(noon()).unwrap().slot);
         let new: Vec<NewRun<'_>> = jobs
             .iter()

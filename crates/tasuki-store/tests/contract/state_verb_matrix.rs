@@ -93,7 +93,7 @@ pub(crate) async fn try_verb(store: &TestStore, verb: RunVerb, state: RunState) 
         }
         RunVerb::Retry => store.retry_manually(run.id, "test", None).await.unwrap().is_applied(),
         RunVerb::Confirm => {
-            !store.begin_confirming(&[(run.id, token)], TTL).await.unwrap().is_empty()
+            !store.begin_confirming_after_detach(&[(run.id, token)], TTL).await.unwrap().is_empty()
         }
     }
 }

@@ -3,7 +3,6 @@
 #![expect(unused_qualifications, reason = "the macro that documents a route generates them")]
 
 pub(crate) mod audit;
-pub(crate) mod cluster;
 pub(crate) mod events;
 pub(crate) mod job_input;
 pub(crate) mod job_patch;
@@ -12,10 +11,11 @@ pub(crate) mod jobs;
 pub(crate) mod logs;
 pub(crate) mod run_view;
 pub(crate) mod runs;
-pub(crate) mod schedules;
+pub(crate) mod schedule_preview;
 pub(crate) mod settings;
 pub(crate) mod tokens;
 pub(crate) mod trigger_and_submit;
+pub(crate) mod workers_and_leader;
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -44,7 +44,7 @@ pub(crate) fn list_routes_with_roles() -> Vec<RouteEntry> {
         route_for_role(OperatorRole, routes!(jobs::pause_job)),
         route_for_role(OperatorRole, routes!(jobs::resume_job)),
         route_for_role(OperatorRole, routes!(trigger_and_submit::trigger_job)),
-        route_for_role(Viewer, routes!(schedules::preview_schedule)),
+        route_for_role(Viewer, routes!(schedule_preview::preview_schedule)),
         route_for_role(OperatorRole, routes!(trigger_and_submit::submit_task)),
         route_for_role(OperatorRole, routes!(trigger_and_submit::submit_tasks)),
         route_for_role(Viewer, routes!(runs::list_runs)),
@@ -59,12 +59,12 @@ pub(crate) fn list_routes_with_roles() -> Vec<RouteEntry> {
         route_for_role(OperatorRole, routes!(events::emit_event)),
         route_for_role(Viewer, routes!(events::list_events)),
         route_for_role(Viewer, routes!(events::show_event)),
-        route_for_role(Viewer, routes!(cluster::list_workers)),
-        route_for_role(Viewer, routes!(cluster::show_worker)),
-        route_for_role(OperatorRole, routes!(cluster::drain_worker)),
-        route_for_role(OperatorRole, routes!(cluster::detach_worker)),
-        route_for_role(Viewer, routes!(cluster::show_leader)),
-        route_for_role(OperatorRole, routes!(cluster::demote_leader)),
+        route_for_role(Viewer, routes!(workers_and_leader::list_workers)),
+        route_for_role(Viewer, routes!(workers_and_leader::show_worker)),
+        route_for_role(OperatorRole, routes!(workers_and_leader::drain_worker)),
+        route_for_role(OperatorRole, routes!(workers_and_leader::detach_worker)),
+        route_for_role(Viewer, routes!(workers_and_leader::show_leader)),
+        route_for_role(OperatorRole, routes!(workers_and_leader::demote_leader)),
         route_for_role(Viewer, routes!(settings::list_settings)),
         route_for_role(Viewer, routes!(settings::show_setting)),
         route_for_role(Admin, routes!(settings::change_settings)),

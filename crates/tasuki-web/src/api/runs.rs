@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use axum::{Extension, Json};
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
-use tasuki_core::{InvalidInput, Origin, RunId, RunState, Scope, duration};
+use tasuki_core::{InvalidInput, Origin, RunId, RunScope, RunState, duration};
 use tasuki_store::{RunFilter, RunListPosition};
 use utoipa::{IntoParams, ToSchema};
 
@@ -145,13 +145,13 @@ pub(crate) async fn list_runs(
     }))
 }
 
-fn parse_scope(text: &str) -> Result<Scope, Problem> {
+fn parse_scope(text: &str) -> Result<RunScope, Problem> {
     let expected = "a kind, a slash and an id, such as tenant/42";
     let malformed = |invalid| Problem::malformed("scope", &invalid);
     let (kind, id) = text
         .split_once('/')
         .ok_or_else(|| malformed(InvalidInput::with_value("", text, expected)))?;
-    Scope::new(kind, id).map_err(malformed)
+    RunScope::new(kind, id).map_err(malformed)
 }
 
 /// Shows a run with its attempts and rare transitions.

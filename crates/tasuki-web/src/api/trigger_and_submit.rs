@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tasuki::Operator;
 use tasuki::operator::TaskDraft;
-use tasuki_core::{InvalidInput, Scope};
+use tasuki_core::{InvalidInput, RunScope};
 use utoipa::ToSchema;
 
 use super::job_input::parse_optional_field;
@@ -151,7 +151,7 @@ struct RunParameters<'a> {
 impl RunParameters<'_> {
     fn draft(&self, job: String, idempotency_key: Option<String>) -> Result<TaskDraft, Problem> {
         let field_path = |field: &str| format!("{}{field}", self.path);
-        let scope = self.scope.map(|scope| Scope::new(&scope.kind, &scope.id)).transpose();
+        let scope = self.scope.map(|scope| RunScope::new(&scope.kind, &scope.id)).transpose();
         let scope = scope.map_err(|invalid| {
             let field = if invalid.field == "scope id" { "scope.id" } else { "scope.kind" };
             Problem::invalid(field_path(field), &invalid)

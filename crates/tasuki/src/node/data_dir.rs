@@ -15,9 +15,9 @@ use tasuki_store::{AttemptReport, Error, Outcome, Store};
 
 use super::clock_and_random::{OsRandom, Random};
 use crate::node::executor::attempt_input_and_result::{self, ExecutionEnd};
-use crate::node::executor::command_completion::output_lines;
+use crate::node::executor::build_launch_spec::token_from_hex;
 use crate::node::executor::commands::WorkerDir;
-use crate::node::executor::launch_spec::token_from_hex;
+use crate::node::executor::complete_ended_commands::output_lines;
 use crate::node::executor::read_command_result_file::read_result_file;
 use crate::node::executor::work_dirs;
 use crate::node::job_version_cache::JobVersionCache;

@@ -44,8 +44,8 @@ use crate::node::executor::commands::CommandExecutor;
 use crate::node::executor::executors::Executors;
 use crate::node::executor::functions::FunctionExecutor;
 use crate::node::executor::log_creation_batcher::LogCreationBatcher;
-use crate::node::leader::job_scope_providers::JobScopeProviders;
-use crate::node::worker::configured_slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
+use crate::node::leader::job_scope_providers::RunScopeProviders;
+use crate::node::worker::configured_slots_and_lanes::{LaneWithSlotPool, ServedQueues, SlotCounts};
 use crate::node::worker_ids_of_process::WorkerIdentity;
 use crate::{JobDeclaration, Operator, Wakeups, operator};
 use clock_and_random::{Clock, OsRandom, Random, RealClock};
@@ -103,7 +103,7 @@ enum DeclareMode {
 pub struct Node {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
-    pub(crate) scopes: Arc<JobScopeProviders>,
+    pub(crate) scopes: Arc<RunScopeProviders>,
     pub(crate) store: Store,
     drain: Duration,
     stop: watch::Sender<bool>,
@@ -275,7 +275,7 @@ impl NodeBuilder {
         let (runs_commands, fixed) = (commands.is_some(), config.slots);
         let mut lanes = queues.lanes(functions.names());
         if commands.is_some() {
-            lanes.push(ClaimLane::commands());
+            lanes.push(LaneWithSlotPool::commands());
         }
         let slots = move |settings: &Settings| SlotCounts {
             commands: if runs_commands { command_slots(fixed, settings) } else { 0 },
@@ -332,7 +332,7 @@ impl NodeBuilder {
             let provider = job.scopes.clone()?;
             Some((job.name().to_owned(), provider))
         });
-        let scopes = Arc::new(JobScopeProviders::new(scopes.collect()));
+        let scopes = Arc::new(RunScopeProviders::new(scopes.collect()));
         let loops = Loops {
             worker: Arc::clone(&worker),
             leader: Arc::clone(&leader),

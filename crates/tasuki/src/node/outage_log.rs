@@ -40,7 +40,7 @@ enum TickFailure {
 
 impl OutageLog {
     /// Runs a tick and logs its failure. `None`: the tick failed; the caller retries it.
-    pub(crate) async fn run_logged<T>(
+    pub(crate) async fn run_and_log_failure<T>(
         &self,
         verb: &'static str,
         tick: impl Future<Output = Result<T, Error>>,
@@ -169,11 +169,11 @@ mod tests {
     #[tokio::test]
     async fn a_successful_tick_does_not_end_an_outage() {
         let outage = OutageLog::default();
-        assert_eq!(outage.run_logged("plan", std::future::ready(Ok(1))).await, Some(1));
+        assert_eq!(outage.run_and_log_failure("plan", std::future::ready(Ok(1))).await, Some(1));
         assert!(outage.state().unavailable_since.is_none());
         let failed = std::future::ready(Err(Error::timeout()));
-        assert_eq!(outage.run_logged::<()>("plan", failed).await, None);
-        assert_eq!(outage.run_logged("plan", std::future::ready(Ok(1))).await, Some(1));
+        assert_eq!(outage.run_and_log_failure::<()>("plan", failed).await, None);
+        assert_eq!(outage.run_and_log_failure("plan", std::future::ready(Ok(1))).await, Some(1));
         assert!(outage.state().unavailable_since.is_some(), "the outage continues");
     }
 }

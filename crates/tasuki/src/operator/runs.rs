@@ -73,7 +73,11 @@ impl Operator {
     pub async fn get_run_detail(&self, run: RunId) -> Result<RunDetail, Error> {
         let info = self.get_run(run).await?;
         let executions = self.store.list_executions(run).await?;
-        Ok(RunDetail { info, executions, transitions: self.store.list_transitions(run).await? })
+        Ok(RunDetail {
+            info,
+            executions,
+            transitions: self.store.list_rare_transitions(run).await?,
+        })
     }
 
     /// A page of runs, newest first. It is an error if no job ever had the name `job`.
@@ -266,7 +270,7 @@ impl Operator {
             hold_owner: holder,
             settings: &self.store.load_settings().await?.settings,
             executions: &self.store.list_executions(run).await?,
-            transitions: &self.store.list_transitions(run).await?,
+            transitions: &self.store.list_rare_transitions(run).await?,
         };
         let sentences = explain_run_state::explain_run_state(&info.run, &context);
         Ok((info, sentences))

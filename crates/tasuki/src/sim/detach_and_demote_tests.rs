@@ -7,7 +7,7 @@ use tasuki_core::{AttemptErrorCode, RunId, RunState};
 use tasuki_store::{Fault, Run, Writer};
 
 use super::host::Tick;
-use super::scripted_bug_tests::create_due_run;
+use super::regressions_found_by_simulation::create_due_run;
 use super::state::{SECOND, SimState};
 use super::steps::Simulation;
 use crate::node::coordination::coordinator_trait::ClusterRole;
@@ -49,7 +49,8 @@ async fn find_run(simulation: &Simulation, run: RunId) -> Run {
 
 /// Reasons of a run's transition records, which here are about its continuation.
 async fn continuation_reasons(simulation: &Simulation, run: RunId) -> Vec<String> {
-    let transitions = simulation.store.list_transitions(run).await.expect("the database responds");
+    let transitions =
+        simulation.store.list_rare_transitions(run).await.expect("the database responds");
     transitions.into_iter().filter_map(|transition| transition.reason).collect()
 }
 

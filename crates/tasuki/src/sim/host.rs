@@ -18,7 +18,7 @@ use crate::node::coordination::rpc_handler::NodeService;
 use crate::node::executor::attempt_input_and_result::{self, CompletionQueue};
 use crate::node::worker::HeartbeatResult;
 use crate::node::worker::WorkerParts;
-use crate::node::worker::configured_slots_and_lanes::{ClaimLane, ServedQueues, SlotCounts};
+use crate::node::worker::configured_slots_and_lanes::{LaneWithSlotPool, ServedQueues, SlotCounts};
 use crate::node::worker_ids_of_process::WorkerIdentity;
 use crate::node::{Leader, Worker};
 use crate::spawner::AttemptKey;
@@ -158,7 +158,7 @@ impl NodeStart {
             slot_counts: Box::new(|_| SlotCounts { commands: SLOTS.0, queues: vec![SLOTS.1] }),
             lanes: [
                 ServedQueues::default().lanes([FUNCTION].into_iter()),
-                vec![ClaimLane::commands()],
+                vec![LaneWithSlotPool::commands()],
             ]
             .concat(),
             registration: worker,

@@ -12,8 +12,8 @@ mod host;
 mod invariants;
 mod network;
 mod processes;
+mod regressions_found_by_simulation;
 mod rng;
-mod scripted_bug_tests;
 mod state;
 mod steps;
 mod ticks;
@@ -23,7 +23,7 @@ mod wind_down;
 use steps::Simulation;
 
 /// Seeds that found a bug. They repeat it only while the random numbers are drawn in the same order, so each bug also has
-/// its own test in `scripted_bug_tests`.
+/// its own test in `regressions_found_by_simulation`.
 const REGRESSIONS: &[u64] = &[59, 160, 187];
 /// Number of seeds to run by default.
 const SEED_COUNT: u64 = 1_000;

@@ -12,8 +12,8 @@ use crate::node::coordination::coordinator_trait::{
     Coordinator, CoordinatorUnreachable, Presence, PublishedLeader, Subscription, WorkerMarks,
 };
 use crate::node::coordination::node_rpc::{
-    CancelHint, ContinueAfterDetachRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable, Peers,
-    StartOrder, WorkerStatus,
+    CancelHint, DetachedWorkerContinueRequest, NodeRpc, OrderResponse, Peer, PeerUnreachable,
+    Peers, StartOrder, WorkerStatus,
 };
 
 /// A start order that is not delivered yet.
@@ -105,7 +105,7 @@ impl Peers for SimPeers {
     async fn confirm(
         &self,
         peer: &Peer,
-        request: &ContinueAfterDetachRequest,
+        request: &DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         let _others = self.state.disable_pauses();
         let confirmed = self.connect(peer).await?.confirm(request.clone()).await;

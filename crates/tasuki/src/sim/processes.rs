@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tasuki_core::exit::AttemptStopReason;
 use tasuki_core::work_spec::WorkKind;
-use tasuki_core::{AttemptErrorCode, JobId, LeaseToken, RunId, Scope, WorkerId};
+use tasuki_core::{AttemptErrorCode, JobId, LeaseToken, RunId, RunScope, WorkerId};
 
 use super::state::{SECOND, SimState, SimStateInner};
 use crate::handler::{TaskError, TaskSuccess};
@@ -22,7 +22,7 @@ pub(super) struct Process {
     pub(super) host: usize,
     pub(super) kind: WorkKind,
     /// Job and scope of which only one run may execute at a time, if the job's policy needs a hold.
-    pub(super) exclusive: Option<(JobId, Scope)>,
+    pub(super) exclusive: Option<(JobId, RunScope)>,
     attempt: Attempt,
     completions: CompletionQueue,
     /// Instant at which it exits if it is not stopped before.

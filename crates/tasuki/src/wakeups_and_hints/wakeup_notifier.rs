@@ -11,7 +11,7 @@ use tasuki_store::{Notification, Store};
 use tokio::sync::mpsc;
 
 use crate::Wakeups;
-use crate::wakeups_and_hints::worker_hint_outbox::HintOutbox;
+use crate::wakeups_and_hints::cancel_drain_reload_outbox::HintOutbox;
 
 /// Minimum interval between two notifications to other processes.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);

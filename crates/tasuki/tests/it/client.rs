@@ -10,7 +10,7 @@ use sqlx::{Connection as _, Executor as _};
 use tasuki::operator::Error;
 use tasuki::{Client, Context, JobDeclaration, TaskError, TaskSuccess};
 use tasuki_core::plan_scheduled_runs::MisfirePolicy;
-use tasuki_core::{RunState, Scope};
+use tasuki_core::{RunScope, RunState};
 use tasuki_store::{Store, Writer};
 
 const TEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -125,7 +125,7 @@ async fn a_task_is_executed_and_its_result_is_stored(kind: &str) {
     let good = client.submit("bill", &Order { id: 7 }).await.unwrap();
     let bad = client.submit("bill", &Order { id: 13 }).await.unwrap();
     let late = client.task("bill", &Order { id: 101 }).unwrap().idempotency_key("bill 101");
-    let late = late.scope(Scope::new("shop", "1").unwrap()).submit().await.unwrap();
+    let late = late.scope(RunScope::new("shop", "1").unwrap()).submit().await.unwrap();
     let second = client.task("bill", &Order { id: 101 }).unwrap().idempotency_key("bill 101");
     let second = second.submit().await.unwrap();
     assert_eq!((second.run, second.existed), (late.run, true));

@@ -64,7 +64,7 @@ async fn high_priority_passes_a_long_backlog(kind: &str) {
         let (normal, high) = (Arc::clone(&normal), Arc::clone(&high));
         async move {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            match context.scope().id() {
+            match context.run_scope().id() {
                 "high" => high.store(normal.load(Ordering::Relaxed), Ordering::Relaxed),
                 _ => drop(normal.fetch_add(1, Ordering::Relaxed)),
             }
@@ -81,7 +81,7 @@ async fn high_priority_passes_a_long_backlog(kind: &str) {
     let node = client.node_builder("open").unwrap().handler("work", work).queue("default", 10);
     let node = node.start().await.unwrap();
     wait_until("some are done", || done.load(Ordering::Relaxed) > 50).await;
-    let scope = tasuki_core::Scope::new("of", "high").unwrap();
+    let scope = tasuki_core::RunScope::new("of", "high").unwrap();
     let task = client.task("work", &()).unwrap().priority(Priority::High).scope(scope);
     let before = done.load(Ordering::Relaxed);
     let run = task.submit().await.unwrap().run;

@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use tasuki::testing::TestNode;
 use tasuki::{Context, JobDeclaration, ProviderError, ScopeProvider, TaskError};
 use tasuki_core::plan_scheduled_runs::MisfirePolicy;
-use tasuki_core::{RunState, Scope};
+use tasuki_core::{RunScope, RunState};
 
 async fn work((): (), context: Context) -> Result<(), TaskError> {
     match (context.job_name(), context.attempt_no()) {
@@ -69,11 +69,13 @@ struct Shops(Arc<Mutex<Vec<u32>>>);
 
 #[async_trait]
 impl ScopeProvider for Shops {
-    async fn scopes(&self) -> Result<Vec<Scope>, ProviderError> {
+    async fn scopes(&self) -> Result<Vec<RunScope>, ProviderError> {
         let open = self.0.lock().unwrap().clone();
         match open.contains(&13) {
             true => Err("the list of shops is being written".into()),
-            false => open.iter().map(|shop| Ok(Scope::new("shop", &shop.to_string())?)).collect(),
+            false => {
+                open.iter().map(|shop| Ok(RunScope::new("shop", &shop.to_string())?)).collect()
+            }
         }
     }
 }

@@ -84,7 +84,7 @@ fn isolate_until_detached(cluster: &Cluster, record: &mut FaultRecord) -> (RunId
 
 /// Whether a run has a transition record with this reason.
 fn has_transition_reason(cluster: &Cluster, run: RunId, what: &str) -> bool {
-    let transitions = cluster.query_store(async |store| store.list_transitions(run).await);
+    let transitions = cluster.query_store(async |store| store.list_rare_transitions(run).await);
     transitions.iter().any(|transition| transition.reason.as_deref() == Some(what))
 }
 
@@ -118,7 +118,7 @@ pub(super) fn isolate_and_refuse(cluster: &mut Cluster, record: &mut FaultRecord
     set_database_link(cluster, LinkState::Open);
     let requested_at = wait_until("the worker requests to continue", || {
         let transitions =
-            cluster.try_query_store(async |store| store.list_transitions(run).await)?;
+            cluster.try_query_store(async |store| store.list_rare_transitions(run).await)?;
         Some(
             transitions
                 .iter()

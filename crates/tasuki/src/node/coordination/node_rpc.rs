@@ -44,7 +44,7 @@ pub struct CancelHint {
 
 /// Request of a detached worker to go on with runs that it still executes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContinueAfterDetachRequest {
+pub struct DetachedWorkerContinueRequest {
     /// The detached worker.
     pub worker: WorkerId,
     /// Runs that the worker executes, each with the token of its lease.
@@ -124,7 +124,7 @@ pub trait Peers: Send + Sync {
     async fn confirm(
         &self,
         peer: &Peer,
-        request: &ContinueAfterDetachRequest,
+        request: &DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable>;
 
     /// Informs a worker that there are settings of this version.
@@ -160,7 +160,7 @@ pub trait NodeRpc: Send + Sync {
     /// Returns the runs of the request that the detached worker may go on with.
     async fn confirm(
         &self,
-        request: ContinueAfterDetachRequest,
+        request: DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable>;
 
     /// Accepts the information that there are settings of this version.
@@ -236,7 +236,7 @@ impl Peers for InProcessPeers {
     async fn confirm(
         &self,
         peer: &Peer,
-        request: &ContinueAfterDetachRequest,
+        request: &DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         self.find(peer)?.confirm(request.clone()).await
     }
@@ -295,7 +295,7 @@ impl Peers for PeerRouter {
     async fn confirm(
         &self,
         peer: &Peer,
-        request: &ContinueAfterDetachRequest,
+        request: &DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         self.route(peer)?.confirm(peer, request).await
     }

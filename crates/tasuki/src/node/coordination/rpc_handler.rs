@@ -8,7 +8,7 @@ use tasuki_core::{Epoch, NodeName, RunId, RunState, WorkerId};
 use tasuki_store::{LeasedRun, Store};
 
 use super::node_rpc::{
-    CancelHint, ContinueAfterDetachRequest, NodeRpc, OrderResponse, PeerUnreachable, StartOrder,
+    CancelHint, DetachedWorkerContinueRequest, NodeRpc, OrderResponse, PeerUnreachable, StartOrder,
     WorkerStatus,
 };
 use crate::Wakeups;
@@ -110,7 +110,7 @@ impl NodeRpc for NodeService {
 
     async fn confirm(
         &self,
-        request: ContinueAfterDetachRequest,
+        request: DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         // Any node can answer this, because the database decides.
         let leased = with_timeout(self.store.list_leased_runs_of_worker(request.worker)).await;

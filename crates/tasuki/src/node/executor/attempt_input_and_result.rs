@@ -32,7 +32,7 @@ pub struct Attempt {
     /// Payload of the event that created the run.
     pub event_payload: Option<String>,
     /// Its last sign of life.
-    pub liveness: AttemptLiveness,
+    pub liveness: LastSignOfLife,
     /// When its timeout passes, by the clock of [`boottime`](crate::spawner::boottime), in microseconds.
     pub deadline: u64,
 }
@@ -40,7 +40,7 @@ pub struct Attempt {
 /// The last sign of life of an attempt, by the clock of [`boottime`](crate::spawner::boottime), and whether it has
 /// ended. Clones share one value.
 #[derive(Debug, Clone, Default)]
-pub struct AttemptLiveness(Arc<LivenessState>);
+pub struct LastSignOfLife(Arc<LivenessState>);
 
 #[derive(Debug, Default)]
 struct LivenessState {
@@ -49,7 +49,7 @@ struct LivenessState {
     ended: AtomicBool,
 }
 
-impl AttemptLiveness {
+impl LastSignOfLife {
     /// Records a sign of life.
     pub fn touch(&self, at: u64) {
         self.0.last_seen.fetch_max(at, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Attempt {
             job,
             args,
             event_payload,
-            liveness: AttemptLiveness::default(),
+            liveness: LastSignOfLife::default(),
             deadline: u64::MAX,
         })
     }

@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::{Notify, watch};
 
-use super::attempt_input_and_result::AttemptLiveness;
+use super::attempt_input_and_result::LastSignOfLife;
 use super::log_creation_batcher::LogCreationBatcher;
 use crate::line_splitter::LineSplitter;
 use crate::node::clock_and_random::Clock;
@@ -99,7 +99,7 @@ impl AttemptLog {
         self: Arc<Self>,
         mut pipe: Receiver,
         stream: OutputStream,
-        liveness: AttemptLiveness,
+        liveness: LastSignOfLife,
         mut end: watch::Receiver<bool>,
     ) {
         let mut bytes = vec![0; 64 << 10];

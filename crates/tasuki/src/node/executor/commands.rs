@@ -15,10 +15,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
 use super::attempt_input_and_result::{
-    Attempt, AttemptLiveness, Completion, CompletionQueue, ExecutionEnd, Executor,
+    Attempt, Completion, CompletionQueue, ExecutionEnd, Executor, LastSignOfLife,
 };
-use super::command_completion::{CommandCompleter, EndedCommand};
-use super::launch_spec::{self, AttemptPaths, token_to_hex};
+use super::build_launch_spec::{self, AttemptPaths, token_to_hex};
+use super::complete_ended_commands::{CommandCompleter, EndedCommand};
 use super::log_creation_batcher::LogCreationBatcher;
 use super::work_dirs::WorkDirs;
 use crate::node::clock_and_random::Clock;
@@ -50,7 +50,7 @@ struct CommandTable {
 
 struct LaunchedCommand {
     token: LeaseToken,
-    liveness: AttemptLiveness,
+    liveness: LastSignOfLife,
     result: PathBuf,
     /// Passes the end to the task that reads the output pipes, if there is one.
     exit_sender: Option<oneshot::Sender<EndedCommand>>,
@@ -191,9 +191,14 @@ impl CommandExecutor {
         let exit_record = self.exit_records.join(format!("{}-{}.json", key.run, key.attempt));
         let paths = AttemptPaths { result: work_dir.join("result.json"), exit_record };
         let inherited = |name: &str| std::env::var(name).ok();
-        let launch =
-            launch_spec::launch_spec(attempt, &self.config, &self.data_dir_id, &paths, inherited)
-                .map_err(|error| Box::new(ExecutionEnd::InvalidArguments(error)))?;
+        let launch = build_launch_spec::launch_spec(
+            attempt,
+            &self.config,
+            &self.data_dir_id,
+            &paths,
+            inherited,
+        )
+        .map_err(|error| Box::new(ExecutionEnd::InvalidArguments(error)))?;
         Ok((launch, paths.result))
     }
 

@@ -190,7 +190,7 @@ pub(crate) fn other_node_can_lead(
 }
 
 /// Workers that a detached worker asks for a continuation: the leader, then the first healthy worker of each node.
-pub(crate) fn workers_to_ask_before_continuing<'a>(
+pub(crate) fn workers_to_ask_after_own_detach<'a>(
     workers: &'a [WorkerRecord],
     leader: &LeaderRecord,
     me: WorkerId,
@@ -327,7 +327,7 @@ mod tests {
         ];
         workers[5].address = None;
         let targets = |me| {
-            let targets = workers_to_ask_before_continuing(&workers, &leader_row(4), id(me), TTL);
+            let targets = workers_to_ask_after_own_detach(&workers, &leader_row(4), id(me), TTL);
             targets.into_iter().map(|worker| worker.id).collect::<Vec<_>>()
         };
         assert_eq!(targets(1), [id(4), id(2), id(3), id(5)]);

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use jiff::Timestamp;
 use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::plan_scheduled_runs::MisfirePolicy;
-use tasuki_core::{Epoch, JobId, Origin, RunId, Scope, Settings};
+use tasuki_core::{Epoch, JobId, Origin, RunId, RunScope, Settings};
 use tasuki_store::{CancelResult, Error, Outcome, WaitingRun, Writer};
 
 use super::{FIRST_PAGE_SIZE, Leader, MAX_PAGES, PAGE_SIZE, START_POSITION};
@@ -72,7 +72,7 @@ impl Leader {
     ) -> Result<(), Error> {
         let me = self.identity.id().to_string();
         // Newest run of each job and scope: for a `replace` job it supersedes the others.
-        let mut newest: HashMap<(JobId, &Scope), (Timestamp, RunId)> = HashMap::new();
+        let mut newest: HashMap<(JobId, &RunScope), (Timestamp, RunId)> = HashMap::new();
         for waiting in page {
             let position = newest.entry((waiting.job, &waiting.scope)).or_insert(START_POSITION);
             *position = (*position).max((waiting.scheduled_for, waiting.due_run.run));

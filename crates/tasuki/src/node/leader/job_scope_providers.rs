@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use tasuki_core::Scope;
+use tasuki_core::RunScope;
 use tasuki_store::{Error, Store};
 
 use crate::operator::next_fire;
@@ -17,24 +17,24 @@ pub type ProviderError = Box<dyn std::error::Error + Send + Sync>;
 #[async_trait]
 pub trait ScopeProvider: Send + Sync {
     /// Lists all current scopes.
-    async fn scopes(&self) -> Result<Vec<Scope>, ProviderError>;
+    async fn scopes(&self) -> Result<Vec<RunScope>, ProviderError>;
 }
 
 /// A fixed list of scopes.
 #[async_trait]
-impl ScopeProvider for Vec<Scope> {
-    async fn scopes(&self) -> Result<Vec<Scope>, ProviderError> {
+impl ScopeProvider for Vec<RunScope> {
+    async fn scopes(&self) -> Result<Vec<RunScope>, ProviderError> {
         Ok(self.clone())
     }
 }
 
 /// The jobs of this program that have a scope provider.
 #[derive(Default)]
-pub(crate) struct JobScopeProviders {
+pub(crate) struct RunScopeProviders {
     jobs: Vec<(String, Arc<dyn ScopeProvider>)>,
 }
 
-impl JobScopeProviders {
+impl RunScopeProviders {
     pub(crate) fn new(jobs: Vec<(String, Arc<dyn ScopeProvider>)>) -> Self {
         Self { jobs }
     }
@@ -45,7 +45,7 @@ impl JobScopeProviders {
 
     /// Creates cursors for new scopes and deletes the cursors of removed ones. Runs that exist already stay. If a
     /// provider fails, its job keeps its cursors.
-    pub(crate) async fn sync_cursors(&self, store: &Store) -> Result<(), Error> {
+    pub(crate) async fn sync_stored_schedule_cursors(&self, store: &Store) -> Result<(), Error> {
         for (name, provider) in &self.jobs {
             match provider.scopes().await {
                 Ok(scopes) => sync_job_scopes(store, name, scopes.into_iter().collect()).await?,
@@ -58,7 +58,11 @@ impl JobScopeProviders {
     }
 }
 
-async fn sync_job_scopes(store: &Store, name: &str, scopes: BTreeSet<Scope>) -> Result<(), Error> {
+async fn sync_job_scopes(
+    store: &Store,
+    name: &str,
+    scopes: BTreeSet<RunScope>,
+) -> Result<(), Error> {
     let Some(job) = store.find_job(&name.parse()?).await? else { return Ok(()) };
     let Some(first) = next_fire(&job, store.read_clock().await?) else { return Ok(()) };
     let cursors = store.list_cursors_of_job(job.id).await?;
@@ -67,7 +71,7 @@ async fn sync_job_scopes(store: &Store, name: &str, scopes: BTreeSet<Scope>) -> 
             store.delete_schedule_cursor(job.expected_version(), cursor).await?;
         }
     }
-    let planned: BTreeSet<&Scope> = cursors.iter().map(|cursor| &cursor.scope).collect();
+    let planned: BTreeSet<&RunScope> = cursors.iter().map(|cursor| &cursor.scope).collect();
     for scope in scopes.iter().filter(|scope| !planned.contains(scope)) {
         store.create_schedule_cursor(job.expected_version(), scope, first).await?;
     }

@@ -314,7 +314,7 @@ impl Leader {
         let started_at = self.clock.boottime();
         let pending = self
             .store
-            .get_pending_leader_work(plan_upcoming_runs::planning_horizon(settings))
+            .get_leader_work_flags(plan_upcoming_runs::planning_horizon(settings))
             .await?;
         let clock = pending.clock;
         // Runs that the first two steps create are handled by the last two.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use tasuki_core::plan_scheduled_runs::{self, MisfirePolicy, PlanInput, PlannedRun, SlotPlan};
-use tasuki_core::{Epoch, Origin, Schedule, Scope, Settings, WorkSpec};
+use tasuki_core::{Epoch, Origin, RunScope, Schedule, Settings, WorkSpec};
 use tasuki_store::{CursorMoveWithRuns, Error, Job, NewRun, ScheduleCursor, ScheduleCursorMove};
 
 use super::{Leader, PAGE_SIZE, to_signed};
@@ -52,7 +52,7 @@ impl Leader {
             let job = &scheduled.job;
             let policy = job.misfire.unwrap_or(MisfirePolicy::SkipLate(settings.skip_late_after()));
             let input = PlanInput { cursor: cursor.next_fire, now: clock, horizon: until };
-            let plan = match scheduled.scoped && cursor.scope == Scope::default() {
+            let plan = match scheduled.scoped && cursor.scope == RunScope::default() {
                 // The job fires for each of its scopes, not for the default scope.
                 true => SlotPlan::default(),
                 false => plan_scheduled_runs::plan_slots(

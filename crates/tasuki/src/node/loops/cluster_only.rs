@@ -14,7 +14,10 @@ impl Loops {
             let settings = self.worker.settings();
             let checked = self
                 .outage_log
-                .run_logged("check workers", self.leader.detach_unresponsive_workers(&settings))
+                .run_and_log_failure(
+                    "check workers",
+                    self.leader.detach_unresponsive_workers(&settings),
+                )
                 .await;
             let next = checked.unwrap_or(settings.heartbeat_interval());
             if !self.wait(next, pending()).await {
@@ -29,7 +32,7 @@ impl Loops {
             if !self.worker.is_suspended()
                 && self
                     .outage_log
-                    .run_logged(
+                    .run_and_log_failure(
                         "check leader",
                         self.leader.end_term_of_unresponsive_leader(&self.cluster.node, &settings),
                     )

@@ -19,7 +19,7 @@ use crate::Wakeups;
 use crate::node::coordination::coordinator_trait::Coordinator;
 use crate::node::coordination::node_rpc::Peers;
 use crate::node::executor::attempt_input_and_result::CompletionQueue;
-use crate::node::leader::job_scope_providers::JobScopeProviders;
+use crate::node::leader::job_scope_providers::RunScopeProviders;
 
 mod cluster_only;
 
@@ -42,7 +42,7 @@ const MAX_WAIT: Duration = Duration::from_secs(1);
 pub(crate) struct Loops {
     pub(crate) worker: Arc<Worker>,
     pub(crate) leader: Arc<Leader>,
-    pub(crate) scopes: Arc<JobScopeProviders>,
+    pub(crate) scopes: Arc<RunScopeProviders>,
     pub(crate) store: Store,
     pub(crate) completions: CompletionQueue,
     pub(crate) wakeups: Wakeups,
@@ -137,7 +137,10 @@ impl Loops {
 
     async fn heartbeat_loop(self: Arc<Self>) {
         loop {
-            let wait = match self.outage_log.run_logged("heartbeat", self.worker.heartbeat()).await
+            let wait = match self
+                .outage_log
+                .run_and_log_failure("heartbeat", self.worker.heartbeat())
+                .await
             {
                 Some(HeartbeatResult::DeclaredDead | HeartbeatResult::Alive) => {
                     self.outage_log.record_heartbeat_success();
@@ -153,7 +156,10 @@ impl Loops {
 
     async fn start_loop(self: Arc<Self>) {
         loop {
-            let continues = match self.outage_log.run_logged("start", self.worker.start_due()).await
+            let continues = match self
+                .outage_log
+                .run_and_log_failure("start", self.worker.start_due())
+                .await
             {
                 Some(next) => {
                     self.wait_while_leased(time_until(next), self.worker.wait_for_start_request())
@@ -176,7 +182,7 @@ impl Loops {
                     false => self.worker.claim_and_launch().await,
                 }
             };
-            let wait = match self.outage_log.run_logged("claim", next).await {
+            let wait = match self.outage_log.run_and_log_failure("claim", next).await {
                 Some(next) => time_until(next),
                 None => BACKOFF,
             };
@@ -234,7 +240,7 @@ impl Loops {
     async fn renew_loop(self: Arc<Self>) {
         let mut woken = false;
         loop {
-            self.outage_log.run_logged("renew", self.worker.renew(woken)).await;
+            self.outage_log.run_and_log_failure("renew", self.worker.renew(woken)).await;
             let wait = self.worker.settings().lease_renew() / 2;
             let mut stop = self.stop.clone();
             woken = tokio::select! {
@@ -263,7 +269,11 @@ impl Loops {
             // The first attempt that ends wakes this loop before the other attempts of its batch were polled. Most of
             // them end at that poll, so yielding makes the batch larger.
             tokio::task::yield_now().await;
-            let continues = match self.outage_log.run_logged("report", self.worker.report()).await {
+            let continues = match self
+                .outage_log
+                .run_and_log_failure("report", self.worker.report())
+                .await
+            {
                 Some(next) => {
                     self.wait_while_leased(time_until(next), self.completions.wait_for_completion())
                         .await
@@ -275,7 +285,7 @@ impl Loops {
             }
         }
         // The node stops: report what has ended since, if possible.
-        self.outage_log.run_logged("report", self.worker.report_all()).await;
+        self.outage_log.run_and_log_failure("report", self.worker.report_all()).await;
     }
 
     async fn election_loop(self: Arc<Self>) {
@@ -285,11 +295,13 @@ impl Loops {
                 // A draining worker does not try to become leader. If it is leader, it remains so until it stops.
                 (true, None) => Some(false),
                 (true, Some(_)) if self.worker.is_detached() => {
-                    self.outage_log.run_logged("resign", self.leader.resign()).await;
+                    self.outage_log.run_and_log_failure("resign", self.leader.resign()).await;
                     Some(false)
                 }
                 _ => {
-                    self.outage_log.run_logged("elect", self.leader.elect_or_renew(&settings)).await
+                    self.outage_log
+                        .run_and_log_failure("elect", self.leader.elect_or_renew(&settings))
+                        .await
                 }
             };
             let wait = match is_leader {
@@ -306,7 +318,11 @@ impl Loops {
     async fn planner_loop(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            let wait = match self.outage_log.run_logged("plan", self.leader.plan(&settings)).await {
+            let wait = match self
+                .outage_log
+                .run_and_log_failure("plan", self.leader.plan(&settings))
+                .await
+            {
                 Some(true) => Duration::ZERO,
                 Some(false) => with_jitter(settings.leader_tick()),
                 None => BACKOFF,
@@ -332,7 +348,10 @@ impl Loops {
         loop {
             let wait = match self
                 .outage_log
-                .run_logged("scopes", self.scopes.sync_cursors(&self.store))
+                .run_and_log_failure(
+                    "scopes",
+                    self.scopes.sync_stored_schedule_cursors(&self.store),
+                )
                 .await
             {
                 Some(()) => SCOPE_SYNC_INTERVAL,
@@ -348,11 +367,15 @@ impl Loops {
     async fn database_notification_loop(self: Arc<Self>) {
         let mut stop = self.stop.clone();
         loop {
-            let wait = match self.outage_log.run_logged("listen", self.store.listen()).await {
+            let wait = match self
+                .outage_log
+                .run_and_log_failure("listen", self.store.listen())
+                .await
+            {
                 Some(Some(mut listener)) => {
                     tokio::select! {
                         _ = stop.wait_for(|stop| *stop) => {}
-                        _ = self.outage_log.run_logged("listen", self.receive_notifications(&mut listener)) => {}
+                        _ = self.outage_log.run_and_log_failure("listen", self.receive_notifications(&mut listener)) => {}
                     }
                     // An unresponsive database must not prevent the node from stopping.
                     let _ = tokio::time::timeout(MAX_WAIT, listener.close()).await;
@@ -385,10 +408,10 @@ impl Loops {
         loop {
             // The worker is about to register under a new id: it resigns as leader first.
             if self.worker.is_detached() {
-                self.outage_log.run_logged("resign", self.leader.resign()).await;
+                self.outage_log.run_and_log_failure("resign", self.leader.resign()).await;
             }
             let next = self.worker.step_detach_procedure(&*self.cluster.peers);
-            let wait = match self.outage_log.run_logged("continue detached", next).await {
+            let wait = match self.outage_log.run_and_log_failure("continue detached", next).await {
                 Some(None) => Duration::MAX,
                 Some(next) => time_until(next),
                 None => BACKOFF,
@@ -402,7 +425,7 @@ impl Loops {
     async fn recover_loop(self: Arc<Self>) {
         loop {
             let settings = self.worker.settings();
-            self.outage_log.run_logged("recover", self.leader.recover(&settings)).await;
+            self.outage_log.run_and_log_failure("recover", self.leader.recover(&settings)).await;
             if !self
                 .wait(settings.recovery_interval(), self.wakeups.wait_for_recovery_wakeup())
                 .await
@@ -416,8 +439,10 @@ impl Loops {
     /// for this.
     async fn prune_workers_loop(self: Arc<Self>) {
         loop {
-            let pruned =
-                self.outage_log.run_logged("prune workers", self.leader.prune_workers()).await;
+            let pruned = self
+                .outage_log
+                .run_and_log_failure("prune workers", self.leader.prune_workers())
+                .await;
             let wait = if pruned == Some(true) { PRUNE_INTERVAL } else { PRUNE_RETRY_INTERVAL };
             if !self.wait(wait, std::future::pending()).await {
                 return;

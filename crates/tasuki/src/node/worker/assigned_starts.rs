@@ -215,7 +215,9 @@ impl Worker {
                 Ok(Err(result)) => {
                     self.parts.completions.wake_worker();
                     let at = self.parts.clock.boottime();
-                    LocalRunState::Ended(Box::new(PendingReport::without_output(key, *result, at)))
+                    LocalRunState::Ended(Box::new(PendingReport::new_without_output(
+                        key, *result, at,
+                    )))
                 }
                 Ok(Ok(mut attempt)) => {
                     let running = running_attempt(&attempt, self.parts.clock.boottime(), &settings);

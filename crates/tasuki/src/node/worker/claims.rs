@@ -17,7 +17,7 @@ use tasuki_store::{
 
 use super::super::store_timeout::with_timeout;
 use super::{State, Worker, local_time, used_slots};
-use crate::node::worker::configured_slots_and_lanes::{ClaimLane, SlotPool};
+use crate::node::worker::configured_slots_and_lanes::{LaneWithSlotPool, SlotPool};
 use crate::node::worker::lease_table::{ClaimStatus, LeaseWithRuns, LocalRunState};
 
 /// How far into the future the query for the next due instants reaches.
@@ -316,7 +316,7 @@ impl Worker {
         Ok(runs)
     }
 
-    fn lane(&self, lane: usize) -> &ClaimLane {
+    fn lane(&self, lane: usize) -> &LaneWithSlotPool {
         &self.parts.lanes[lane]
     }
 

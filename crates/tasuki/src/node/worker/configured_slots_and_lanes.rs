@@ -50,13 +50,13 @@ impl SlotCounts {
 
 /// A lane that a worker claims from, and the slots that its runs use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct ClaimLane {
+pub(crate) struct LaneWithSlotPool {
     pub(crate) lane: String,
     pub(crate) pool: SlotPool,
     pub(crate) priority: Priority,
 }
 
-impl ClaimLane {
+impl LaneWithSlotPool {
     /// The lane of commands that any worker may claim.
     pub(crate) fn commands() -> Self {
         let lane = COMMAND_LANE.to_owned();
@@ -94,7 +94,10 @@ impl ServedQueues {
 
     /// Lanes of these functions, the highest priority first. Among lanes whose first runs are equally urgent, the
     /// earlier one in this list is claimed from first.
-    pub(crate) fn lanes<'h>(&self, handlers: impl Iterator<Item = &'h str>) -> Vec<ClaimLane> {
+    pub(crate) fn lanes<'h>(
+        &self,
+        handlers: impl Iterator<Item = &'h str>,
+    ) -> Vec<LaneWithSlotPool> {
         let default = (QueueName::default(), self.default != Some(0));
         let others = self.others.iter().map(|(queue, slots)| (queue.clone(), *slots > 0));
         let queues: Vec<_> = std::iter::once(default).chain(others).collect();
@@ -104,7 +107,7 @@ impl ServedQueues {
                 for &priority in Priority::ALL.iter().filter(|_| *served) {
                     let lane = Lane { queue: queue.clone(), priority, ..Lane::new(handler) };
                     let (lane, pool) = (lane.to_string(), SlotPool::Queue(number));
-                    lanes.push(ClaimLane { lane, pool, priority });
+                    lanes.push(LaneWithSlotPool { lane, pool, priority });
                 }
             }
         }

@@ -12,7 +12,7 @@ use tasuki_core::{RunId, RunState};
 use tasuki_store::{AttemptResult, FirstOutputLines, RenewedRun};
 
 use super::configured_slots_and_lanes::SlotPool;
-use crate::node::executor::attempt_input_and_result::AttemptLiveness;
+use crate::node::executor::attempt_input_and_result::LastSignOfLife;
 use crate::node::job_version_cache::ParsedJobVersion;
 use crate::spawner::AttemptKey;
 
@@ -89,7 +89,7 @@ pub(crate) enum LocalRunState {
 pub(crate) struct RunningAttempt {
     pub(crate) key: AttemptKey,
     pub(crate) job: Arc<ParsedJobVersion>,
-    pub(crate) liveness: AttemptLiveness,
+    pub(crate) liveness: LastSignOfLife,
     /// When its timeout passes.
     pub(crate) deadline: u64,
     /// Maximum time between two signs of life (output or progress). `None`: no limit.
@@ -117,7 +117,11 @@ pub(crate) struct PendingReport {
 
 impl PendingReport {
     /// A report without captured output, after which another run may become claimable.
-    pub(crate) fn without_output(key: AttemptKey, result: AttemptResult, ended_at: u64) -> Self {
+    pub(crate) fn new_without_output(
+        key: AttemptKey,
+        result: AttemptResult,
+        ended_at: u64,
+    ) -> Self {
         Self { key, result, output: None, ended_at, frees_claim: true }
     }
 }
@@ -377,7 +381,7 @@ pub(crate) mod tests {
         LocalRunState::Running(Box::new(RunningAttempt {
             key: AttemptKey::default(),
             job: Arc::new(job),
-            liveness: AttemptLiveness::default(),
+            liveness: LastSignOfLife::default(),
             deadline: 100,
             max_silence: Some(Duration::from_micros(30)),
             max_silence_after_progress: Some(Duration::from_micros(5)),
@@ -417,7 +421,7 @@ pub(crate) mod tests {
         use RunState::{Assigned, Running};
         let ended = || {
             let finish = AttemptResult::default();
-            LocalRunState::Ended(Box::new(PendingReport::without_output(
+            LocalRunState::Ended(Box::new(PendingReport::new_without_output(
                 AttemptKey::default(),
                 finish,
                 0,

@@ -4,14 +4,14 @@
 //! own the intervals, the retries and the shutdown. The worker remembers its leases in memory, but only the database
 //! decides whether it still holds them.
 
+pub(crate) mod after_being_detached;
 mod assigned_starts;
 mod claims;
 pub(crate) mod configured_slots_and_lanes;
-pub(crate) mod detach_procedure;
+mod create_and_claim_submitted_tasks;
 pub(crate) mod lease_table;
 mod renewals;
 mod reports;
-mod submit_and_claim;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,10 +29,10 @@ use crate::Wakeups;
 use crate::node::coordination::node_rpc::StartOrder;
 use crate::node::executor::attempt_input_and_result::{CompletionQueue, Executor};
 use crate::node::job_version_cache::JobVersionCache;
-use crate::node::worker::configured_slots_and_lanes::{ClaimLane, SlotCounts, SlotPool};
+use crate::node::worker::configured_slots_and_lanes::{LaneWithSlotPool, SlotCounts, SlotPool};
 use crate::node::worker::lease_table::{ClaimStatus, LeaseWithRuns, LocalRunState, RunningAttempt};
 use crate::node::worker_ids_of_process::WorkerIdentity;
-use detach_procedure::DetachState;
+use after_being_detached::DetachState;
 
 /// Maximum drift between the local clock and the database clock from one heartbeat to the next, in microseconds.
 const MAX_DRIFT_PER_HEARTBEAT_MICROS: i64 = 200;
@@ -53,7 +53,7 @@ pub(crate) struct WorkerParts {
     /// Computes its slots from the settings.
     pub(crate) slot_counts: Box<dyn Fn(&Settings) -> SlotCounts + Send + Sync>,
     /// The lanes it claims from.
-    pub(crate) lanes: Vec<ClaimLane>,
+    pub(crate) lanes: Vec<LaneWithSlotPool>,
     /// The row it registers when it starts again under a new id; id and slots are replaced.
     pub(crate) registration: NewWorker,
     /// Prepares the data directory of this host for a new worker id.

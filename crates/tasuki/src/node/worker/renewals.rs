@@ -190,7 +190,7 @@ impl Worker {
             self.random_u32(),
         );
         let key = AttemptKey { run: run.id.0, attempt: run.attempt_no };
-        let report = PendingReport::without_output(key, result, self.parts.clock.boottime());
+        let report = PendingReport::new_without_output(key, result, self.parts.clock.boottime());
         self.set_status(token, run.id, LocalRunState::Ended(Box::new(report)));
         self.parts.completions.wake_worker();
     }

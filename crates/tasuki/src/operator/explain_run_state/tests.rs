@@ -7,7 +7,7 @@ use tasuki_core::concurrency::ConcurrencyPolicy;
 use tasuki_core::run::RunCounters;
 use tasuki_core::schedule::{DstRuleOverrides, ScheduleKind};
 use tasuki_core::work_spec::WorkKind;
-use tasuki_core::{Epoch, EventId, JobId, LeaseToken, Scope, WorkerId};
+use tasuki_core::{Epoch, EventId, JobId, LeaseToken, RunScope, WorkerId};
 
 fn at(time: &str) -> Timestamp {
     format!("2026-11-15T{time}Z").parse().unwrap()
@@ -31,7 +31,7 @@ fn run(state: RunState) -> Run {
         job_version: 2,
         state,
         origin: Origin::Task,
-        scope: Scope::default(),
+        scope: RunScope::default(),
         lane: String::new(),
         exclusive: false,
         max_attempts: 3,
@@ -156,7 +156,7 @@ fn the_first_sentence_names_the_origin() {
         let run = Run { origin, event: Some(EventId(9)), rerun_of: Some(RunId(8)), ..pending() };
         assert_contains_all(&explanation(&run, |_| {}), &[sentence]);
     }
-    let scoped = Run { scope: Scope::new("tenant", "42").unwrap(), ..pending() };
+    let scoped = Run { scope: RunScope::new("tenant", "42").unwrap(), ..pending() };
     assert_contains_all(
         &explanation(&scoped, |_| {}),
         &["of job report for tenant/42, at version"],

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use tasuki_core::{InvalidInput, Lane, Priority, QueueName, RunId, Scope};
+use tasuki_core::{InvalidInput, Lane, Priority, QueueName, RunId, RunScope};
 use tasuki_store::{
     AppTransaction, CreatedRun, Job, JobVersion, NewRun, PendingTask, Store, SubmitBatcher, Writer,
 };
@@ -33,7 +33,7 @@ pub struct TaskDraft {
     /// The arguments, as a JSON object.
     pub args: Option<String>,
     /// The scope; `None`: the global scope.
-    pub scope: Option<Scope>,
+    pub scope: Option<RunScope>,
     /// The earliest start; `None`: now.
     pub scheduled_for: Option<Timestamp>,
     /// The instant after which the run expires if it has not ended.
@@ -191,8 +191,10 @@ impl Operator {
         tasks: &[TaskDraft],
     ) -> Result<Vec<CreatedRun>, Error> {
         let jobs = self.cached_jobs(tasks).await?;
-        let created =
-            self.store.create_in_transaction(transaction, &to_new_runs(tasks, &jobs)?).await?;
+        let created = self
+            .store
+            .create_runs_in_app_transaction(transaction, &to_new_runs(tasks, &jobs)?)
+            .await?;
         jobs.values().for_each(|job| self.refresh_in_background(job));
         Ok(created)
     }

@@ -65,7 +65,7 @@ impl Store {
     /// Marks runs as CONFIRMING before the worker requests permission to continue them. The deadline is `timeout`
     /// from now, but never later than the expiry of the lease. Returns the runs that were not CONFIRMING before and
     /// that the worker still holds.
-    pub async fn begin_confirming(
+    pub async fn begin_confirming_after_detach(
         &self,
         runs: &[(RunId, LeaseToken)],
         timeout: Duration,
@@ -75,7 +75,10 @@ impl Store {
 
     /// Ends CONFIRMING for runs that the worker may continue, if their deadline has not passed. Returns the runs that
     /// it may continue. Repeated after a lost response, it returns the same runs.
-    pub async fn end_confirming(&self, runs: &[(RunId, LeaseToken)]) -> Result<Vec<RunId>, Error> {
+    pub async fn end_confirming_after_detach(
+        &self,
+        runs: &[(RunId, LeaseToken)],
+    ) -> Result<Vec<RunId>, Error> {
         self.update_confirming(runs, ConfirmStep::End).await
     }
 

@@ -161,7 +161,7 @@ mod tests {
     use jiff::Timestamp;
     use serde_json::json;
     use tasuki_core::work_spec::{WorkAction, WorkSpec};
-    use tasuki_core::{JobId, Origin, Scope};
+    use tasuki_core::{JobId, Origin, RunScope};
     use tasuki_store::StartedRun;
 
     use crate::node::worker::lease_table::tests::runnable_job;
@@ -172,7 +172,7 @@ mod tests {
             job: JobId(1),
             job_version: 1,
             origin: Origin::Task,
-            scope: Scope::default(),
+            scope: RunScope::default(),
             scheduled_for: Timestamp::UNIX_EPOCH,
             due_at: Timestamp::UNIX_EPOCH,
             attempt_no: 2,

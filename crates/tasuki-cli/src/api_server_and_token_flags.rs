@@ -20,7 +20,7 @@ pub(crate) const API_FILE: &str = "api.json";
 
 /// The options of every command that uses the REST API.
 #[derive(Args)]
-pub(crate) struct Endpoint {
+pub(crate) struct ApiServerFlags {
     /// URL of the server [default: the server that runs in the data directory]
     #[arg(
         long,
@@ -55,7 +55,7 @@ pub(crate) struct Endpoint {
     pub(crate) json: bool,
 }
 
-impl Endpoint {
+impl ApiServerFlags {
     /// Creates the client and runs `work` with it and with the output style.
     pub(crate) fn with_client(
         &self,

@@ -13,9 +13,9 @@ const FIRST_TRIM_DELAY: Duration = Duration::from_secs(10);
 const TRIM_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The address ranges of the program and of the libraries that it was started with. They are never unmapped or moved.
-pub(crate) struct ProgramMemoryRanges(Vec<AddressRange>);
+pub(crate) struct ProgramMemoryTrimmer(Vec<AddressRange>);
 
-impl ProgramMemoryRanges {
+impl ProgramMemoryTrimmer {
     /// Reads the mappings of this process. Call it at the start, before further libraries are loaded.
     pub(crate) fn read() -> Self {
         Self(read_mappings().into_iter().map(|(range, _)| range).collect())
@@ -189,7 +189,7 @@ Swap:                  0 kB
     fn dropped_pages_are_read_again() {
         let render = || [1, 2, 3].map(|number: u32| format!("{number:?} {:?}", "x".to_uppercase()));
         let before = render();
-        let program = ProgramMemoryRanges::read();
+        let program = ProgramMemoryTrimmer::read();
         assert!(!program.0.is_empty(), "no mapping of this program was found");
         program.trim();
         assert_eq!(render(), before);

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use serde::{Deserialize, Serialize};
 use tasuki::Operator;
-use tasuki_core::schedule::{ClockChange, Fire, PreviewRow, SlotKey};
+use tasuki_core::schedule::{ClockChange, Fire, PreviewRow, ScheduleSlotKey};
 use tasuki_core::{InvalidInput, Language};
 use utoipa::ToSchema;
 
@@ -110,16 +110,16 @@ pub(crate) async fn preview_schedule(
 fn describe_fire(fire: &Fire, change: &ClockChange) -> String {
     let words = describe_clock_change(change);
     match fire.slot {
-        SlotKey::Wall { time, .. } if fire.shifted => {
+        ScheduleSlotKey::Wall { time, .. } if fire.shifted => {
             format!(
                 "{} does not exist, so the job runs at the moment of the change ({words})",
                 time.time()
             )
         }
-        SlotKey::Wall { time, pass: 2 } => {
+        ScheduleSlotKey::Wall { time, pass: 2 } => {
             format!("{} for the second time ({words})", time.time())
         }
-        SlotKey::Wall { .. } | SlotKey::Instant(_) => words,
+        ScheduleSlotKey::Wall { .. } | ScheduleSlotKey::Instant(_) => words,
     }
 }
 

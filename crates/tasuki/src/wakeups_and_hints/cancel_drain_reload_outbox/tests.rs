@@ -7,7 +7,9 @@ use tasuki_store::NewWorker;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::*;
-use crate::node::coordination::node_rpc::{ContinueAfterDetachRequest, StartOrder, WorkerStatus};
+use crate::node::coordination::node_rpc::{
+    DetachedWorkerContinueRequest, StartOrder, WorkerStatus,
+};
 use crate::operator::{AccessRole, Actor};
 use crate::{Operator, Wakeups};
 
@@ -67,7 +69,7 @@ impl Peers for FakePeers {
     async fn confirm(
         &self,
         _: &Peer,
-        _: &ContinueAfterDetachRequest,
+        _: &DetachedWorkerContinueRequest,
     ) -> Result<Vec<RunId>, PeerUnreachable> {
         Err(PeerUnreachable("not used in this test".to_owned()))
     }

@@ -11,7 +11,7 @@ use tasuki_store::{Error, NewWorker};
 
 use super::super::store_timeout::with_timeout;
 use super::{Worker, running_attempts};
-use crate::node::coordination::node_rpc::{ContinueAfterDetachRequest, Peer, Peers};
+use crate::node::coordination::node_rpc::{DetachedWorkerContinueRequest, Peer, Peers};
 use crate::node::leader::decisions;
 use crate::node::worker::lease_table::{ClaimStatus, LocalRunState};
 
@@ -82,9 +82,9 @@ impl Worker {
                 let next = match runs.is_empty() {
                     true => DetachState::Settled(BTreeSet::new()),
                     false => {
-                        // Before `begin_confirming`: its deadline begins to count there.
+                        // Before `begin_confirming_after_detach`: its deadline begins to count there.
                         let peers = self.find_confirming_peers().await?;
-                        self.begin_confirming(&runs).await?;
+                        self.begin_confirming_after_detach(&runs).await?;
                         DetachState::Confirming { runs, peers, attempts: 0 }
                     }
                 };
@@ -97,9 +97,9 @@ impl Worker {
                 let limit = settings.continuation_retry_interval() + slack;
                 let confirmed = self.request_continuation(peers, confirming, runs, limit).await;
                 let next = match confirmed {
-                    Some(confirmed) => {
-                        DetachState::Settled(self.end_confirming(runs, &confirmed).await?)
-                    }
+                    Some(confirmed) => DetachState::Settled(
+                        self.end_confirming_after_detach(runs, &confirmed).await?,
+                    ),
                     None if !last => DetachState::Confirming {
                         runs: runs.clone(),
                         peers: confirming.clone(),
@@ -174,7 +174,7 @@ impl Worker {
         );
         let ttl = self.settings().heartbeat_ttl();
         let confirming =
-            decisions::workers_to_ask_before_continuing(&workers, &leader, self.id(), ttl)
+            decisions::workers_to_ask_after_own_detach(&workers, &leader, self.id(), ttl)
                 .into_iter();
         Ok(confirming
             .map(|worker| Peer { worker: worker.id, address: worker.address.clone() })
@@ -182,13 +182,16 @@ impl Worker {
     }
 
     /// Marks the runs as CONFIRMING: until the deadline no other worker gets them.
-    async fn begin_confirming(&self, runs: &[(RunId, LeaseToken)]) -> Result<(), Error> {
+    async fn begin_confirming_after_detach(
+        &self,
+        runs: &[(RunId, LeaseToken)],
+    ) -> Result<(), Error> {
         let settings = self.settings();
         let attempts = settings.continuation_retry_count();
         let ttl = settings.continuation_retry_interval() * attempts + CONFIRM_SLACK;
         // Ignore the outcome: after a lost guard the next renewal shows what to do, and if only the answer was lost,
         // the marks are there.
-        with_timeout(self.parts.store.begin_confirming(runs, ttl)).await.map(drop)
+        with_timeout(self.parts.store.begin_confirming_after_detach(runs, ttl)).await.map(drop)
     }
 
     /// Asks all confirming nodes at the same time. Returns the runs that may go on; `None`: no answer in time.
@@ -202,7 +205,7 @@ impl Worker {
         if confirming.is_empty() {
             return None;
         }
-        let request = &ContinueAfterDetachRequest { worker: self.id(), runs: runs.to_vec() };
+        let request = &DetachedWorkerContinueRequest { worker: self.id(), runs: runs.to_vec() };
         // All at the same time: a node that does not answer must not use up the time of the others.
         let attempts = confirming
             .iter()
@@ -222,7 +225,7 @@ impl Worker {
 
     /// Ends the CONFIRMING mark of the runs in `confirmed`. Returns those that the database still lets this worker
     /// continue.
-    async fn end_confirming(
+    async fn end_confirming_after_detach(
         &self,
         runs: &[(RunId, LeaseToken)],
         confirmed: &[RunId],
@@ -230,7 +233,10 @@ impl Worker {
         let confirmed: BTreeSet<&RunId> = confirmed.iter().collect();
         let runs: Vec<_> =
             runs.iter().filter(|(run, _)| confirmed.contains(run)).copied().collect();
-        Ok(with_timeout(self.parts.store.end_confirming(&runs)).await?.into_iter().collect())
+        Ok(with_timeout(self.parts.store.end_confirming_after_detach(&runs))
+            .await?
+            .into_iter()
+            .collect())
     }
 
     /// Stops all attempts except those of the confirmed runs.

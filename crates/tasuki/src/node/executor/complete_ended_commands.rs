@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::attempt_input_and_result::{AttemptLiveness, Completion, CompletionQueue, ExecutionEnd};
+use super::attempt_input_and_result::{Completion, CompletionQueue, ExecutionEnd, LastSignOfLife};
 use super::attempt_log_writer::AttemptLog;
 use super::log_creation_batcher::LogCreationBatcher;
 use super::read_command_result_file;
@@ -58,7 +58,7 @@ impl CommandCompleter {
     pub(crate) async fn complete_after_output(
         self: Arc<Self>,
         key: AttemptKey,
-        liveness: AttemptLiveness,
+        liveness: LastSignOfLife,
         pipes: Vec<OwnedFd>,
         exit: oneshot::Receiver<EndedCommand>,
     ) {

@@ -9,8 +9,8 @@ use tasuki_store::Notification;
 use tokio::sync::Notify;
 
 use crate::node::coordination::coordinator_trait::Coordinator;
-use crate::wakeups_and_hints::local_submit_channel::LocalSubmitSender;
-use crate::wakeups_and_hints::worker_hint_outbox::HintOutbox;
+use crate::wakeups_and_hints::cancel_drain_reload_outbox::HintOutbox;
+use crate::wakeups_and_hints::submit_to_local_worker::LocalSubmitSender;
 
 /// Wakes the loops of the node in this process. Cheap to clone; does nothing if no node runs in this process.
 #[derive(Debug, Clone, Default)]
