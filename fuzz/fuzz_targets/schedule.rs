@@ -61,5 +61,5 @@ fuzz_target!(|data: &[u8]| {
         assert!(!schedule.describe(language).is_empty());
     }
     let preview = schedule.preview(start, 5);
-    assert!(preview.rows.windows(2).all(|pair| pair[0].at() <= pair[1].at()));
+    assert!(preview.rows.windows(2).all(|pair| pair[0].instant() <= pair[1].instant()));
 });

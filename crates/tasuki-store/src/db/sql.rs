@@ -3,6 +3,7 @@
 //! A file is written once for all three databases, with named parameters, and with `:now` for the database's own
 //! clock. Where a database needs another text, a sibling file with the database's name replaces it.
 
+#[cfg(not(feature = "mutants"))]
 use std::borrow::Cow;
 use std::sync::OnceLock;
 

@@ -36,6 +36,7 @@ mod run_lifecycle;
 mod schema;
 mod server_crash;
 mod settings;
+mod single_guards;
 mod sql_constraints;
 mod state_verb_matrix;
 mod submit_and_claim;
